@@ -4,8 +4,10 @@
     python benchmarks/long.py random TEXT --lengths 2048 8192 32768 --rows 128
     python benchmarks/long.py sliding TEXT --lengths 4096 8192 --ways plain scan
     python benchmarks/long.py random TEXT --lengths 4096 8192 --ways plain scan --padded
+    python benchmarks/long.py t5 TEXT --lengths 4096 8192 --ways plain scan
 
-`random` is a Llama of 4 layers, `sliding` a Mistral of the same sizes that looks back 1,024 tokens. One window of each
+`random` is a Llama of 4 layers, `sliding` a Mistral of the same sizes that looks back 1,024 tokens, `t5` an encoder of
+attnscope's own, of the same sizes, with T5's relative bias. One window of each
 length, or two with `--padded`, the second of half the length and padded; each way in a process of its own, of two
 threads: `plain`, the model's pass with PyTorch's fused attention; `scan`, with the default statistics of all queries;
 `rows`, of some; `eager`, with ``output_attentions=True``, the whole-matrix way, until it needs more memory than
@@ -29,22 +31,36 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    LlamaConfig,
+    MistralConfig,
+)
 
 from attnscope.bundled import MODEL
 from attnscope.capture import forward, watching
 from attnscope.corpus import Corpus, collate, cut_windows
+from attnscope.models import EncoderConfig, EncoderForMaskedLM
 from attnscope.statistics import DEFAULT, Reading, StatisticsObserver
 from attnscope.statistics._row_draws import RowSample
 
 WAYS = ("plain", "scan", "rows", "eager")
 RANDOM = {"random": LlamaConfig, "sliding": partial(MistralConfig, sliding_window=1024)}
+OWN = "t5"
 WARM = 64  # tokens that load what is loaded once
 
 
 def model_of(name: str, length: int, attention: str):
+    torch.manual_seed(0)
+    if name == OWN:
+        config = EncoderConfig(
+            vocab_size=4096, width=256, feed_forward=1024, encoder_layers=4, heads=4, positions="t5"
+        )
+        return AutoModelForMaskedLM.from_config(config, attn_implementation=attention).eval()
     if name in RANDOM:
-        torch.manual_seed(0)
         config = RANDOM[name](
             vocab_size=4096,
             hidden_size=256,
@@ -65,7 +81,7 @@ def model_of(name: str, length: int, attention: str):
 
 
 def window_of(name: str, text: Path, length: int):
-    tokenizer = AutoTokenizer.from_pretrained(MODEL if name in RANDOM else name)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL if name in {*RANDOM, OWN} else name)
     cut = next(iter(cut_windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)))
     if len(cut) < length:
         sys.exit(f"{text} has {len(cut)} tokens in one document, and {length} are wanted")
@@ -75,15 +91,18 @@ def window_of(name: str, text: Path, length: int):
 def run(model, batch, way: str, rows: int) -> None:
     length = batch.input_ids.shape[1]
     given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    last = {} if isinstance(model, EncoderForMaskedLM) else {"logits_to_keep": 1}
+    if last and way in {"eager", "plain"}:
+        given["use_cache"] = False
     if way == "eager":
-        model(**given, output_attentions=True, use_cache=False)
+        model(**given, output_attentions=True)
     elif way == "plain":
-        model(**given, use_cache=False, logits_to_keep=1)
+        model(**given, **last)
     else:
         sample = RowSample(rows) if way == "rows" else None
         observer = StatisticsObserver(DEFAULT, 10, Reading(batch, batch), length - 1, sample=sample)
         with watching(model, observer):
-            forward(model, {**given, "logits_to_keep": 1}, str)
+            forward(model, {**given, **last}, str)
         observer.stacked()
 
 

@@ -21,10 +21,10 @@ import torch
 from attnscope.attention import (
     AttentionCall,
     Need,
+    column_sums,
     exchanged,
     far_starts,
     measure,
-    received,
     weight_sums,
     weights_at_offsets,
 )
@@ -46,8 +46,8 @@ def ways_of(call: AttentionCall) -> dict[str, Callable[[], object]]:
     return {
         "fused": lambda: fused(call.query, call.key, call.value, is_causal=call.causal),
         "all statistics of rows": lambda: measure(call, everything),
-        "received": lambda: received(call, log_sum_exp),
-        f"of the last {LAST}": lambda: received(call, log_sum_exp, last=LAST),
+        "received": lambda: column_sums(call, log_sum_exp),
+        f"of the last {LAST}": lambda: column_sums(call, log_sum_exp, last=LAST),
         "every offset": lambda: weight_sums(call, log_sum_exp, offsets=True),
         "received and every offset": lambda: weight_sums(call, log_sum_exp, received=True, offsets=True),
         "received, by exchange": lambda: measure(exchanged(call, log_sum_exp), Need()),
@@ -80,7 +80,7 @@ def largest_error(n: int, *, causal: bool) -> tuple[float, float]:
     query, key, value = (3 * torch.randn(3, 1, 2, n, 64)).unbind(0)
     call = AttentionCall(query, key, value, scale=0.125, causal=causal)
     wide = replace(call, query=query.double(), key=key.double(), value=value.double())
-    sums, exact = (received(each, measure(each, Need())[1].log_sum_exp) for each in (call, wide))
+    sums, exact = (column_sums(each, measure(each, Need())[1].log_sum_exp) for each in (call, wide))
     largest = float((query @ key.mT).abs().max()) * 0.125
     return float(((sums - exact).abs() / exact)[exact > 1e-3].max()), largest
 

@@ -22,11 +22,11 @@ from attnscope import (
     zoo,
 )
 from attnscope._arguments import typed
-from attnscope.mechanism import arrays
+from attnscope.mechanism import arrays, words
 from attnscope.statistics import generation
 from attnscope.translation import alignment, evaluation
 
-PACKAGES = (attnscope, mechanism, arrays, faithfulness, detection, results, zoo)
+PACKAGES = (attnscope, mechanism, arrays, words, faithfulness, detection, results, zoo)
 PUBLIC = {
     f"{package.__name__}.{name}": getattr(package, name)
     for package in PACKAGES
@@ -64,6 +64,15 @@ def test_no_public_signature_takes_or_gives_whatever_there_is():
     assert not untyped
 
 
+def test_no_public_parameter_takes_an_object_of_any_kind():
+    assert not {
+        f"{name}: {parameter}"
+        for name, function in PUBLIC.items()
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD and "object" in str(parameter.annotation).split(" | ")
+    }
+
+
 def annotations_of(function):
     signature = inspect.signature(function)
     given = [parameter.annotation for parameter in signature.parameters.values()]
@@ -78,6 +87,31 @@ def meanings(annotation, function):
         *(repr(known[name]) for name in re.findall(r"\w+", annotation) if name in known),
     ):
         yield re.sub(r"\W", " ", text)
+
+
+def test_a_model_is_given_in_the_same_forms_everywhere():
+    given = {
+        name: {*parameters["model"].annotation.split(" | ")}
+        for name, function in PUBLIC.items()
+        if "model" in (parameters := inspect.signature(function).parameters)
+        and name != "attnscope.detection.control"  # it changes the weights of a model object
+    }
+    assert len(given) > 30
+    assert all("Model" in forms for forms in given.values())
+    of_verbs = {form for verb in VERBS for form in given.get(f"attnscope.{verb}", ())}
+    assert of_verbs == {"Model", "None"}
+    assert {form for forms in given.values() for form in forms} == {"Model", "Study", "Given", "None"}
+
+
+def test_a_verb_that_loads_a_model_takes_how_it_is_loaded():
+    how = {"device", "dtype", "revision", "trust_remote_code"}
+    lacking = {
+        verb: how - {*parameters}
+        for verb in VERBS
+        if "model" in (parameters := inspect.signature(PUBLIC[f"attnscope.{verb}"]).parameters)
+    }
+    assert len(lacking) > 10
+    assert not any(lacking.values())
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
@@ -143,7 +177,7 @@ def fitting(parameter):
     for name, value in (("Dataset", xr.Dataset()), ("Module", nn.Identity())):
         if name in parameter.annotation:
             return value
-    takes_text = any(part in parameter.annotation for part in ("str", "Path", "Lines"))
+    takes_text = any(part in parameter.annotation for part in ("str", "Path", "Lines", "Model"))
     if "int" in parameter.annotation and not takes_text:
         return 0
     return "nowhere" if takes_text else object()

@@ -20,12 +20,12 @@ from attnscope.attention import (
     RowMask,
     block_weights,
     causal_mask,
+    column_sums,
     extent_of,
     measure,
     measure_by_level,
     measure_rows,
     padding_mask,
-    received,
     weight_sums,
     weights_at_offsets,
     window_mask,
@@ -112,7 +112,7 @@ def test_sums_of_weights_are_those_of_their_matrix(device, name):
     near(sums.received, of_real.sum(2), 1e-4)
     diagonals = [of_real.diagonal(offset, -2, -1).sum(-1) for offset in range(1 - N, N)]
     near(sums.offsets, torch.stack(diagonals, -1), 1e-4)
-    near(received(call, level, last=9), weights[:, :, -9:].sum(2), 1e-4)
+    near(column_sums(call, level, last=9), weights[:, :, -9:].sum(2), 1e-4)
     blocks = block_weights(call, level, size=50)
     cells = weights.unflatten(-1, (-1, 50)).unflatten(-3, (-1, 50))
     near(blocks.total, cells.sum((-3, -1)), 1e-4)

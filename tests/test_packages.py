@@ -1,13 +1,17 @@
 """Imports point downwards: what stands above may use what stands below, never the other way round."""
 
 import ast
+import importlib
+import inspect
 from graphlib import TopologicalSorter
 from itertools import chain
 from pathlib import Path
+from statistics import median, quantiles
 
 import pytest
 
 import attnscope
+from attnscope import mechanism
 
 SOURCE = Path(attnscope.__file__).parent
 #: From the top to the bottom; what stands on one line may not import each other.
@@ -176,3 +180,43 @@ def test_no_two_classes_have_one_name():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 files.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     assert {name: places for name, places in files.items() if len(places) > 1} == {}
+
+
+def test_files_and_functions_stay_short():
+    sources = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    lines = [source.count("\n") for source in sources.values()]
+    assert median(lines) <= 150
+    assert quantiles(lines, n=10)[-1] <= 300
+    functions = [
+        (path, node)
+        for path, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert [
+        f"{path.relative_to(SOURCE)}: {node.name}" for path, node in functions if own_lines(node) > 80
+    ] == []
+
+
+def own_lines(function):
+    """Lines of a function without its docstring and its decorators."""
+    docstring = function.body[0] if ast.get_docstring(function) is not None else None
+    said = 0 if docstring is None else docstring.end_lineno - docstring.lineno + 1
+    return function.end_lineno - function.lineno + 1 - said
+
+
+#: Names of one thing in several packages: an analysis of a model, of arrays and as a figure; what a run comes to, by
+#: its kind; files that cannot be read.
+SAME = {*mechanism.__all__, "explained", "headline", "removal_curves", "texts_of"}
+
+
+def test_a_public_function_shares_its_name_with_no_other():
+    homes = {}
+    for path in SOURCE.rglob("__init__.py"):
+        package = importlib.import_module(name_of(path).removesuffix(".__init__"))
+        for name in getattr(package, "__all__", ()):
+            if inspect.isfunction(
+                function := getattr(package, name, None)
+            ):  # some are for type checkers alone
+                homes.setdefault(name, set()).add(function)
+    assert {name for name, functions in homes.items() if len(functions) > 1} <= SAME

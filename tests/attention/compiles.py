@@ -18,7 +18,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from attnscope.attention import AttentionCall, Need, RowMeasures, _triton, _triton_kernels, causal_mask
+from attnscope.attention import (
+    AttentionCall,
+    Need,
+    OffsetBias,
+    RowMeasures,
+    _triton,
+    _triton_kernels,
+    causal_mask,
+)
 
 BINS = (9, 17, 33, 65, 129, 257)
 
@@ -75,6 +83,7 @@ def calls():
             replace(call, mask=some, bias=torch.zeros(1, 4, 256, 256), softcap=50.0, sinks=torch.zeros(4)),
             replace(everything, columns=torch.zeros(1, 256, 20)),
         ),
+        "T5": (replace(call, bias=OffsetBias(torch.zeros(1, 4, 511), 256)), need),
         "float32, no power of two": (AttentionCall(single, single, single, 0.1, causal=True), need),
     }
 

@@ -12,6 +12,7 @@ from attnscope.attention import (
     AttentionCall,
     Extent,
     Need,
+    OffsetBias,
     attend,
     can_fuse,
     causal_mask,
@@ -58,6 +59,21 @@ def calls(length, heads):
         "random mask, causal": AttentionCall(q, k, v, 0.25, mask=draw(*square) > 0.5, causal=True),
         "mask per head": AttentionCall(q, k, v, 0.25, mask=draw(2, heads, length, length) > 0.5),
         "bias": AttentionCall(q, k, v, 0.25, bias=draw(1, heads, length, length)),
+        "bias by offset": AttentionCall(
+            q, k, v, 0.25, bias=OffsetBias(draw(1, heads, 2 * length - 1), length), causal=True
+        ),
+        "bias by offset of each text, random mask": AttentionCall(
+            q,
+            k[:, :2],
+            v[:, :2],
+            0.25,
+            mask=draw(*square) > 0.5,
+            bias=OffsetBias(draw(2, 1, 2 * length - 1), length),
+            softcap=3.0,
+        ),
+        "bias by offset, fewer queries": AttentionCall(
+            q[:, :, :33], k, v, 0.25, bias=OffsetBias(draw(1, heads, length + 32), 33), sinks=draw(heads)
+        ),
         "soft cap": AttentionCall(4 * q, 4 * k, v, 0.25, softcap=5.0, causal=True),
         "sinks": AttentionCall(q, k, v, 0.25, sinks=3 * draw(heads), causal=True),
         "grouped queries": AttentionCall(q, k[:, :2], v[:, :2], 0.25, causal=True),

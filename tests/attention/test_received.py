@@ -11,10 +11,10 @@ from attnscope.attention import (
     AttentionCall,
     Need,
     alibi_slopes,
+    column_sums,
     exchanged,
     measure,
     offsets,
-    received,
     t5_buckets,
     weight_sums,
     weights_at_offsets,
@@ -33,7 +33,8 @@ SOME = (
     "random mask, causal",
     "mask per head",
 )
-MORE = ("sinks", "grouped queries", "cross, narrow values", "one token", "bfloat16")
+BY_OFFSET = [name for name in MEASURED if name.startswith("bias by offset")]
+MORE = (*BY_OFFSET, "sinks", "grouped queries", "cross, narrow values", "one token", "bfloat16")
 CALLS = {name: MEASURED[name] for name in SOME + MORE} | {
     "ALiBi": replace(PLAIN, bias=(SLOPES * offsets(LENGTH, LENGTH))[None], causal=True),
     "T5": replace(PLAIN, bias=draw(32, 4)[t5_buckets(offsets(LENGTH, LENGTH))].permute(2, 0, 1)[None]),
@@ -86,7 +87,7 @@ def test_sums_are_those_of_the_columns_and_diagonals(name, change):
     reach = range(1 - weights.shape[2], weights.shape[3])
     diagonals = [torch.diagonal(weights, offset, dim1=-2, dim2=-1).sum(-1) for offset in reach]
     torch.testing.assert_close(sums.offsets, torch.stack(diagonals, -1), **close(call))
-    last = received(call, rows.log_sum_exp, counted, LAST)
+    last = column_sums(call, rows.log_sum_exp, counted, LAST)
     torch.testing.assert_close(last, of_last.sum(2), **close(call))
     mass = rows.mass.where(counted[:, None], 0.0).sum(-1)
     torch.testing.assert_close(sums.received.sum(-1), mass, rtol=1e-6, atol=0)
@@ -100,7 +101,9 @@ def test_sums_are_those_of_the_columns_and_diagonals(name, change):
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain"])
-@pytest.mark.parametrize("name", [*SOME[2:5], *MORE[:2], "soft cap, bias and sinks"])
+@pytest.mark.parametrize(
+    "name", [*SOME[2:5], BY_OFFSET[0], "sinks", "grouped queries", "soft cap, bias and sinks"]
+)
 def test_the_log_sum_exp_of_the_exchanged_call_is_the_log_of_what_keys_receive(name, engine):
     call = CALLS[name]
     log_sum_exp = measure(call, Need())[1].log_sum_exp
@@ -119,13 +122,13 @@ def test_rows_of_nan_and_rows_that_may_look_nowhere(dtype):
     bias[..., 1, :] = -math.inf
     call = AttentionCall(x, x, x, 1.0, mask=mask, bias=bias)
     log_sum_exp = measure(call, Need())[1].log_sum_exp
-    torch.testing.assert_close(received(call, log_sum_exp).sum(-1), torch.full((1, 2), 4.0).double())
+    torch.testing.assert_close(column_sums(call, log_sum_exp).sum(-1), torch.full((1, 2), 4.0).double())
     log_sum_exp[0, 1, 3] = math.nan
-    assert received(call, log_sum_exp).isnan().all(-1).tolist() == [[False, True]]
+    assert column_sums(call, log_sum_exp).isnan().all(-1).tolist() == [[False, True]]
     not_that = torch.arange(6)[None] != 3
-    assert not bool(received(call, log_sum_exp, not_that).isnan().any())
+    assert not bool(column_sums(call, log_sum_exp, not_that).isnan().any())
     nobody = torch.zeros(1, 6, dtype=torch.bool)
-    assert received(call, log_sum_exp, nobody).tolist() == [[[0.0] * 6] * 2]
+    assert column_sums(call, log_sum_exp, nobody).tolist() == [[[0.0] * 6] * 2]
 
 
 def test_a_large_log_sum_exp_keeps_its_digits():
@@ -134,14 +137,16 @@ def test_a_large_log_sum_exp_keeps_its_digits():
     call = AttentionCall(nothing, nothing, nothing, 1.0, bias=torch.full((1, 1, 600, 600), level))
     log_sum_exp = torch.full((1, 1, 600), level + math.log(600), dtype=torch.float64)
     assert abs(float(log_sum_exp[0, 0, 0].float()) - float(log_sum_exp[0, 0, 0])) > 1e-5
-    torch.testing.assert_close(received(call, log_sum_exp)[0, 0], torch.ones(600).double(), rtol=3e-6, atol=0)
+    torch.testing.assert_close(
+        column_sums(call, log_sum_exp)[0, 0], torch.ones(600).double(), rtol=3e-6, atol=0
+    )
 
 
 def test_what_cannot_be_had_is_refused():
     call = CALLS["one token"]
     log_sum_exp = measure(call, Need())[1].log_sum_exp
     with pytest.raises(AttnscopeError, match="found last=0; expected 1 or more"):
-        received(call, log_sum_exp, last=0)
+        column_sums(call, log_sum_exp, last=0)
     some = call.take(torch.zeros(1, 1, dtype=torch.int64))
     with pytest.raises(AttnscopeError, match="some queries alone"):
         weight_sums(some, log_sum_exp, offsets=True)

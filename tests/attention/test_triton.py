@@ -15,6 +15,7 @@ from attnscope import AttnscopeError
 from attnscope.attention import (
     AttentionCall,
     Need,
+    OffsetBias,
     alibi_slopes,
     can_triton,
     causal_mask,
@@ -69,6 +70,23 @@ def calls():
             plain, bias=(slopes * torch.arange(N)).expand(1, 2, N, N), causal=True
         ),
         "T5": replace(plain, bias=draw(32, 2)[t5_buckets(offsets(N, N))].permute(2, 0, 1)[None], scale=1.0),
+        "T5 by offset": replace(
+            plain, bias=OffsetBias(draw(32, 2)[t5_buckets(torch.arange(1 - N, N))].T[None], N), scale=1.0
+        ),
+        "bias by offset of each text, padding": replace(
+            two,
+            mask=padding_mask(right).expand(2, 1, N, N),
+            bias=OffsetBias(draw(2, 1, 4 * N - 2)[..., ::2], N),
+        ),
+        "bias by offset of all heads, fewer queries, soft cap, random mask": AttentionCall(
+            draw(1, 4, 33, 16),
+            k,
+            v,
+            0.25,
+            mask=draw(1, 4, 33, N) > 0.5,
+            bias=OffsetBias(draw(1, 1, N + 32).half(), 33),
+            softcap=3.0,
+        ),
         "soft cap": replace(plain, query=4 * q, key=4 * k, softcap=5.0, causal=True),
         "soft cap and bias": replace(plain, softcap=3.0, bias=draw(1, 1, N, N)),
         "sinks": replace(plain, sinks=torch.tensor([3.0, -math.inf]), causal=True),

@@ -1,13 +1,17 @@
 """The model inside other tools' wrappers is found, by attributes alone, and borrowed as any other is."""
 
+import numpy as np
 import pytest
 from torch import nn
 from transformers import AutoTokenizer
 
 import attnscope
-from attnscope.bundled import MODEL
+from attnscope import faithfulness, mechanism
+from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture import inner_model, load_model
 from attnscope.errors import AttnscopeError
+from tests.statistics.generation.writers import writer
+from tests.translation.small_translators import small_model, small_tokenizer
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again."]
 
@@ -42,6 +46,62 @@ def test_a_scan_of_the_wrapper_is_one_of_the_model(wrapper):
     expected = attnscope.scan(model, TEXTS, tokenizer=tokenizer)
     assert found.drop_attrs().equals(expected.drop_attrs())
     assert found.signature == expected.signature
+
+
+@pytest.fixture(scope="module")
+def masked():
+    return load_model(MODEL, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def writing():
+    model, tokenizer = writer()
+    return load_model(model, tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def translating():
+    return load_model(small_model("bart"), tokenizer=small_tokenizer())
+
+
+LINES = ["a b c", "b a"]
+FEW = {"window": 32, "limit": 2}
+CALLS = {  # by the name of a fixture: who reads
+    "masked": {
+        "scan": lambda model, **own: attnscope.scan(model, TEXTS, **own),
+        "weights": lambda model, **own: attnscope.weights(model, TEXTS, layer=0, **own),
+        "received": lambda model, **own: attnscope.received(model, TEXTS, **own),
+        "roles": lambda model, **own: attnscope.roles(
+            model, only="next_token", controls="none", **FEW, **own
+        ),
+        "explain": lambda model, **own: attnscope.explain(model, **FEW, **own)["verdict"],
+        "intervene": lambda model, **own: attnscope.intervene(model, why=False, **FEW, **own)["effects"],
+        "patch": lambda model, **own: attnscope.patch(model, PAIRS, steps=0, **own)["pairs"],
+        "walk": lambda model, **own: attnscope.walk(model, TEXTS[0], **own)["weights"],
+        "an analysis": lambda model, **own: mechanism.cross_spectrum(model, **FEW, **own),
+        "a position table": lambda model, **_: mechanism.position_spectrum(model),
+        "a test of weights": lambda model, **own: faithfulness.uniform_test(model, TEXTS, **own),
+    },
+    "writing": {"generate": lambda model, **own: attnscope.generate(model, TEXTS, new_tokens=2, **own)},
+    "translating": {
+        "align": lambda model, **own: attnscope.align(model, LINES, LINES, **own).links,
+        "translate": lambda model, **own: attnscope.translate(model, LINES, beams=1, **own).texts,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "verb"), [(reader, verb) for reader, verbs in CALLS.items() for verb in verbs]
+)
+def test_a_model_in_any_form_gives_the_same(reader, verb, request):
+    loaded, call = request.getfixturevalue(reader), CALLS[reader][verb]
+    expected = call(loaded.model, tokenizer=loaded.tokenizer)
+    for given in (
+        loaded,
+        *(wrap(loaded.model, loaded.tokenizer) for wrap in (TransformerBridge, LanguageModel)),
+    ):
+        found = call(given)
+        assert found.equals(expected) if hasattr(found, "equals") else np.array_equal(found, expected)
 
 
 def test_a_model_without_weights_is_refused():

@@ -209,7 +209,7 @@ def test_grouped_queries_of_a_causal_model_are_patched_head_by_head():
         ),
     ],
 )
-def test_what_cannot_be_patched_is_refused_in_a_line(loaded, options, says):
+def test_what_cannot_be_patched_is_refused_in_a_line(loaded, options, says, no_types):
     with pytest.raises(AttnscopeError, match=says) as refused:
         patch(loaded, **({"pairs": PAIRS} | options))
     assert len(str(refused.value).splitlines()) <= 2

@@ -13,9 +13,9 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import LoadedModel, load_model
 from attnscope.mechanism import arrays
 from attnscope.mechanism._ranking import rank_explanations
-from attnscope.mechanism._sentences import foretold, mask_note, skipped_by_reason, summary
 from attnscope.mechanism.analyses._verdict import verdict_of
 from attnscope.mechanism.evidence._gather import gather
+from attnscope.mechanism.words import foretold, mask_note, skipped_by_reason, summary
 from tests.families import tiny
 from tests.planted import LENGTH, wave_bert
 

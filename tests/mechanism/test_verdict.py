@@ -12,7 +12,6 @@ from attnscope.attention import AttentionCall
 from attnscope.bundled import MODEL, TEXT
 from attnscope.mechanism import Study
 from attnscope.mechanism._ranking import rank_explanations
-from attnscope.mechanism._sentences import mask_note, summary
 from attnscope.mechanism._verdict import weight_peaks
 from attnscope.mechanism.analyses._verdict import verdict_of
 from attnscope.mechanism.arrays._correlation import cross_correlation, profile_agreement
@@ -22,6 +21,7 @@ from attnscope.mechanism.arrays._phase_map import phase_map
 from attnscope.mechanism.evidence._reach import Reach
 from attnscope.mechanism.evidence._rows import pairs_at
 from attnscope.mechanism.passes._content import position_content
+from attnscope.mechanism.words import mask_note, summary
 from tests.mechanism.planted_waves import planted
 from tests.planted import LENGTH, causal, wave_bert
 

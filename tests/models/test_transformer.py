@@ -6,9 +6,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnscope import AttnscopeError
-from attnscope.attention import sinusoidal_table
-from attnscope.capture import verify
+from attnscope.attention import Need, OffsetBias, measure, sinusoidal_table
+from attnscope.capture import verify, watching
 from attnscope.models import EncoderConfig, EncoderForMaskedLM
+from tests.attention.largest import Largest
 from tests.models.lineage import LABELS, MASK, SOURCE, TRANSFORMERS, small
 
 
@@ -99,6 +100,37 @@ def test_attention_that_would_lose_the_positions_is_refused(positions):
         AttnscopeError, match="'flash_attention_2' leaves out what positions 'alibi' and 't5' add"
     ):
         model(SOURCE, labels=LABELS)
+
+
+@pytest.mark.parametrize("positions", ["alibi", "t5"])
+def test_what_positions_add_is_measured_by_offset_and_trained_for_each_pair(positions):
+    model, n = small(f"{positions}-pre"), 1024
+    with torch.no_grad():
+        for side in (model.encoder, model.decoder):
+            for weight in side.relative.parameters():
+                weight.normal_(generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(3, 20, (1, n), generator=torch.Generator().manual_seed(1))
+    kinds = []
+
+    def measured(site, call):
+        kinds.append((site.kind, type(call.bias)))
+        return measure(call, Need(entropy=True, bins=(9,)))[0]
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # what other threads make is not noted
+    try:
+        with torch.inference_mode(), watching(model, measured), Largest() as largest:
+            found = model(tokens, labels=tokens).logits
+    finally:
+        torch.set_num_threads(threads)
+    with torch.no_grad():
+        assert_close(found, model(tokens, labels=tokens).logits, atol=2e-4, rtol=1e-4)
+    assert set(kinds) == {("self", OffsetBias), ("causal", OffsetBias), ("cross", type(None))}
+    assert largest.numbers < n * n / 2
+    kinds.clear()
+    with watching(model, measured):  # a gradient may be asked for
+        model(tokens[:, :5], labels=tokens[:, :5])
+    assert ("self", torch.Tensor) in kinds
 
 
 @torch.no_grad()

@@ -6,7 +6,8 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.mechanism import rank_explanations, summary
+from attnscope.mechanism import rank_explanations
+from attnscope.mechanism.words import summary
 from attnscope.results import describe, settings_of
 from attnscope.statistics import WINDOWS
 from attnscope.store import MANIFEST, OwnedFolder, RunFolder, Signature

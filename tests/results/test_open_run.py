@@ -54,6 +54,17 @@ def test_a_finished_run_opens_as_it_was_returned(verb, tmp_path):
     assert json.loads(opened.attrs["signature"])["command"] == verb.__name__.split("_")[0]
 
 
+def test_the_windows_that_a_page_shows_open_as_a_part(tmp_path):
+    attnscope.scan(texts=[TEXT], window=64, limit=2, device="cpu", out=tmp_path / "shown", show=[(0, 3)])
+    sample = open_run(tmp_path / "shown", part="sample")
+    assert {"layer", "head", "window"} <= set(sample.received.dims)
+    received = sample.received.sum("position")  # every query gives 1 in all
+    xr.testing.assert_allclose(received, xr.full_like(received, 64), rtol=1e-5)
+    scan(tmp_path / "bare")
+    with pytest.raises(AttnscopeError, match=r"has no part 'sample'.*one with a page has 'sample'"):
+        open_run(tmp_path / "bare", part="sample")
+
+
 def test_what_is_damaged_is_refused_by_name(tmp_path):
     scan(tmp_path / "run")
     (piece,) = (tmp_path / "run" / "pieces").iterdir()

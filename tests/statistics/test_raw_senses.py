@@ -7,7 +7,7 @@ from transformers import AutoModelForImageTextToText, AutoModelForSpeechSeq2Seq,
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.capture import Loading, load_pictured_model, load_speech_model
+from attnscope.capture import Loading, load_model, load_pictured_model, load_speech_model
 from attnscope.corpus import pictured_of, sounds_of
 from tests.pictured import picture, save_pictured_model
 from tests.pictures import SIDE, vision_model
@@ -24,6 +24,20 @@ def test_of_an_image_from_patch_to_patch():
         eager = model(PIXELS[:1], output_attentions=True).attentions
     np.testing.assert_allclose(found, eager[1][0], atol=1e-5)
     assert found.key_token.values[:3].tolist() == ["[class]", "r0c0", "r0c1"]
+
+
+def test_a_model_that_was_loaded_before_reads_images_too():
+    model, _ = vision_model("vit")
+    loaded = load_model(model, need_tokenizer=False)
+    assert attnscope.weights(loaded, PIXELS).equals(attnscope.weights(model, PIXELS))
+    assert attnscope.scan(loaded, PIXELS).equals(attnscope.scan(model, PIXELS))
+
+
+def test_of_an_image_in_the_type_that_was_asked_for(tmp_path):
+    model, _ = vision_model("vit")
+    model.save_pretrained(tmp_path)
+    found = attnscope.weights(tmp_path, PIXELS, layer=0, device="cpu", dtype="bfloat16")
+    assert found.equals(attnscope.weights(model.to(torch.bfloat16), PIXELS, layer=0))
 
 
 def test_of_a_sound_from_a_token_of_its_transcript_to_seconds(tmp_path):

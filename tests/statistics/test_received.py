@@ -215,7 +215,7 @@ def test_a_needle_is_found_by_what_it_receives_from_far_away(haystack):
     assert float(share[1, PLACE]) > 0.8
     assert float(share[0, PLACE]) < 0.01
     recent = attnscope.received(
-        model, [ids], tokenizer=MODEL, window=LENGTH, layer=0, head=1, last=20
+        model, [ids], tokenizer=MODEL, window=LENGTH, layer=0, head=1, observation=20
     )  # at least 2,763 tokens away
     assert int(recent.values.argmax()) == PLACE
     assert float(recent[PLACE]) > 19

@@ -76,7 +76,7 @@ def test_what_other_counts_of_tasks_have_done_is_taken_once(whole, tmp_path):
     out = tmp_path / "run"
     scan(out, "1/2")
     for number in (1, 2):
-        scan(out, f"{number}/3")
+        scan(out, Task(number, 3))
     assert scan(out, "3/3").identical(whole)
 
 

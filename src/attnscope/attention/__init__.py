@@ -10,7 +10,8 @@ from attnscope.attention._fused import can_fuse, fused_attention, fused_passes, 
 from attnscope.attention._masks import MASK_ENTRIES, Extent, extent_by_rows, extent_of
 from attnscope.attention._measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.attention._of_weights import call_of_weights, with_mass
-from attnscope.attention._received import last_of, received
+from attnscope.attention._offset_bias import OffsetBias
+from attnscope.attention._received import column_sums, last_of
 from attnscope.attention._reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
 from attnscope.attention._row_mask import RowMask
 from attnscope.attention._row_weights import RowWeights, row_weights
@@ -30,6 +31,7 @@ from attnscope.attention.positions import (
     LearnedPositions,
     RelativeBias,
     alibi_bias,
+    alibi_by_offset,
     alibi_slopes,
     offsets,
     sinusoidal_shift,
@@ -60,6 +62,7 @@ __all__ = [
     "LearnedPositions",
     "MultiHeadAttention",
     "Need",
+    "OffsetBias",
     "RelativeBias",
     "Rotation",
     "RowMask",
@@ -70,6 +73,7 @@ __all__ = [
     "SelfAttention",
     "WeightSums",
     "alibi_bias",
+    "alibi_by_offset",
     "alibi_slopes",
     "attend",
     "attend_in_full",
@@ -83,6 +87,7 @@ __all__ = [
     "can_triton",
     "causal_mask",
     "choose_engine",
+    "column_sums",
     "compiled_tiles",
     "exchanged",
     "extent_by_rows",
@@ -106,7 +111,6 @@ __all__ = [
     "pair_columns",
     "plain_tiles",
     "plan_passes",
-    "received",
     "rotation",
     "rotation_rates",
     "row_weights",

@@ -30,7 +30,8 @@ class AttentionCall:
     mask
         Boolean ``(batch or 1, head or 1, query, key)``, True where a query may look.
     bias
-        Added to the scores, ``(batch or 1, head or 1, query, key)``.
+        Added to the scores after scale and cap, ``(batch or 1, head or 1, query, key)``. One that depends on the offset
+        alone, as T5's and ALiBi's, is an `OffsetBias`: a number an offset, and no queries by keys in memory.
     softcap
         Scores become ``softcap * tanh(scores / softcap)``.
     sinks

@@ -12,7 +12,7 @@ from attnscope.attention._sizes import check_least
 from attnscope.attention._weight_sums import weight_sums
 
 
-def received(
+def column_sums(
     call: AttentionCall,
     log_sum_exp: Float[Tensor, "batch head query"],
     counted: Bool[Tensor, "_ query"] | None = None,
@@ -52,9 +52,9 @@ def received(
     >>> x = torch.zeros(1, 1, 4, 8)
     >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
     >>> lse = measure(call, Need())[1].log_sum_exp
-    >>> received(call, lse)[0, 0].round(decimals=3).tolist()
+    >>> column_sums(call, lse)[0, 0].round(decimals=3).tolist()
     [2.083, 1.083, 0.583, 0.25]
-    >>> received(call, lse, last=1)[0, 0].round(decimals=3).tolist()
+    >>> column_sums(call, lse, last=1)[0, 0].round(decimals=3).tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
     if last is not None:

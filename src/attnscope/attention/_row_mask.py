@@ -95,7 +95,7 @@ class RowMask(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _OF_MEMORY:
+        if func in OF_MEMORY:
             args = (args[0].written(keep=True), *args[1:])
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             return func(*args, **kwargs or {})
@@ -117,7 +117,7 @@ class RowMask(Tensor):
 
 
 #: What asks for a tensor's memory, which a mask that is not written out has none of
-_OF_MEMORY = {
+OF_MEMORY = {
     Tensor.numpy,
     Tensor.tolist,
     Tensor.data_ptr,

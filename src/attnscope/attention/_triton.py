@@ -17,6 +17,7 @@ from attnscope.attention._bins import segments
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._finite import told
 from attnscope.attention._fused import plan_passes
+from attnscope.attention._offset_bias import OffsetBias
 from attnscope.attention._tiles import batched_tiles
 
 WIDEST = 256
@@ -184,6 +185,7 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     start, stop = (None, None) if call.mask is None else (bound.contiguous() for bound in call.extent)
     marks = None if need.columns is None else need.columns.float().expand(batch, -1, -1).transpose(1, 2)
     columns = 0 if marks is None else marks.shape[1]
+    bias, bias_strides = _bias_in_memory(call, batch, heads)
     fixed = _fixed(call, need, columns)
 
     def results(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -202,7 +204,7 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
             key,
             value,
             mask,
-            call.bias,
+            bias,
             None if call.sinks is None else call.sinks.contiguous(),
             None if marks is None else marks.contiguous(),
             (start, stop),
@@ -212,7 +214,8 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
             (heads, call.group, queries, keys, 2 * len(need.bins) + 1, need.band or 0),
             (
                 *(side.stride()[:3] for side in (query, key, value)),
-                *(_strides(matrix, batch, heads) for matrix in (mask, call.bias)),
+                _strides(mask, batch, heads),
+                bias_strides,
             ),
             queries if start is not None and len(start) > 1 else 0,
             **fixed,
@@ -268,6 +271,14 @@ def _with_unit_stride(side: Tensor) -> Tensor:
 def _strides(of_pairs: Tensor | None, batch: int, heads: int) -> tuple[int, ...]:
     """Of text, head, query and key; 0 where a size of 1 stands for all."""
     return (0, 0, 0, 0) if of_pairs is None else of_pairs.expand(batch, heads, -1, -1).stride()
+
+
+def _bias_in_memory(call: AttentionCall, batch: int, heads: int) -> tuple[Tensor | None, tuple[int, ...]]:
+    """Where the bias of the first query and key lies, and its strides: by offset, a query further is a number back."""
+    if not isinstance(call.bias, OffsetBias):
+        return call.bias, _strides(call.bias, batch, heads)
+    of_text, of_head, step = call.bias.by_offset.expand(batch, heads, -1).stride()
+    return call.bias.by_offset[..., call.bias.shape[-2] - 1 :], (of_text, of_head, -step, step)
 
 
 @lru_cache(maxsize=32)

@@ -164,6 +164,32 @@ def alibi_bias(heads: int, queries: int, keys: int) -> Float[Tensor, "head query
     return -alibi_slopes(heads)[:, None, None] * distance
 
 
+def alibi_by_offset(heads: int, queries: int, keys: int) -> Float[Tensor, "head offset"]:
+    r"""The numbers of `alibi_bias`, one an offset: what `OffsetBias` takes, in place of queries by keys.
+
+    Parameters
+    ----------
+    heads
+        Number of heads; their slopes are `alibi_slopes`.
+    queries, keys
+        Number of queries and of keys, tokens.
+
+    Examples
+    --------
+    >>> from attnscope.attention import OffsetBias
+    >>> alibi_by_offset(2, 2, 3)[0].tolist()
+    [-0.125, -0.0625, -0.0, -0.0625]
+    >>> bool((OffsetBias(alibi_by_offset(2, 2, 3), queries=2) == alibi_bias(2, 2, 3)).all())
+    True
+    """
+    return -alibi_slopes(heads)[:, None] * _each_offset(queries, keys).abs()
+
+
+def _each_offset(queries: int, keys: int) -> Int[Tensor, " offset"]:
+    """The offsets there are, ascending; the last query stands at the last key."""
+    return torch.arange(1 - keys, queries)
+
+
 def offsets(queries: int, keys: int) -> Int[Tensor, "query key"]:
     """Key position minus query position, tokens; the last query stands at the last key.
 
@@ -238,8 +264,8 @@ class RelativeBias(nn.Module):
 
     Examples
     --------
-    >>> RelativeBias(heads=2)(3, 5).shape
-    torch.Size([2, 3, 5])
+    >>> RelativeBias(heads=2)(3, 5).shape, RelativeBias(heads=2).by_offset(3, 5).shape
+    (torch.Size([2, 3, 5]), torch.Size([2, 7]))
     """
 
     def __init__(
@@ -252,10 +278,26 @@ class RelativeBias(nn.Module):
 
     def forward(self, queries: int, keys: int) -> Float[Tensor, "head query key"]:
         """Bias of every pair; the last query stands at the last key."""
+        return self._of(offsets(queries, keys)).permute(2, 0, 1)
+
+    def by_offset(self, queries: int, keys: int) -> Float[Tensor, "head offset"]:
+        r"""The bias of every offset, :math:`v_t = w_{\text{bucket}(t)}` (Raffel et al. 2020, section 2.1).
+
+        ``(head, queries + keys - 1)``, from the last query's first key, ``1 - keys``, to the first query's last one,
+        ``queries - 1``, the last query standing at the last key: what `OffsetBias` takes, for any length, in place of
+        queries by keys.
+
+        Examples
+        --------
+        >>> from attnscope.attention import OffsetBias
+        >>> relative = RelativeBias(heads=2).requires_grad_(False)
+        >>> bool((OffsetBias(relative.by_offset(3, 5), queries=3) == relative(3, 5)).all())
+        True
+        """
+        return self._of(_each_offset(queries, keys)).T
+
+    def _of(self, offset: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape head"]:
         bucket = t5_buckets(
-            offsets(queries, keys),
-            bidirectional=self.bidirectional,
-            buckets=self.buckets,
-            farthest=self.farthest,
+            offset, bidirectional=self.bidirectional, buckets=self.buckets, farthest=self.farthest
         )
-        return self.weight[bucket.to(self.weight.device)].permute(2, 0, 1)
+        return self.weight[bucket.to(self.weight.device)]

@@ -22,8 +22,10 @@ from ._heuristics import (
     tubelet_of,
 )
 from ._inner import Bridge, Envoy, inner_model
-from ._load import LoadedModel, load_model
+from ._load import load_model
+from ._loaded import LoadedModel
 from ._loading import AS_SAVED, DTYPES, Loading, usable_device
+from ._model import Model
 from ._module_calls import ModuleCalls, PassObserver, calls_inside
 from ._notes import capture_notes
 from ._padding import padding_difference
@@ -54,6 +56,7 @@ __all__ = [
     "Envoy",
     "LoadedModel",
     "Loading",
+    "Model",
     "ModuleCalls",
     "Observer",
     "PassObserver",

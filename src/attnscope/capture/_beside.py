@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.bundled import MODEL
 from attnscope.capture._hub import out_of_reach
 from attnscope.capture._inner import inner_model
 from attnscope.capture._quiet import quiet
@@ -14,9 +15,7 @@ from attnscope.errors import AttnscopeError, explaining
 from attnscope.store import short_hash
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._model import Model
 
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
@@ -33,7 +32,7 @@ def is_place(source: str) -> bool:
 
 
 def repository_beside(
-    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    source: Model,
     given: str | Path | None,
     what: str,
     *,
@@ -47,7 +46,7 @@ def repository_beside(
     source
         The model; of an object, where it was loaded from.
     given
-        Its own folder or hub id, if one was named.
+        Its own folder or hub id, if one was named; ``"bundled"`` is that of the bundled model.
     what
         Its name, for messages.
     revision
@@ -63,13 +62,14 @@ def repository_beside(
     Examples
     --------
     >>> from attnscope.bundled import MODEL
-    >>> repository_beside(MODEL, None, "tokenizer").folder == MODEL
-    True
+    >>> places = repository_beside(MODEL, None, "tokenizer"), repository_beside("gpt2", "bundled", "tokenizer")
+    >>> [place.folder == MODEL for place in places]
+    [True, True]
     """
     if given is not None:
         if is_place(str(given)) and not Path(given).exists():
             raise AttnscopeError(f"{given} does not exist: expected a folder with the {what}, or a hub id")
-        return Repository.of(str(given))
+        return Repository.of(str(MODEL if given == "bundled" else given))
     inner: Any = inner_model(source)
     if isinstance(inner, str | Path):
         return Repository.of(str(inner), revision)

@@ -22,7 +22,7 @@ from attnscope.errors import AttnscopeError, explaining
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._model import Model
     from attnscope.capture._tokenizer import Processor
 
 _FEATURES, _WAVE = "input_features", "input_values"  # what is read: frames of a fixed window, or the wave
@@ -117,7 +117,7 @@ class SpeechModel:
 
 
 def load_speech_model(
-    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    source: Model,
     *,
     processor: Processor = None,
     with_decoder: bool = False,
@@ -184,7 +184,7 @@ def load_speech_model(
     return SpeechModel(loaded, watched, extractor, tokenizer)
 
 
-def reads_sounds(source: str | Path | PreTrainedModel | Bridge | Envoy, revision: str | None = None) -> bool:
+def reads_sounds(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads sounds, as its class or its config says.
 
     Parameters

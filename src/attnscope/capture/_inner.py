@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from transformers import PreTrainedModel
 
+from attnscope.capture._loaded import LoadedModel
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ class Envoy(Protocol):
 
 
 def inner_model(source: object) -> object:
-    """The model that `source` wraps (``torch.compile``, a TransformerLens bridge, nnsight); else `source` itself.
+    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, `LoadedModel`); else `source` itself.
 
-    Known by the names of attributes, so that none of these packages is needed.
+    Other packages' are known by the names of attributes, so that none of these packages is needed.
 
     Raises
     ------
@@ -54,6 +55,8 @@ def inner_model(source: object) -> object:
     """
     if isinstance(source, PreTrainedModel):
         return source
+    if isinstance(source, LoadedModel):
+        return source.model
     for name in _HOLDERS:
         held: object = getattr(source, name, None)
         if held is None or held is source:

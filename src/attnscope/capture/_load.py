@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
 from attnscope.capture._beside import is_place, repository_beside
 from attnscope.capture._from_checkpoint import from_checkpoint
-from attnscope.capture._inner import Bridge, Envoy, inner_model
+from attnscope.capture._inner import inner_model
+from attnscope.capture._loaded import LoadedModel
 from attnscope.capture._loading import DTYPES, Loading, usable_device
 from attnscope.capture._placement import Placement, parameters_of
 from attnscope.capture._quantised import INTEGERS, plain, quantised
@@ -31,36 +32,17 @@ from attnscope.checks import check_kind
 from attnscope.corpus.file_names import SUFFIXES
 from attnscope.errors import AttnscopeError, explaining
 
+if TYPE_CHECKING:
+    from attnscope.capture._model import Model
+
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
 _one_at_a_time = (
     threading.Lock()
 )  # while it loads, transformers changes PyTorch's default type for all threads
 
 
-@dataclass(frozen=True, eq=False)
-class LoadedModel:
-    """A model ready to be watched.
-
-    Attributes
-    ----------
-    model
-        On its device. In eval mode if it was loaded; one that was given is as it was.
-    tokenizer
-        A fast tokenizer (with character offsets), or None where none was asked for.
-    name
-        The folder's or repository's name.
-    identity
-        What the model is: the SHA-256 of all that it was loaded from, or the hub's commit.
-    """
-
-    model: PreTrainedModel
-    tokenizer: Any
-    name: str
-    identity: dict[str, str]
-
-
 def load_model(
-    source: str | Path | PreTrainedModel | LoadedModel | Bridge | Envoy | None = None,
+    source: Model | None = None,
     *,
     tokenizer: Tokenizer = None,
     revision: str | None = None,
@@ -81,8 +63,8 @@ def load_model(
     ----------
     source
         A folder, a hub id such as ``roberta-base``, ``bundled`` (the default), or a model that is already loaded; also
-        inside ``torch.compile``, a TransformerLens bridge or nnsight's ``LanguageModel``. A `LoadedModel` is returned
-        as it is.
+        inside ``torch.compile``, a TransformerLens bridge or nnsight's ``LanguageModel``: see `Model`. A `LoadedModel`
+        is returned as it is.
     tokenizer
         Its tokenizer or the tokenizer's folder; by default the one beside the model. Of a model object too, where it
         was loaded from.

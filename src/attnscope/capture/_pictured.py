@@ -30,7 +30,7 @@ from attnscope.errors import AttnscopeError, explaining
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._model import Model
     from attnscope.capture._tokenizer import Processor
     from attnscope.capture._watch import Site
     from attnscope.corpus import PicturedText
@@ -220,7 +220,7 @@ class _SeenError(Exception):
 
 
 def load_pictured_model(
-    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    source: Model,
     *,
     processor: Processor = None,
     loading: Loading = AS_SAVED,
@@ -280,9 +280,7 @@ def load_pictured_model(
     return PicturedModel(replace(loaded, tokenizer=tokenizer), decoder, processor, pieces)
 
 
-def puts_images_into_texts(
-    source: str | Path | PreTrainedModel | Bridge | Envoy, revision: str | None = None
-) -> bool:
+def puts_images_into_texts(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads texts with images in them, as its config says.
 
     Parameters

@@ -21,13 +21,7 @@ from attnscope.corpus import (
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from transformers import PreTrainedModel
-
-    from attnscope.capture._inner import Bridge, Envoy
-
-    Model = str | Path | PreTrainedModel | Bridge | Envoy
+    from attnscope.capture._model import Model
 
 Sense = Images | Sounds | PicturedTexts | Videos
 

@@ -28,7 +28,7 @@ from attnscope.errors import AttnscopeError, explaining
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._model import Model
     from attnscope.capture._tokenizer import Processor
     from attnscope.corpus import Clip
 
@@ -102,7 +102,7 @@ class VideoModel:
 
 
 def load_video_model(
-    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    source: Model,
     *,
     processor: Processor = None,
     need_processor: bool = True,
@@ -151,7 +151,7 @@ def load_video_model(
     return VideoModel(loaded, model, frames, processor if need_processor else None)
 
 
-def reads_videos(source: str | Path | PreTrainedModel | Bridge | Envoy, revision: str | None = None) -> bool:
+def reads_videos(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads whole videos and no text, as its config says.
 
     Parameters

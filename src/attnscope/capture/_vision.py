@@ -22,7 +22,7 @@ from attnscope.errors import AttnscopeError, explaining
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnscope.capture._inner import Bridge, Envoy
+    from attnscope.capture._model import Model
     from attnscope.capture._tokenizer import Processor
     from attnscope.corpus import Image
 
@@ -72,7 +72,7 @@ class VisionModel:
 
 
 def load_vision_model(
-    source: str | Path | PreTrainedModel | Bridge | Envoy,
+    source: Model,
     *,
     processor: Processor = None,
     need_processor: bool = True,
@@ -119,7 +119,7 @@ def load_vision_model(
     return VisionModel(loaded, model, name, processor if need_processor else None)
 
 
-def reads_images(source: str | Path | PreTrainedModel | Bridge | Envoy, revision: str | None = None) -> bool:
+def reads_images(source: Model, revision: str | None = None) -> bool:
     """Whether a model, or a part of it, reads images, as its class or its config says.
 
     Parameters

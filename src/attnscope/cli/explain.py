@@ -118,16 +118,9 @@ def explain(
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures)
     place = OutputFolder(out, usual_folder("explain"), ("paper.zarr.zip",) if paper else ())
-    settings: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "window": window,
-        "limit": limit,
-        "band": band,
-        "frequencies": _frequencies(frequencies),
-        "completion": completion,
-        "interventions": interventions,
-    }
-    settings |= {"also": also or [], "paper": paper, "published_as": published_as, "seed": seed}
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "window": window, "limit": limit, "band": band}
+    settings |= {"completion": completion, "interventions": interventions, "paper": paper, "seed": seed}
+    settings |= {"frequencies": _frequencies(frequencies), "also": also or [], "published_as": published_as}
     settings |= {"field": field, "by_line": by_line, "device": device, "dtype": dtype}
     from attnscope.cli.again import AskedAgain
 

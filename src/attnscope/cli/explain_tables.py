@@ -80,14 +80,14 @@ def print_csv(tree: xr.DataTree) -> None:
 
 def print_tables(tree: xr.DataTree) -> None:
     """The headline, a table of heads, and how to read it."""
-    from attnscope.mechanism import (
+    from attnscope.mechanism import rank_explanations
+    from attnscope.mechanism.words import (
         cause,
         column_notes,
         foretold,
         independence_note,
         layer_numbers,
         mask_note,
-        rank_explanations,
         skipped_by_reason,
         summary,
     )
@@ -141,7 +141,7 @@ def _works_against(tree: xr.DataTree) -> bool:
 
 def tables_of_heads(rows: Sequence[HeadExplanation], console: Console) -> list[Table]:
     """The columns that some head has a value for: in one table, or in several where the terminal is too narrow."""
-    from attnscope.mechanism import known_columns
+    from attnscope.mechanism.words import known_columns
 
     known = known_columns(rows)
     tables: list[Table] = []

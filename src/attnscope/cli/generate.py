@@ -17,7 +17,12 @@ from attnscope.errors import AttnscopeError
 if TYPE_CHECKING:
     import xarray as xr
 
-_Model = Annotated[str, typer.Argument(help="Model folder or hub id: a causal model or an encoder-decoder.")]
+_Model = Annotated[
+    str,
+    typer.Argument(
+        help="Model folder or hub id: a causal model or an encoder-decoder, which the bundled model is not."
+    ),
+]
 _Prompt = Annotated[
     list[str] | None, typer.Option(help="Prompt itself, in place of files of text; may be repeated.")
 ]

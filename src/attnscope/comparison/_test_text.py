@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attnscope.comparison._systems import System
 from attnscope.errors import AttnscopeError
-from attnscope.training import HELD_OUT, read_pairs
+from attnscope.training import HELD_OUT, training_pairs
 from attnscope.training.config import TrainConfig
 from attnscope.translation import Lines, ParallelText, generate_task, lines_of_text, read_parallel
 
@@ -94,4 +94,4 @@ def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
 
 
 def _validation(config: TrainConfig) -> ParallelText:
-    return read_pairs(config)[1]
+    return training_pairs(config)[1]

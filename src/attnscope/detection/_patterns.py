@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,6 @@ import xarray as xr
 from attnscope._arguments import typed
 from attnscope.attention import Need, measure, output_of, weights_at
 from attnscope.capture import (
-    LoadedModel,
     borrowing,
     device_of,
     forward,
@@ -29,10 +27,9 @@ from attnscope.store import padded_heads
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
-    from transformers import PreTrainedModel
 
     from attnscope.attention import AttentionCall
-    from attnscope.capture import Site
+    from attnscope.capture import Model, Site
 
 PATTERNS = ("previous_token_head", "duplicate_token_head", "induction_head")
 
@@ -41,7 +38,7 @@ PATTERNS = ("previous_token_head", "duplicate_token_head", "induction_head")
 @borrowing
 @torch.no_grad()
 def pattern_scores(
-    model: str | Path | PreTrainedModel | LoadedModel,
+    model: Model,
     ids: Sequence[int],
     pattern: str,
     *,
@@ -56,7 +53,7 @@ def pattern_scores(
     Parameters
     ----------
     model
-        A folder, a hub id, or a loaded model.
+        See `attnscope.scan`.
     ids
         Token ids of one text.
     pattern

@@ -28,9 +28,7 @@ from attnscope.statistics import beyond_note, window_length
 from attnscope.store import RunFolder, Signature, keeping_elsewhere
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.detection._needles import Needles
 
 
@@ -42,7 +40,7 @@ _PART, _OWN = "roles", "model"
 @keeping_elsewhere
 @borrowing
 def roles(
-    model: str | Path | PreTrainedModel | LoadedModel | None = None,
+    model: Model | None = None,
     texts: Sources = None,
     *,
     tokenizer: Tokenizer = None,

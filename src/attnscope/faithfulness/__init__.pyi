@@ -28,7 +28,7 @@ from ._summary import agreement_of, heads_of
 from ._together import taken_together
 from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
 from .contributions import KINDS, TOKEN_KINDS, contribution_profiles, token_contributions
-from .passes import Pair, read_pairs
+from .passes import Pair, Pairs, read_pairs
 from .weights import (
     adversarial_test,
     agreement_test,
@@ -50,6 +50,7 @@ __all__ = [
     "HeadVerdict",
     "Inquiry",
     "Pair",
+    "Pairs",
     "PatchedPlace",
     "activation_patch",
     "adversarial_test",

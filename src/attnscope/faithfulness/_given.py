@@ -21,9 +21,8 @@ from attnscope.mechanism.evidence import ids_of
 from attnscope.statistics import window_length
 
 if TYPE_CHECKING:
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model
 
 AnyWindow = Window | Sequence[int]
 
@@ -66,7 +65,7 @@ class Given:
 
 @typed
 def given_texts(
-    model: Model | Given = None,
+    model: Model | Study | Given | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -29,9 +29,7 @@ from attnscope.store import RunFolder, Signature, keeping_elsewhere
 from attnscope.tasks import Task, way_in
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
 
 
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
@@ -41,7 +39,7 @@ LONGEST = 512  # tokens of a window where none is asked for: every head of every
 @keeping_elsewhere
 @borrowing
 def intervene(
-    model: str | Path | PreTrainedModel | LoadedModel | None = None,
+    model: Model | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -20,15 +20,13 @@ from attnscope.faithfulness._patched import estimators_agreement, patched_of
 from attnscope.faithfulness._patching import WHATS, What
 from attnscope.faithfulness._runs import DIRECTIONS, Direction, check_apart
 from attnscope.faithfulness._stored import StoredParts, kept_tree, stored_tree
-from attnscope.faithfulness.passes import EncodedPairs, Pair, PairTexts, given_pairs
+from attnscope.faithfulness.passes import EncodedPairs, Pair, Pairs, PairTexts, given_pairs
 from attnscope.progress import Tell, tell_nobody
 from attnscope.store import RunFolder, Signature, in_a_row, keeping_elsewhere
 from attnscope.tasks import Part, Task, way_in
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
 
 
 Name = TypeVar("Name", bound=str)
@@ -39,8 +37,8 @@ _RECEIVER = re.compile(r"(\d{1,6})\.(\d{1,6})")
 @keeping_elsewhere
 @borrowing
 def patch(
-    model: str | Path | PreTrainedModel | LoadedModel | None = None,
-    pairs: object = None,
+    model: Model | None = None,
+    pairs: Pairs | None = None,
     *,
     answer: str | None = None,
     wrong: str | None = None,
@@ -215,7 +213,7 @@ def _among(name: str, value: str, known: tuple[Name, ...]) -> Name:
     raise AttnscopeError(f"{name} (--{name}) is {shortly(value)}; expected {' or '.join(known)}")
 
 
-def _pairs(given: object, model: object, answer: str | None, wrong: str | None) -> list[Pair]:
+def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None) -> list[Pair]:
     if given is None:
         own = model is None or (isinstance(model, str | Path) and Path(model) in {Path("bundled"), MODEL})
         if not own and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
@@ -224,7 +222,7 @@ def _pairs(given: object, model: object, answer: str | None, wrong: str | None) 
                 "wrong in each line, after the model (only the bundled model brings its own)"
             )
         given = PAIRS
-    return given_pairs(given, answer=answer, wrong=wrong)  # pyright: ignore[reportArgumentType]
+    return given_pairs(given, answer=answer, wrong=wrong)
 
 
 def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int] | None:

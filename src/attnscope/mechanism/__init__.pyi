@@ -1,24 +1,13 @@
-from . import arrays
-from ._analysis import Analysis, Picture, Requirement, Section, TextTable, in_words
+from . import arrays, words
+from ._analysis import Analysis, Picture, Requirement, Section, TextTable
 from ._catalogue import ANALYSES, analyses_of, known_analyses
-from ._columns import column_notes, known_columns, order_note
 from ._explain import explain
 from ._needs import BIAS, BILINEAR_SCORES, POSITION_TABLE, ROTATION, ROTATION_OR_BIAS
 from ._over_heads import inputs_of
 from ._projections import projections
 from ._ranking import HeadExplanation, best_heads, rank_explanations
-from ._sentences import (
-    cause,
-    foretold,
-    headline,
-    independence_note,
-    layer_numbers,
-    mask_note,
-    skipped_by_reason,
-    summary,
-)
 from ._stored import load_explanation
-from ._study import DEFAULT_TEXTS, FEW_TEXTS, Model, NotDefinedError, Study, studied, study
+from ._study import DEFAULT_TEXTS, FEW_TEXTS, NotDefinedError, Study, studied, study
 from ._verdict import ERROR, SAME
 from .analyses import (
     bias_effect,
@@ -52,7 +41,6 @@ __all__ = [
     "SAME",
     "Analysis",
     "HeadExplanation",
-    "Model",
     "NotDefinedError",
     "Picture",
     "Requirement",
@@ -63,23 +51,13 @@ __all__ = [
     "arrays",
     "best_heads",
     "bias_effect",
-    "cause",
-    "column_notes",
     "cross_correlation",
     "cross_spectrum",
     "explain",
-    "foretold",
-    "headline",
-    "in_words",
-    "independence_note",
     "inputs_of",
     "interventions",
     "known_analyses",
-    "known_columns",
-    "layer_numbers",
     "load_explanation",
-    "mask_note",
-    "order_note",
     "phase_map",
     "position_cca",
     "position_content",
@@ -92,10 +70,9 @@ __all__ = [
     "rotation_effect",
     "scheme_kernel",
     "shift_controls",
-    "skipped_by_reason",
     "spectra_by_layer",
     "studied",
     "study",
-    "summary",
     "wave_removal",
+    "words",
 ]

@@ -6,33 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from attnscope._arguments import typed
-
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.mechanism._study import Study
-
-
-@typed
-def in_words(words: str | Callable[[xr.DataTree], str], tree: xr.DataTree) -> str:
-    """What is said of an explanation: the words themselves, or what is made of it.
-
-    Parameters
-    ----------
-    words
-        The words, or a function of the explanation that gives them.
-    tree
-        From `attnscope.explain`.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> tree = xr.DataTree.from_dict({"waves": xr.Dataset()})
-    >>> in_words("Black is the model.", tree), in_words(lambda tree: f"{len(tree.children)} analysis", tree)
-    ('Black is the model.', '1 analysis')
-    """
-    return words if isinstance(words, str) else words(tree)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from attnscope.store import InUseError, RunFolder, Signature, is_finished, keepi
 from attnscope.tasks import Part, Parts, Share, Task, do_share, pending, way_in
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from attnscope.capture import Model
 
 _CROSSED = (
     "its queries and keys have positions in different texts; see where its heads look with scan and align"
@@ -47,7 +47,7 @@ _CROSSED = (
 @keeping_elsewhere
 @borrowing
 def explain(
-    model: str | Path | PreTrainedModel | None = None,
+    model: Model | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -63,7 +63,7 @@ def explain(
     band: int = 10,
     frequencies: tuple[int, int] | None = None,
     completion: Completion = "minimal",
-    also: Sequence[str | Path | PreTrainedModel] = (),
+    also: Sequence[Model] = (),
     layer: int | None = None,
     head: int | None = None,
     interventions: bool = False,

@@ -17,7 +17,7 @@ from attnscope.mechanism.arrays import amplitude_spectrum, principal_components
 from attnscope.mechanism.evidence import position_table
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from attnscope.capture import Model
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class OtherTable:
     rows: Float[np.ndarray, "position column"]
 
     @classmethod
-    def of(cls, source: str | Path | PreTrainedModel, *, trust_remote_code: bool) -> OtherTable:
+    def of(cls, source: Model, *, trust_remote_code: bool) -> OtherTable:
         """Load the model and keep its table."""
         device = "cpu" if isinstance(source, str | Path) else None
         loaded = load_model(source, need_tokenizer=False, device=device, trust_remote_code=trust_remote_code)

@@ -11,14 +11,14 @@ from attnscope.mechanism.evidence import FOR_MATCHING, Projections, model_inputs
 from attnscope.mechanism.evidence import projections as projections_of_model
 
 if TYPE_CHECKING:
-    from attnscope.capture import Site, Tokenizer
+    from attnscope.capture import Model, Site, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
 
 
 @typed
 def projections(
-    model: Model = None, texts: Sources = None, *, tokenizer: Tokenizer = None
+    model: Model | Study | None = None, texts: Sources = None, *, tokenizer: Tokenizer = None
 ) -> dict[Site, Projections]:
     """Query, key, value and output matrices of every head, found and verified on a window of text.
 

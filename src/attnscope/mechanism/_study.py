@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +35,7 @@ from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics import window_length
 
 if TYPE_CHECKING:
+    from attnscope.capture import Model
     from attnscope.corpus import Corpus, Sources, Texts, Window
     from attnscope.mechanism._analysis import Analysis
     from attnscope.progress import Tell
@@ -204,12 +204,9 @@ class Study:
             return analysis.compute(self)
 
 
-Model = str | Path | PreTrainedModel | LoadedModel | Study | None
-
-
 @typed
 def study(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -227,8 +224,8 @@ def study(
     Parameters
     ----------
     model
-        A folder, a hub id, a loaded model (then with its `tokenizer`, unless `texts` are token ids); a study is given
-        back as it is. By default the bundled one.
+        See `attnscope.scan`; a model object needs no tokenizer where `texts` are token ids. A study is given back as it
+        is.
     texts
         As in `attnscope.scan`; by default the bundled sample.
     targets
@@ -288,7 +285,7 @@ def study(
 
 
 def few_texts(
-    model: Model,
+    model: Model | Study | None,
     texts: Sources,
     *,
     targets: Sources,
@@ -304,7 +301,9 @@ def few_texts(
     return study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
 
 
-def table_of_model(model: Model, part: str | None = None) -> Float[np.ndarray, "position column"]:
+def table_of_model(
+    model: Model | Study | None, part: str | None = None
+) -> Float[np.ndarray, "position column"]:
     """Rows of a model's position table; no text is read, and no tokenizer needed."""
     if isinstance(model, (Study, LoadedModel)):
         model = model.model

@@ -14,9 +14,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from attnscope.attention import (
     LearnedPositions,
     MultiHeadAttention,
+    OffsetBias,
     RelativeBias,
     Rotation,
     alibi_bias,
+    alibi_by_offset,
     attend,
     rotation,
     sinusoidal_table,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from attnscope.models.configs import TransformerConfig
 
 _VECTOR = 16  # numbers that the processor takes at a time
+_BY_PAIR = {None, "eager", "sdpa", "flex_attention"}  # attention that reads a bias for each pair of tokens
 _SHORT = 128  # keys, beyond which the rest of a row weighs little
 
 
@@ -248,6 +251,7 @@ class RelativePositions(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
+        self.config = config
         self.scheme, self.heads = config.positions, config.heads
         self.key_width = config.width // config.heads if config.key_width is None else config.key_width
         if self.scheme == "t5":
@@ -261,7 +265,16 @@ class RelativePositions(nn.Module):
         return Rotation(made.cos.to(device), made.sin.to(device), made.layout)
 
     def bias(self, queries: int, keys: int, device: torch.device) -> Float[Tensor, "1 head query key"] | None:
-        """What is added to the scores."""
+        """What is added to the scores; where they are made tile by tile and no gradient is asked for, by offset."""
+        if self.scheme not in {"alibi", "t5"}:
+            return None
+        chosen = self.config._attn_implementation  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if chosen in _BY_PAIR or torch.is_grad_enabled():
+            if self.scheme == "alibi":
+                return alibi_bias(self.heads, queries, keys).to(device)[None]
+            return self.relative(queries, keys)[None]
         if self.scheme == "alibi":
-            return alibi_bias(self.heads, queries, keys).to(device)[None]
-        return self.relative(queries, keys)[None] if self.scheme == "t5" else None
+            by_offset = alibi_by_offset(self.heads, queries, keys).to(device)
+        else:
+            by_offset = self.relative.by_offset(queries, keys)
+        return OffsetBias(by_offset[None], queries)

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.figures.explain import explain_figures
-from attnscope.mechanism import (
-    analyses_of,
+from attnscope.mechanism import analyses_of, known_analyses, rank_explanations
+from attnscope.mechanism.words import (
     column_notes,
-    in_words,
     independence_note,
-    known_analyses,
     known_columns,
     order_note,
-    rank_explanations,
+    said_of,
     skipped_by_reason,
 )
 from attnscope.report._embed import picture as embedded_picture
@@ -105,7 +103,7 @@ def sections(
 
 
 def _says(section: Section, tree: xr.DataTree) -> str:
-    says = in_words(section.says, tree)
+    says = said_of(section.says, tree)
     if section.name == "content" and "position_content" in tree.children:
         texts = tree["position_content"].attrs.get("texts", "few")
         return f"{says} From the first {texts} windows."
@@ -169,7 +167,7 @@ def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
 
 
 def _shown_picture(picture: Picture, figure: Figure, tree: xr.DataTree) -> PageFigure:
-    reading = in_words(picture.reading, tree)
+    reading = said_of(picture.reading, tree)
     if picture.with_tokens:
         labels = (label.get_text() for axes in figure.axes for label in axes.get_yticklabels())
         reading = f"{reading} {pieces_note(labels)}".rstrip()

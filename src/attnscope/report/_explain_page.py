@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism import best_heads, headline, layer_numbers
+from attnscope.mechanism import best_heads
+from attnscope.mechanism.words import headline, layer_numbers
 from attnscope.report._embed import STYLES, write_page
 from attnscope.report._explain_content import forms, hints, sections, skipped, table, text_tables
 from attnscope.report._scan_content import parsed

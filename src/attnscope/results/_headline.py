@@ -55,7 +55,7 @@ def _of_generation(results: xr.Dataset) -> list[str]:
 
 
 def _of_explanation(tree: xr.DataTree) -> list[str]:
-    from attnscope.mechanism import headline
+    from attnscope.mechanism.words import headline
 
     return headline(tree)
 

@@ -30,7 +30,9 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
         ``align``, ``compare`` or ``train``; or its URL in an object store, as a string.
     part
         ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools; ``"heads"`` what all of
-        them come to, head by head (see `attnscope.statistics.over_documents`), for which no pool is read.
+        them come to, head by head (see `attnscope.statistics.over_documents`), for which no pool is read. ``"sample"``
+        opens what the page of a scan shows of its first windows: weights, what each key received, and the blocks of a
+        long window; a run made with ``--no-report`` has none.
 
     Returns
     -------
@@ -73,7 +75,7 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
         with RunFolder(folder, state["signature"]) as run:
             return _of_texts(run)
     if part is not None:
-        raise AttnscopeError(f"{folder} has no part {part!r}: only scans with pools have parts")
+        raise AttnscopeError(f"{folder} has no part {part!r}: only scans have parts")
     owned = OwnedFolder(folder, command).look()
     damaged = [name for name in owned.damaged() if not name.startswith(VIEWS)]
     if damaged:
@@ -82,15 +84,21 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
 
 
 def _part_of(run: RunFolder, part: str) -> xr.Dataset:
-    from attnscope.statistics import HEADS, WINDOWS, load_heads
+    from attnscope.statistics import HEADS, SAMPLE, WINDOWS, load_heads
 
     run.look()  # only what is read is checked: a large run would take minutes
-    apart = run.apart(WINDOWS) if part == WINDOWS else load_heads(run) if part == HEADS else None
-    if apart is None:
+    there = {
+        WINDOWS: lambda: run.apart(WINDOWS),
+        HEADS: lambda: load_heads(run),
+        SAMPLE: lambda: run.load(SAMPLE),
+    }
+    opened = there[part]() if part in there else None
+    if opened is None:
         raise AttnscopeError(
-            f"{run.path} has no part {part!r}; a scan with --pool has the parts {WINDOWS!r} and {HEADS!r}"
+            f"{run.path} has no part {part!r}; a scan with --pool has the parts {WINDOWS!r} and {HEADS!r}, one with a "
+            f"page has {SAMPLE!r}"
         )
-    return apart
+    return opened
 
 
 def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:

@@ -15,7 +15,7 @@ from attnscope.remote import refuse_path_of_url
 from attnscope.statistics._row_draws import RowSample
 from attnscope.statistics._second_pass import OBSERVATION
 from attnscope.store import Signature
-from attnscope.tasks import task_in
+from attnscope.tasks import Task, task_in
 
 if TYPE_CHECKING:
     from attnscope.capture import Processor
@@ -56,7 +56,7 @@ class Asked:
     band: int | None = None
     observation: int = OBSERVATION
     seed: int = 0
-    task: str | None = None
+    task: str | Task | None = None
     pool: int | None = None
     until: float | None = None
     rows: int | None = None

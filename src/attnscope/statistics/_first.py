@@ -14,11 +14,7 @@ from attnscope.statistics.sounds import SoundMeasurement, loaded_for
 from attnscope.statistics.videos import VideoMeasurement
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from transformers import PreTrainedModel
-
-    from attnscope.capture import Bridge, Envoy, Sense
+    from attnscope.capture import Model, Sense
     from attnscope.corpus import Sources
     from attnscope.statistics._asked import Asked
 
@@ -26,7 +22,7 @@ _NAMES = ("entropy",)  # nothing is measured, and something must be asked for
 
 
 def first_of(
-    model: str | Path | PreTrainedModel | Bridge | Envoy, sense: Sense, asked: Asked, targets: Sources = None
+    model: Model, sense: Sense, asked: Asked, targets: Sources = None
 ) -> ImageMeasurement | PicturedMeasurement | SoundMeasurement | VideoMeasurement:
     """Load the model and check it on the first image, sound, video or text with images.
 

@@ -22,7 +22,7 @@ from attnscope.statistics._profile import without_profile
 from attnscope.statistics._stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._until import Enough
 from attnscope.store import RunFolder, are_in, is_finished
-from attnscope.tasks import Parts, Share, by_task, pending, task_of
+from attnscope.tasks import Parts, Share, Task, by_task, pending, task_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -89,8 +89,9 @@ def measured(
     folder = asked.folder(signature)
     if folder is not None and not job.team.leads:
         return _followed(job, asked.show).assign_attrs(attributes)
-    if folder is not None and asked.task is not None and not is_finished(folder):
-        return _part(job, asked, signature, kinds, attributes, folder)
+    task = task_in(asked.task, asked.out)
+    if folder is not None and task is not None and not is_finished(folder):
+        return _part(job, asked, task, signature, kinds, attributes, folder)
     if folder is not None:
         with RunFolder(folder, signature, repair=asked.repair) as run:
             return _in_folder(run, job, kinds, attributes, asked)
@@ -103,14 +104,13 @@ def measured(
 def _part(
     job: Job,
     asked: Asked,
+    task: Task,
     signature: Signature,
     kinds: Callable[[xr.Dataset], xr.Dataset] | None,
     attributes: dict[str, str],
     folder: Path,
 ) -> xr.Dataset:
     """Do one task of a run; where all others are done, put their parts together."""
-    task = task_of(str(asked.task))
-
     said = dict(attributes)
 
     def measure(part: RunFolder, share: Share) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -46,9 +45,7 @@ from attnscope.store import padded_heads
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from transformers import PreTrainedModel
-
-    from attnscope.capture import Processor, Tokenizer
+    from attnscope.capture import Model, Processor, Tokenizer
     from attnscope.corpus import Sources, Window, Words
 
 LIMIT = 1 << 30  # bytes of the weights asked for
@@ -56,7 +53,7 @@ LIMIT = 1 << 30  # bytes of the weights asked for
 
 @typed
 def weights(
-    model: str | Path | PreTrainedModel | LoadedModel | None = None,
+    model: Model | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -66,12 +63,15 @@ def weights(
     window: int | None = None,
     words: Words | None = None,
     device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
 ) -> xr.DataArray:
     """Attention weights as a matrix: for a close look at some heads over one text, image or sound.
 
     Parameters
     ----------
-    model, tokenizer, device
+    model, tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     texts
         The text, or token ids; of several, and of a long one, the first window is taken. Or an image, a sound, a text
@@ -120,20 +120,26 @@ def weights(
         by_layer[site.index] = (site, own.float().cpu().numpy())
         return output
 
-    inner = model.model if isinstance(model, LoadedModel) else "bundled" if model is None else model
-    sense = None if texts is None else sense_of(inner, texts)
+    given = "bundled" if model is None else model
+    sense = None if texts is None else sense_of(given, texts, revision=revision)
     if sense is None:
-        loaded = load_model(
-            model, tokenizer=cast("Tokenizer", tokenizer), device=device
-        )  # it refuses what reads no text
+        loaded = load_model(  # it refuses what reads no text
+            model,
+            tokenizer=cast("Tokenizer", tokenizer),
+            revision=revision,
+            device=device,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+        )
         read = _watch_text(loaded, texts, targets, window, words, observe)
     else:
         if window is not None or words is not None:
             raise AttnscopeError(
                 "window and words are of texts, and these are not plain texts: leave them out"
             )
-        asked = Asked(limit=1, processor=tokenizer, loading=Loading(device=device))
-        read = first_of(inner, sense, asked, targets).watch_first(observe)
+        loading = Loading(revision, device, dtype, trust_remote_code)
+        asked = Asked(limit=1, processor=tokenizer, loading=loading)
+        read = first_of(given, sense, asked, targets).watch_first(observe)
     if layer is not None and not by_layer:
         raise AttnscopeError(
             f"there is no attention layer {layer}: give a smaller number; they are counted from 0"

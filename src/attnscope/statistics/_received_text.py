@@ -10,10 +10,8 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope._arguments import typed
-from attnscope.attention import AttentionCall, Need, measure, output_of
-from attnscope.attention import received as received_by
+from attnscope.attention import AttentionCall, Need, column_sums, measure, output_of
 from attnscope.capture import (
-    LoadedModel,
     Site,
     Tokenizer,
     borrowed,
@@ -25,31 +23,33 @@ from attnscope.capture import (
 )
 from attnscope.checks import check_whole
 from attnscope.errors import AttnscopeError
+from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._raw import first_window
 from attnscope.statistics._scan_texts import window_length
 from attnscope.store import padded_heads
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from transformers import PreTrainedModel
-
+    from attnscope.capture import Model
     from attnscope.corpus import Sources
 
 
 @typed
 @torch.no_grad()
 def received(
-    model: str | Path | PreTrainedModel | LoadedModel | None = None,
+    model: Model | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
     layer: int | None = None,
     head: int | None = None,
-    last: int | None = None,
+    observation: int | None = None,
     tokenizer: Tokenizer = None,
     window: int | None = None,
     device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Tell | None = None,
 ) -> xr.DataArray:
     r"""Attention received by each token of a text: :math:`\sum_i A_{ij}` over all queries, or over the last ones.
 
@@ -57,7 +57,7 @@ def received(
 
     Parameters
     ----------
-    model, tokenizer, device
+    model, tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     texts
         The text, or token ids; of several, and of a long one, the first window is taken.
@@ -65,10 +65,13 @@ def received(
         What the decoder of an encoder-decoder reads; by default what the encoder reads.
     layer, head
         Which layer and head; by default all. Attention calls are counted from 0.
-    last
-        The last so many queries alone, the observation window of methods that drop keys (SnapKV, Li et al. 2024).
+    observation
+        Queries at the end of the window that alone count, the observation window of methods that drop keys (SnapKV, Li
+        et al. 2024); by default all count.
     window
         Tokens of the window; by default what the model takes.
+    progress
+        Called with a `Progress` before the model is loaded, before it reads, and at the end.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def received(
     Raises
     ------
     AttnscopeError
-        If there is no such layer or head, or `last` is below 1.
+        If there is no such layer or head, or `observation` is below 1.
 
     Examples
     --------
@@ -91,8 +94,18 @@ def received(
     (2,)
     """
     check_whole(0, layer=layer, head=head)
-    check_whole(1, last=last)
-    loaded = load_model(model, tokenizer=tokenizer, device=device)
+    check_whole(1, observation=observation)
+    tell = progress or tell_nobody
+    tell(Progress("loading the model", 0.0))
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    tell(Progress("received", 0.5))
     read = first_window(loaded, texts, targets, window_length(loaded, window))
     beside = read.target or read
     weights: dict[int, tuple[Site, np.ndarray]] = {}
@@ -106,7 +119,7 @@ def received(
                 f"there is no head {head} in layer {site.index}: it has {heads}, counted from 0"
             )
         output, rows = measure(call, Need())
-        sums = received_by(call, rows.log_sum_exp, last=last)[0]
+        sums = column_sums(call, rows.log_sum_exp, last=observation)[0]
         weights[site.index] = site, (sums if head is None else sums[head : head + 1]).cpu().numpy()
         return output
 
@@ -116,6 +129,7 @@ def received(
         inputs["decoder_input_ids"] = torch.tensor([list(beside.ids)], device=device_of(loaded.model))
     with borrowed(loaded.model), watching(loaded.model, observe):
         forward(loaded.model, inputs, lambda _: read.source)
+    tell(Progress("received", 1.0))
     if layer is not None and not weights:
         raise AttnscopeError(
             f"there is no attention layer {layer}: give a smaller number; they are counted from 0"

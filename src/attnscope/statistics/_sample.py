@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.attention import Need, attend, measure, received
+from attnscope.attention import Need, attend, column_sums, measure
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._long_maps import blocks_of
@@ -178,10 +178,10 @@ class MapObserver:
         if self.last is not None:
             kept[self.last] = self.recent, self.equal_recent
         for last, (own, equal) in kept.items():
-            for head, sums in enumerate(received(call, level, last=last)[0].float().cpu().numpy()):
+            for head, sums in enumerate(column_sums(call, level, last=last)[0].float().cpu().numpy()):
                 if self.receiving is not None and self.receiving(places[head]):
                     own[places[head]] = sums
-            equal[places[0][0]] = received(even, level_of_equal, last=last)[0, 0].float().cpu().numpy()
+            equal[places[0][0]] = column_sums(even, level_of_equal, last=last)[0, 0].float().cpu().numpy()
 
 
 def _level(call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | None) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,26 +30,25 @@ from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
 from attnscope.statistics.videos import scan_videos
 from attnscope.store import Signature, keeping_elsewhere
-from attnscope.workers import cluster_of
+from attnscope.tasks import Task
+from attnscope.workers import Cluster, cluster_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture import Bridge, Envoy, Processor, Sense
+    from attnscope.capture import Model, Processor, Sense
 
 
 @typed
 @keeping_elsewhere
 @borrowing
 def scan(
-    model: str | Path | PreTrainedModel | Bridge | Envoy | None = None,
+    model: Model | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
     tokenizer: Processor = None,
     out: str | Path | Callable[[Signature], Path] | None = None,
     repair: bool = False,
-    task: str | None = None,
+    task: str | Task | None = None,
     ray: str | None = None,
     workers: int | None = None,
     ray_gpus: float | None = None,
@@ -90,8 +88,8 @@ def scan(
     ----------
     model
         A folder, a hub id, or a loaded model (with its `tokenizer`, if none lies where it was loaded from), also inside
-        a TransformerLens bridge or nnsight's ``LanguageModel``. By default the bundled one. For any other module:
-        `attnscope.watch`.
+        a TransformerLens bridge or nnsight's ``LanguageModel``, or as `attnscope.capture.load_model` gave it. The
+        bundled one by default. For any other module: `attnscope.watch`.
     texts
         Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input); one of
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
@@ -269,26 +267,39 @@ def scan(
         progress=progress,
         loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement, tp_plan),
     )
-    if (sense := sense_of(model, texts, field=field, revision=revision)) is not None:
-        return _scan_sense(model, sense, asked, of_texts, ray=ray)
-    measure = scan_texts if cluster is None else partial(scan_by_workers, cluster=cluster)
-    return measure(model, texts, asked, of_texts)
+    sense = sense_of(model, texts, field=field, revision=revision)
+    return _measured(model, texts, sense, asked, of_texts, cluster)
 
 
-def _device_of(device: str | None, task: str | None) -> str | None:
+def _device_of(device: str | None, task: str | Task | None) -> str | None:
     """Where none is named, the GPU of this process, of those that torchrun has started on this machine."""
     if device is None and task == "env" and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{os.environ['LOCAL_RANK']}"
     return device
 
 
+def _measured(
+    model: Model,
+    texts: Sources,
+    sense: Sense | None,
+    asked: Asked,
+    of_texts: OfTexts,
+    cluster: Cluster | None,
+) -> xr.Dataset:
+    if sense is not None:
+        return _scan_sense(model, sense, asked, of_texts, ray=cluster)
+    if cluster is None:
+        return scan_texts(model, texts, asked, of_texts)
+    return scan_by_workers(model, texts, asked, of_texts, cluster=cluster)
+
+
 def _scan_sense(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     sense: Sense,
     asked: Asked,
     of_texts: OfTexts,
     *,
-    ray: str | None,
+    ray: Cluster | None,
 ) -> xr.Dataset:
     """Scan what is not text alone; refuse what texts alone have."""
     of_results = {"pool": asked.pool, "until": asked.until, "rows": asked.rows, "ray": ray}
@@ -314,7 +325,7 @@ def _placement(
     device_map: str | Mapping[str, int | str | torch.device] | None,
     max_memory: Mapping[int | str, int | str] | None,
     *,
-    task: str | None,
+    task: str | Task | None,
     tp_plan: str | None,
 ) -> Placement | None:
     if task is not None and tp_plan is not None:

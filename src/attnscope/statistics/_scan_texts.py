@@ -54,9 +54,7 @@ from attnscope.statistics._summary import kinds_of
 from attnscope.store import Signature
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture import Bridge, Envoy, Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Grouping, WordRule
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
@@ -100,7 +98,7 @@ class Prepared:
 
 
 def scan_texts(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     texts: Sources,
     asked: Asked,
     of_texts: OfTexts,
@@ -118,7 +116,7 @@ def scan_texts(
 
 
 def prepared(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     texts: Sources,
     asked: Asked,
     given: OfTexts,
@@ -155,17 +153,9 @@ def prepared(
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer)
     windows, longest = _windows(corpus, target, loaded, length=length, stride=stride, limit=asked.limit)
-    if band >= length:
-        raise AttnscopeError(
-            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
-        )
+    _refuse_beyond(band, asked.rows, length)
     chosen = _chosen(given["offsets"], length)
     names = (*names, *(OF_OFFSETS if chosen else ()))
-    if asked.rows is not None and asked.rows >= length:
-        raise AttnscopeError(
-            f"rows (--rows) is {asked.rows}; windows of {length} tokens have no more queries, so that nothing is "
-            "estimated: give fewer, or leave rows out"
-        )
     worded = None
     if rule is not None:
         rule = rule.over(windows)
@@ -207,6 +197,18 @@ def prepared(
     attributes = {"model": loaded.name, **decoder_note(loaded.model, with_target=target is not None)}
     attributes |= beyond_note(loaded, length) | observation_note(names, asked.observation, length)
     return Prepared(job, signature, attributes, kinds_of(settings))
+
+
+def _refuse_beyond(band: int, rows: int | None, length: int) -> None:
+    if band >= length:
+        raise AttnscopeError(
+            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
+        )
+    if rows is not None and rows >= length:
+        raise AttnscopeError(
+            f"rows (--rows) is {rows}; windows of {length} tokens have no more queries, so that nothing is estimated: "
+            "give fewer, or leave rows out"
+        )
 
 
 def _settings(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, received, weight_sums, weights_at_offsets
+from attnscope.attention import AttentionCall, column_sums, weight_sums, weights_at_offsets
 from attnscope.statistics._catalogue import CHOSEN, KNOWN, SECOND_PASS
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Asking:
             return SecondPass(chosen=chosen)
         offsets = "offset_sum" in wanted or ("distance" in wanted and not _looks_back(call))
         sums = weight_sums(call, log_sum_exp, valid, received="received" in wanted, offsets=offsets)
-        recent = received(call, log_sum_exp, valid, self.observation) if "recent" in wanted else None
+        recent = column_sums(call, log_sum_exp, valid, self.observation) if "recent" in wanted else None
         return SecondPass(sums.received, recent, self._centred(call, sums.offsets), chosen=chosen)
 
     def of_equal(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
@@ -158,6 +158,6 @@ def evenly(call: AttentionCall) -> AttentionCall:
     bias = None
     if call.bias is not None:
         forbids = call.bias[:, :1] <= torch.finfo(call.bias.dtype).min / 2
-        bias = torch.zeros_like(call.bias[:, :1]).masked_fill(forbids, -torch.inf)
+        bias = forbids.to(call.bias.dtype).masked_fill(forbids, -torch.inf)  # also one by offset alone
     mask = None if call.mask is None else call.mask[:, :1]
     return replace(call, query=query, key=key, value=value, mask=mask, bias=bias, softcap=None, sinks=None)

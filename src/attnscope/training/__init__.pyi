@@ -1,6 +1,6 @@
 from ._aligning_head import attends, best_aligning_head
 from ._checkpoints import Checkpoints
-from ._data import HELD_OUT, MaskedWindows, read_data, read_pairs
+from ._data import HELD_OUT, MaskedWindows, read_data, training_pairs
 from ._log import read_log
 from ._presets import PRESETS, settings_for
 from ._processes import is_first, threads_of_one
@@ -18,9 +18,9 @@ __all__ = [
     "is_first",
     "read_data",
     "read_log",
-    "read_pairs",
     "settings_for",
     "threads_of_one",
     "train",
+    "training_pairs",
     "training_results",
 ]

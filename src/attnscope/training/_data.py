@@ -220,7 +220,7 @@ def read_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = N
 
 
 def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pairs:
-    train, valid = (text.joined(config.join, config.seed) for text in read_pairs(config))
+    train, valid = (text.joined(config.join, config.seed) for text in training_pairs(config))
     if config.bleu_tokenizer in _BY_SPACES and is_unsegmented(valid.target):
         raise AttnscopeError(
             f"the validation target has no spaces between words, so that BLEU with {config.bleu_tokenizer} finds none: "
@@ -235,13 +235,13 @@ def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pa
     return Pairs(config, encoded, train, valid, tokenizer)
 
 
-def read_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
+def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
     """Training and validation pairs, not joined yet; without validation text, the last pairs are set aside.
 
     Examples
     --------
     >>> from attnscope.training.config import read_config
-    >>> [len(text) for text in read_pairs(read_config(task_pairs=100))]
+    >>> [len(text) for text in training_pairs(read_config(task_pairs=100))]
     [100, 10]
     """
     if config.source is None:

@@ -6,8 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Int
@@ -24,13 +23,16 @@ from attnscope.translation._lines import Lines, lines_of_text
 from attnscope.translation._translations import Translation, Translations
 from attnscope.translation._vocabulary import encode_lines
 
+if TYPE_CHECKING:
+    from attnscope.capture import Model
+
 OVERLONG = ("refuse", "split", "cut")
 
 
 @typed
 @borrowing
 def translate(
-    model: str | Path | PreTrainedModel,
+    model: Model,
     texts: Lines,
     *,
     beams: int = 5,
@@ -54,7 +56,7 @@ def translate(
     Parameters
     ----------
     model
-        An encoder-decoder: of `attnscope train`, or any other of transformers.
+        An encoder-decoder, of `attnscope train` or any other of transformers: see `attnscope.scan`.
     texts
         Sentences: a list of strings, one string of a sentence a line, or the `Path` of such a file. An empty one stays
         empty.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, Rotation, output_of
 from attnscope.bundled import MODEL
-from attnscope.capture import TOLERANCE, LoadedModel, Site, borrowing, load_model, verify
+from attnscope.capture import TOLERANCE, Site, borrowing, load_model, verify
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import Projections, projections, watching_inputs
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 _FOLLOWED = "it"  # in that sentence
@@ -38,7 +37,7 @@ _BUNDLED_LAYER = 1  # its heads are soft
 @typed
 @borrowing
 def walk(
-    model: str | Path | PreTrainedModel | LoadedModel | None = None,
+    model: Model | None = None,
     texts: str | None = None,
     *,
     targets: str | None = None,
@@ -60,7 +59,7 @@ def walk(
     Parameters
     ----------
     model
-        A folder, a hub id, or a loaded model with ``tokenizer=``; by default the bundled model.
+        See `attnscope.scan`.
     texts
         One sentence, of at least two tokens; by default the one about the tired animal.
     targets

@@ -7,8 +7,8 @@ import xarray as xr
 from attnscope.errors import AttnscopeError
 from attnscope.figures import explain as figures
 from attnscope.mechanism._ranking import best_heads, rank_explanations
-from attnscope.mechanism._sentences import summary
 from attnscope.mechanism.arrays._waves import query_key_waves
+from attnscope.mechanism.words import summary
 from tests.report.planted_explanation import CHANGES, explanation, only, without
 
 OF_HEADS = {

@@ -5,8 +5,8 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError, mechanism
-from attnscope.mechanism import cause
 from attnscope.mechanism.passes import band_removed, responsible_band, score_of_band
+from attnscope.mechanism.words import cause
 from tests.families import tiny
 from tests.mechanism.planted_models import mixed_bert, random_texts
 from tests.mechanism.planted_roberta import SMALL, planted_roberta, random_ids

@@ -13,10 +13,10 @@ from attnscope.capture import LoadedModel, load_model
 from attnscope.corpus import Window, texts_of
 from attnscope.mechanism._catalogue import ANALYSES
 from attnscope.mechanism._ranking import rank_explanations
-from attnscope.mechanism._sentences import foretold, headline
 from attnscope.mechanism._study import Study, equal_windows
 from attnscope.mechanism.passes._content import position_content
 from attnscope.mechanism.passes._kernel import scheme_kernel
+from attnscope.mechanism.words import foretold, headline
 from tests.families import tiny
 from tests.mechanism.planted_schemes import LENGTH, OFFSETS, TURNING, WORDS, planted, same_word, texts
 

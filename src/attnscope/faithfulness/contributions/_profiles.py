@@ -21,14 +21,14 @@ from attnscope.mechanism.evidence import FOR_MATCHING
 from attnscope.progress import Progress, Tell, tell_nobody
 
 if TYPE_CHECKING:
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model
+    from attnscope.mechanism import Study
 
 
 @typed
 def contribution_profiles(
-    model: Model | Given = None,
+    model: Model | Study | Given | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

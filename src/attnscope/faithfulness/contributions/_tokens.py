@@ -21,9 +21,9 @@ from attnscope.faithfulness.contributions._one_text import OneText
 from attnscope.mechanism.arrays import labelled
 
 if TYPE_CHECKING:
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model
+    from attnscope.mechanism import Study
 
 #: Methods, and what their scores are.
 TOKEN_KINDS: dict[str, str] = {
@@ -49,7 +49,7 @@ _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout
 
 @typed
 def token_contributions(
-    model: Model | Given = None,
+    model: Model | Study | Given | None = None,
     text: Sources = None,
     *,
     target: Sources = None,

@@ -1,7 +1,7 @@
 from ._attend import output_with_gradient
 from ._encoded_pairs import EncodedPairs, one_token, position_labels, token_count
 from ._gradients import HeadGradients, answers_difference, attribution, gates_towards, importance
-from ._pairs import Pair, PairTexts, given_pairs, read_pairs
+from ._pairs import Pair, Pairs, PairTexts, given_pairs, read_pairs
 from ._questions import MASKED, Kind, Questions, kind_of_question, questions
 from ._reads import unread_sites
 from ._replacements import (
@@ -29,6 +29,7 @@ __all__ = [
     "Outputs",
     "Pair",
     "PairTexts",
+    "Pairs",
     "Questions",
     "StackedPasses",
     "answers_difference",

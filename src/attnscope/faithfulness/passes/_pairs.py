@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from attnscope._arguments import typed
 from attnscope.corpus import shown
@@ -41,6 +41,10 @@ class Pair:
     corrupted: str
     answer: str
     wrong: str
+
+
+#: A file of JSON Lines, two or four text files (see `read_pairs`), or pairs themselves, as `Pair` or mappings.
+Pairs = Path | Iterable[Path] | Iterable[Pair | Mapping[str, str]]
 
 
 @typed
@@ -119,7 +123,7 @@ def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str
     return Pair(*(str(fields[name]) for name in _FIELDS))
 
 
-def given_pairs(pairs: object, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+def given_pairs(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
     """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings.
 
     Parameters
@@ -141,24 +145,28 @@ def given_pairs(pairs: object, *, answer: str | None = None, wrong: str | None =
     """
     if isinstance(pairs, Path):
         return read_pairs(pairs, answer=answer, wrong=wrong)
-    if isinstance(pairs, str | bytes | Mapping | Pair) or not isinstance(pairs, Iterable):
+    given = cast("object", pairs)
+    if isinstance(given, str | bytes | Mapping | Pair) or not isinstance(given, Iterable):
         raise AttnscopeError(
-            f"pairs are of type {type(pairs).__name__}; expected a pathlib.Path of JSON Lines, or several pairs in a "
+            f"pairs are of type {type(given).__name__}; expected a pathlib.Path of JSON Lines, or several pairs in a "
             f"list, each with {', '.join(_FIELDS)}"
         )
-    items = list(pairs)
-    if items and all(isinstance(item, Path) for item in items):
-        return read_pairs(*items, answer=answer, wrong=wrong)
-    usual = {"answer": answer, "wrong": wrong}
-    for number, item in enumerate(items, 1):
-        if not isinstance(item, Pair | Mapping):
-            raise AttnscopeError(
-                f"pair {number} is of type {type(item).__name__}; expected a Pair, or a mapping with "
-                f"{', '.join(_FIELDS)}"
-            )
+    items = list(cast("Iterable[object]", given))
     if not items:
         raise AttnscopeError("found no pair of texts; expected one or more")
-    return [pair_of(item, f"pair {number}", usual) for number, item in enumerate(items, 1)]
+    paths = [item for item in items if isinstance(item, Path)]
+    if len(paths) == len(items):
+        return read_pairs(*paths, answer=answer, wrong=wrong)
+    usual = {"answer": answer, "wrong": wrong}
+    return [pair_of(_checked(item, number), f"pair {number}", usual) for number, item in enumerate(items, 1)]
+
+
+def _checked(item: object, number: int) -> Pair | Mapping[str, Any]:
+    if isinstance(item, Pair | Mapping):
+        return cast("Pair | Mapping[str, Any]", item)
+    raise AttnscopeError(
+        f"pair {number} is of type {type(item).__name__}; expected a Pair, or a mapping with {', '.join(_FIELDS)}"
+    )
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from attnscope.faithfulness.weights._read_text import ReadText, total_variation
 from attnscope.faithfulness.weights._read_text import jensen_shannon as divergence
 
 if TYPE_CHECKING:
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model
+    from attnscope.mechanism import Study
     from attnscope.progress import Tell
 
 _SHARES = np.linspace(1.0, 0.0, 21)  # of the way from the head's own weights to others
@@ -44,7 +44,7 @@ _VARIABLES = {
 
 @typed
 def adversarial_test(
-    model: Model | Given = None,
+    model: Model | Study | Given | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

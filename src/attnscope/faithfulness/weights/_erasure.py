@@ -19,9 +19,9 @@ from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_head
 from attnscope.faithfulness.weights._read_text import ReadText
 
 if TYPE_CHECKING:
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model
+    from attnscope.mechanism import Study
     from attnscope.progress import Tell
 
 ORDERS = ("attention", "gradient", "product", "random")
@@ -35,7 +35,7 @@ _VARIABLES = {
 
 @typed
 def erasure_test(
-    model: Model | Given = None,
+    model: Model | Study | Given | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -19,15 +19,15 @@ from attnscope.faithfulness.weights._read_text import ReadText
 from attnscope.faithfulness.weights._replaced import EFFECTS, replaced
 
 if TYPE_CHECKING:
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model
+    from attnscope.mechanism import Study
     from attnscope.progress import Tell
 
 
 @typed
 def frozen_test(
-    model: Model | Given = None,
+    model: Model | Study | Given | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

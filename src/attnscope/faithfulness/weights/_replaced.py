@@ -19,9 +19,9 @@ from attnscope.faithfulness.weights._over_heads import Head, TestPlan, over_head
 from attnscope.faithfulness.weights._read_text import MASKED, ReadText
 
 if TYPE_CHECKING:
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism import Model
+    from attnscope.mechanism import Study
     from attnscope.progress import Tell
 
     Weights = Float[np.ndarray, "query key"]
@@ -40,7 +40,7 @@ EFFECTS = {
 
 @typed
 def permutation_test(
-    model: Model | Given = None,
+    model: Model | Study | Given | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -119,7 +119,7 @@ def permutation_test(
 
 @typed
 def uniform_test(
-    model: Model | Given = None,
+    model: Model | Study | Given | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -14,14 +14,14 @@ from attnscope.mechanism.passes import bias_effect as of_model
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
 
 
 @typed
 def bias_effect(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -21,9 +21,9 @@ from attnscope.mechanism.arrays import shift_controls as controls_of_head
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Study
+    from attnscope.mechanism._study import Study
     from attnscope.mechanism.evidence import Evidence
 
 _HEADS = 4  # the first in the ranking
@@ -40,7 +40,7 @@ CONTROLLED = Section(
 
 @typed
 def shift_controls(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -63,7 +63,7 @@ def shift_controls(
     heads
         Pairs (layer, head).
     band
-        First and last frequency of the band in which the shift is read off.
+        Band of frequencies in which the shift is read off: the first and the last, cycles per window.
     draws, seed
         Number of draws of each random control and of the completion, and their seed.
 

@@ -18,9 +18,9 @@ from attnscope.mechanism.arrays import profile_agreement, reparametrize
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
     from attnscope.mechanism.arrays import Mode
     from attnscope.mechanism.evidence import Evidence, Layer
 
@@ -29,7 +29,7 @@ _COLUMNS = 20  # leading columns that are kept
 
 @typed
 def cross_correlation(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

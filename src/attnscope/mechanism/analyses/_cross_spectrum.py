@@ -14,9 +14,9 @@ from attnscope.mechanism.arrays import cross_spectrum as spectrum_of_head
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
     from attnscope.mechanism.evidence import Evidence
 
 SHIFT = Section(
@@ -32,7 +32,7 @@ SHIFT = Section(
 
 @typed
 def cross_spectrum(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -51,7 +51,7 @@ def cross_spectrum(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     band
-        First and last frequency, cycles per window, of the band in which the shift is read off.
+        Band of frequencies in which the shift is read off: the first and the last, cycles per window.
 
     Returns
     -------

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import xarray as xr
     from jaxtyping import Int
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
 
 CHANGED = Section(
     "interventions",
@@ -33,7 +33,7 @@ CHANGED = Section(
 
 @typed
 def interventions(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -15,16 +15,16 @@ from attnscope.mechanism.arrays import phase_map as map_of_head
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
     from attnscope.mechanism.arrays import Completion
     from attnscope.mechanism.evidence import Evidence
 
 
 @typed
 def phase_map(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -43,8 +43,10 @@ def phase_map(
     ----------
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
-    completion, band, seed
+    completion, seed
         See `attnscope.mechanism.arrays.phase_map`.
+    band
+        Band of frequencies for the numbers without dimension: the first and the last, cycles per window.
 
     Returns
     -------

@@ -18,9 +18,9 @@ from attnscope.store import stacked
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
     from attnscope.mechanism.evidence import Evidence, Layer
 
 _FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed in float32
@@ -28,7 +28,7 @@ _FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed 
 
 @typed
 def position_cca(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

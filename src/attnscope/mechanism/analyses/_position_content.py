@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import xarray as xr
     from jaxtyping import Int
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
 
 CONTENT = Section(
     "content",
@@ -35,7 +35,7 @@ CONTENT = Section(
 
 @typed
 def position_content(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

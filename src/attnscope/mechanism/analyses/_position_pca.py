@@ -14,11 +14,14 @@ from attnscope.mechanism.arrays import principal_components
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.mechanism._study import Model
+    from attnscope.capture import Model
+    from attnscope.mechanism._study import Study
 
 
 @typed
-def position_pca(model: Model = None, *, part: str | None = None, centred: bool = True) -> xr.Dataset:
+def position_pca(
+    model: Model | Study | None = None, *, part: str | None = None, centred: bool = True
+) -> xr.Dataset:
     """Principal components of a model's position table (docs/mathematics.md, Principal components).
 
     Parameters

@@ -14,7 +14,8 @@ from attnscope.mechanism.arrays import amplitude_spectrum
 from attnscope.store import stacked
 
 if TYPE_CHECKING:
-    from attnscope.mechanism._study import Model, Study
+    from attnscope.capture import Model
+    from attnscope.mechanism._study import Study
 
 _KEPT = (
     "mean", "lower_quartile", "upper_quartile", "power", "root_power", "local_ratio", "is_peak",
@@ -33,7 +34,7 @@ TABLE = Section(
 
 @typed
 def position_spectrum(
-    model: Model = None,
+    model: Model | Study | None = None,
     *,
     part: str | None = None,
     detrend: Literal["none", "linear"] = "none",

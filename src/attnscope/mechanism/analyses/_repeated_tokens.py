@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Study
+    from attnscope.mechanism._study import Study
 
 _TOKENS, _TEXTS, _DRAWS = 32, 16, 1000
 _FAINT = 0.1  # share up to which an effect is drawn pale
@@ -40,7 +40,7 @@ REPEATED = Section(
 
 @typed
 def repeated_tokens(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

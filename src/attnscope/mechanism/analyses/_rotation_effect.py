@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
 
 SCHEME = Section(
     "scheme",
@@ -31,7 +31,7 @@ SCHEME = Section(
 
 @typed
 def rotation_effect(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -13,9 +13,9 @@ from attnscope.mechanism.passes import scheme_kernel as of_model
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
 
 KERNEL = Section(
     "kernel",
@@ -30,7 +30,7 @@ KERNEL = Section(
 
 @typed
 def scheme_kernel(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -17,15 +17,15 @@ from attnscope.store import stacked
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
     from attnscope.mechanism.evidence import Evidence, Layer
 
 
 @typed
 def spectra_by_layer(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -8,9 +8,9 @@ import numpy as np
 import xarray as xr
 
 from attnscope.mechanism._analysis import Analysis, Picture, Section
-from attnscope.mechanism._columns import known_columns, question
 from attnscope.mechanism._ranking import rank_explanations
 from attnscope.mechanism._verdict import ERROR, READINGS, judged, weight_peaks
+from attnscope.mechanism.words import known_columns, question
 
 if TYPE_CHECKING:
     from attnscope.mechanism._study import Study

@@ -17,14 +17,14 @@ from attnscope.mechanism.passes import band_removed, gain_without_band, responsi
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model, Study
+    from attnscope.mechanism._study import Study
 
 
 @typed
 def wave_removal(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

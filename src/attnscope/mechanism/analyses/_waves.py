@@ -15,9 +15,9 @@ from attnscope.mechanism.arrays import query_key_waves as waves_of_head
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture import Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
-    from attnscope.mechanism._study import Model
+    from attnscope.mechanism._study import Study
     from attnscope.mechanism.evidence import Evidence, Layer
 
 WAVES_ALONG_TEXT = Section(
@@ -32,7 +32,7 @@ WAVES_ALONG_TEXT = Section(
 
 @typed
 def query_key_waves(
-    model: Model = None,
+    model: Model | Study | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,

@@ -43,7 +43,7 @@ def cross_spectrum(
     query_weight, key_weight
         W_Q and W_K, shapes (width, r).
     band
-        Lowest and highest frequency (cycles per T tokens) that the numbers without dimension rest on;
+        Band of frequencies that the numbers without dimension rest on: the lowest and the highest, cycles per T tokens;
         everything from 3 by default.
     offsets
         Lowest and highest offset that the head may look at, tokens; all by default.

@@ -50,8 +50,8 @@ def phase_map(
     completion, seed
         Kind of completion, and seed, of the rotation; see `head_rotation`.
     band
-        Lowest and highest frequency (cycles per T tokens) for the numbers without dimension; everything from
-        3 by default.
+        Band of frequencies for the numbers without dimension: the lowest and the highest, cycles per T tokens;
+        everything from 3 by default.
     offsets
         Lowest and highest offset that the head may look at, tokens: where the line is looked for. All by default.
     bins

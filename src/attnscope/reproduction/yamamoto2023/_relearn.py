@@ -28,6 +28,8 @@ from attnscope.statistics import window_length
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from attnscope.capture import Model
+
 FEWEST_TOKENS = 4  # real tokens of a window, the special ones among them
 LOGGED = 50  # points of the loss curve, at most
 COMPARED = 32  # texts of the profiles before and after
@@ -38,7 +40,7 @@ Sample = dict[str, list[int]]
 
 @borrowing
 def relearn_positions(
-    model: str | Path | PreTrainedModel | None = None,
+    model: Model | None = None,
     texts: Sources = None,
     *,
     tokenizer: Tokenizer = None,

@@ -14,6 +14,7 @@ import xarray as xr
 
 from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers
+from attnscope.bundled import MODEL
 from attnscope.capture import TOLERANCE, LoadedModel, borrowing, device_of, load_model, quiet, signature_of
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.corpus import Chats, Groups, IdNames, Sources, Window, kept
@@ -28,9 +29,7 @@ from attnscope.statistics.generation._prompts import patterns_of, prompts_of, re
 from attnscope.store import RunFolder, Signature, in_a_row, keeping_elsewhere, short_hash
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture import Bridge, Envoy, Tokenizer
+    from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Grouping
 
 CACHES = ("dynamic", "static", "none")
@@ -40,7 +39,7 @@ CACHES = ("dynamic", "static", "none")
 @keeping_elsewhere
 @borrowing
 def generate(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     texts: Sources = None,
     *,
     new_tokens: int = 64,
@@ -77,8 +76,9 @@ def generate(
     Parameters
     ----------
     model, tokenizer, out, repair, field, by_line, chat, chat_template
-        See `attnscope.scan`; a causal model or an encoder-decoder. A chat is answered from where the assistant begins
-        to speak; what it says at its end is left out.
+        See `attnscope.scan`; a causal model or an encoder-decoder. There is no default: the bundled model is a masked
+        language model, which cannot generate. A chat is answered from where the assistant begins to speak; what it says
+        at its end is left out.
     texts
         See `attnscope.scan`; the beginning of each text is a prompt. An encoder-decoder reads it with its encoder.
     new_tokens
@@ -129,7 +129,7 @@ def generate(
     >>> attnscope.generate("bundled", ["Once upon a time"])
     Traceback (most recent call last):
     ...
-    attnscope.errors.AttnscopeError: EncoderForMaskedLM cannot generate: give a causal model or an encoder-decoder
+    attnscope.errors.AttnscopeError: the bundled model is a masked language model, which cannot generate: give ...
     """
     asked = _asked(
         new_tokens=new_tokens,
@@ -158,9 +158,13 @@ def generate(
         trust_remote_code=trust_remote_code,
     )
     if not loaded.model.can_generate():
-        raise AttnscopeError(
-            f"{type(loaded.model).__name__} cannot generate: give a causal model or an encoder-decoder"
+        is_bundled = loaded.name == MODEL.name
+        what = (
+            "the bundled model is a masked language model, which"
+            if is_bundled
+            else type(loaded.model).__name__
         )
+        raise AttnscopeError(f"{what} cannot generate: give a causal model or an encoder-decoder")
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
     length = _prompt_length(loaded, window, new_tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.capture import load_vision_model, signature_of
@@ -15,9 +14,8 @@ from attnscope.statistics.images._measurement import ImageMeasurement
 
 if TYPE_CHECKING:
     import xarray as xr
-    from transformers import PreTrainedModel
 
-    from attnscope.capture import Bridge, Envoy
+    from attnscope.capture import Model
     from attnscope.corpus import Images
 
 KNOWN = (*PATCH_STATISTICS, *OF_ANY_TOKENS)
@@ -25,7 +23,7 @@ DEFAULT = tuple(name for name in KNOWN if name != "learned_sink")
 
 
 def scan_images(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     images: Images,
     asked: Asked = BY_DEFAULT,
 ) -> xr.Dataset:

@@ -20,14 +20,13 @@ from attnscope.store import short_hash, tokenizer_sha256
 
 if TYPE_CHECKING:
     import xarray as xr
-    from transformers import PreTrainedModel
 
-    from attnscope.capture import Bridge, Envoy
+    from attnscope.capture import Model
     from attnscope.corpus import Groups, PicturedTexts
 
 
 def scan_pictured(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     texts: PicturedTexts,
     asked: Asked = BY_DEFAULT,
     *,

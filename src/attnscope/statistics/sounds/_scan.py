@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.capture import SpeechModel, decoder_start, load_speech_model, signature_of, transcript_length
@@ -20,14 +19,13 @@ from attnscope.store import short_hash, tokenizer_sha256
 
 if TYPE_CHECKING:
     import xarray as xr
-    from transformers import PreTrainedModel
 
-    from attnscope.capture import Bridge, Envoy
+    from attnscope.capture import Model
     from attnscope.corpus import Sounds, Sources
 
 
 def scan_sounds(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     sounds: Sounds,
     asked: Asked = BY_DEFAULT,
     *,
@@ -92,7 +90,7 @@ def scan_sounds(
 
 
 def loaded_for(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     sounds: Sounds,
     asked: Asked,
     targets: Sources,

@@ -14,17 +14,14 @@ from attnscope.statistics._summary import kinds_of
 from attnscope.statistics.videos._measurement import VideoMeasurement
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import xarray as xr
-    from transformers import PreTrainedModel
 
-    from attnscope.capture import Bridge, Envoy
+    from attnscope.capture import Model
     from attnscope.corpus import Videos
 
 
 def scan_videos(
-    model: str | Path | PreTrainedModel | Bridge | Envoy,
+    model: Model,
     videos: Videos,
     asked: Asked = BY_DEFAULT,
 ) -> xr.Dataset:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING
 
 from attnscope._arguments import typed
 from attnscope.capture import Tokenizer, borrowing, load_model
@@ -20,12 +19,15 @@ from attnscope.translation.alignment._kept import in_memory, kept
 from attnscope.translation.alignment._links import Gold, read_gold
 from attnscope.translation.alignment._work import Work
 
+if TYPE_CHECKING:
+    from attnscope.capture import Model
+
 
 @typed
 @keeping_elsewhere
 @borrowing
 def align(
-    model: str | Path | PreTrainedModel,
+    model: Model,
     texts: Lines,
     targets: Lines,
     *,
@@ -62,7 +64,7 @@ def align(
     Parameters
     ----------
     model
-        An encoder-decoder: a folder, a hub id, or a loaded model with its `tokenizer`.
+        An encoder-decoder: see `attnscope.scan`.
     texts, targets
         Sentences and their translations: lists of strings, or the `Path` of a file with a sentence a line.
     gold

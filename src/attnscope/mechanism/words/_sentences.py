@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ import xarray as xr
 
 from attnscope._arguments import typed
 from attnscope._numbers import count
-from attnscope.mechanism._columns import scheme_of
 from attnscope.mechanism._ranking import HeadExplanation, rank_explanations
 from attnscope.mechanism._verdict import ERROR, READINGS
+from attnscope.mechanism.words._columns import scheme_of
 from attnscope.statistics import numbering_note
 
 _UNMOVED = 0.01  # change of a profile, root mean square, below which there is nothing to foretell
@@ -298,3 +298,22 @@ scores are read before the mask.
     read = any(name in verdict and bool(np.isfinite(verdict[name]).any()) for name in READINGS)
     said += " Peaks are looked for there alone" + "; scores are read before the mask" * read
     return f"{said}.".replace("-", "−")
+
+
+@typed
+def said_of(words: str | Callable[[xr.DataTree], str], tree: xr.DataTree) -> str:
+    """What a `Section` or a `Picture` says of an explanation: the words themselves, or what is made of it.
+
+    Parameters
+    ----------
+    words
+        The words, or a function of the explanation that gives them.
+    tree
+        From `attnscope.explain`.
+
+    Examples
+    --------
+    >>> said_of(lambda tree: f"{len(tree.children)} analyses", xr.DataTree())
+    '0 analyses'
+    """
+    return words if isinstance(words, str) else words(tree)

@@ -150,8 +150,16 @@ def order_note(rows: Sequence[HeadExplanation]) -> str:
     return f"{first.capitalize()}, then the others; of each those with the largest mean weight."
 
 
+@typed
 def question(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> str:
     """What the table of heads asks: of readings of the scores, and of a scheme, where there are any.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.explain`.
+    rows
+        Heads of the table, from `rank_explanations`.
 
     Examples
     --------

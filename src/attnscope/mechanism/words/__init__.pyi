@@ -1,0 +1,28 @@
+from ._columns import column_notes, known_columns, order_note, question
+from ._sentences import (
+    cause,
+    foretold,
+    headline,
+    independence_note,
+    layer_numbers,
+    mask_note,
+    said_of,
+    skipped_by_reason,
+    summary,
+)
+
+__all__ = [
+    "cause",
+    "column_notes",
+    "foretold",
+    "headline",
+    "independence_note",
+    "known_columns",
+    "layer_numbers",
+    "mask_note",
+    "order_note",
+    "question",
+    "said_of",
+    "skipped_by_reason",
+    "summary",
+]
