@@ -167,6 +167,13 @@ def alibi_bias(heads: int, queries: int, keys: int) -> Float[Tensor, "head query
 def alibi_by_offset(heads: int, queries: int, keys: int) -> Float[Tensor, "head offset"]:
     r"""The numbers of `alibi_bias`, one an offset: what `OffsetBias` takes, in place of queries by keys.
 
+    Parameters
+    ----------
+    heads
+        Number of heads; their slopes are `alibi_slopes`.
+    queries, keys
+        Number of queries and of keys, tokens.
+
     Examples
     --------
     >>> from attnscope.attention import OffsetBias

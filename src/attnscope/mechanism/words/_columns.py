@@ -154,6 +154,13 @@ def order_note(rows: Sequence[HeadExplanation]) -> str:
 def question(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> str:
     """What the table of heads asks: of readings of the scores, and of a scheme, where there are any.
 
+    Parameters
+    ----------
+    tree
+        From `attnscope.explain`.
+    rows
+        Heads of the table, from `rank_explanations`.
+
     Examples
     --------
     >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, kernel_agrees=True)

@@ -304,6 +304,13 @@ scores are read before the mask.
 def said_of(words: str | Callable[[xr.DataTree], str], tree: xr.DataTree) -> str:
     """What a `Section` or a `Picture` says of an explanation: the words themselves, or what is made of it.
 
+    Parameters
+    ----------
+    words
+        The words, or a function of the explanation that gives them.
+    tree
+        From `attnscope.explain`.
+
     Examples
     --------
     >>> said_of(lambda tree: f"{len(tree.children)} analyses", xr.DataTree())
