@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_iter, tree_map
 
-from attnscope.attention import RowMask
+from attnscope.attention import OffsetBias, RowMask
 
 THERE = torch.device("cuda", 0)
 SOURCE = str(Path(__file__).parents[1] / "src" / "attnscope")
@@ -146,18 +146,24 @@ class Gpu(TorchFunctionMode):
 
 
 def _is_there(value):
-    return isinstance(value, Away) or (isinstance(value, RowMask) and isinstance(value.start, Away))
+    if isinstance(value, (RowMask, OffsetBias)):
+        return isinstance(value.start if isinstance(value, RowMask) else value.by_offset, Away)
+    return isinstance(value, Away)
 
 
 def _here(value):
     if isinstance(value, RowMask) and isinstance(value.start, Away):
         return RowMask(value.start.here, value.stop.here, value.shape[-1])
+    if isinstance(value, OffsetBias) and isinstance(value.by_offset, Away):
+        return OffsetBias(value.by_offset.here, value.shape[-2])
     return value.here if isinstance(value, Away) else value
 
 
 def _away(value):
     if isinstance(value, RowMask) and value.is_known:
         return RowMask(Away(value.start), Away(value.stop), value.shape[-1])
+    if isinstance(value, OffsetBias):
+        return OffsetBias(Away(value.by_offset), value.shape[-2])
     return Away(value) if isinstance(value, Tensor) and not isinstance(value, Away) else value
 
 

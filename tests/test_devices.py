@@ -17,6 +17,7 @@ import attnscope
 from attnscope.attention import (
     AttentionCall,
     Need,
+    OffsetBias,
     RowMask,
     block_weights,
     causal_mask,
@@ -31,10 +32,11 @@ from attnscope.attention import (
     window_mask,
 )
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture import load_model
+from attnscope.capture import load_model, watching
 from attnscope.statistics import SAMPLE, STATISTICS
 from attnscope.store import RunFolder, Signature
 from tests.attention.oracle import attended, oracle
+from tests.models.lineage import LABELS, MASK, SOURCE, small
 
 pytestmark = pytest.mark.device
 
@@ -62,6 +64,7 @@ def calls():
         "padding, causal": replace(plain, mask=padding_mask(real) & causal_mask(N, N), causal=True),
         "window": replace(plain, mask=window.expand(2, 1, N, N)),
         "gaps and a bias": replace(plain, mask=gaps, bias=draw(1, 4, N, N, seed=5)),
+        "bias by offset": replace(plain, bias=OffsetBias(draw(1, 4, 2 * N - 1, seed=5), N), causal=True),
         "soft cap and sinks": replace(plain, causal=True, softcap=3.0, sinks=draw(4, seed=6)),
         "float16": AttentionCall(query.half(), key.half(), value.half(), 0.25, causal=True),
         "float64": AttentionCall(query.double(), key.double(), value.double(), 0.25, causal=True),
@@ -120,6 +123,27 @@ def test_sums_of_weights_are_those_of_their_matrix(device, name):
     far = weights_at_offsets(call, level, (-70, 3))
     near(far[:, :, 70:, 0], weights.diagonal(-70, -2, -1))
     near(far[:, :, : N - 3, 1], weights.diagonal(3, -2, -1))
+
+
+@pytest.mark.parametrize("name", ["alibi-pre", "t5-pre"])
+@torch.no_grad()
+def test_positions_of_our_models_are_measured_by_offset(device, name):
+    model = small(name)
+    for side in (model.encoder, model.decoder):
+        for weight in side.relative.parameters():
+            weight.copy_(draw(*weight.shape))
+    expected = model(SOURCE, MASK, labels=LABELS).logits
+    kinds = set()
+
+    def observer(_, call):
+        kinds.add(type(call.bias))
+        return measure(call, Need())[0]
+
+    model.to(device)
+    with watching(model, observer):
+        found = model(*(tokens.to(device) for tokens in (SOURCE, MASK)), labels=LABELS.to(device)).logits
+    near(found, expected)
+    assert OffsetBias in kinds
 
 
 @pytest.mark.parametrize("name", ["causal, shared keys", "padding", "window", "soft cap and sinks"])

@@ -10,10 +10,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from attnscope.attention._row_mask import OF_MEMORY
+from attnscope.attention._row_mask import ATEN, OF_MEMORY
 from attnscope.errors import AttnscopeError
-
-_aten = torch.ops.aten
 
 
 class OffsetBias(Tensor):
@@ -67,7 +65,8 @@ class OffsetBias(Tensor):
         shape = (*by_offset.shape[:-1], queries, keys)
         with torch.inference_mode(mode=False):  # where views of this have to be ordinary tensors, too
             made = Tensor._make_wrapper_subclass(cls, shape, dtype=by_offset.dtype, device=by_offset.device)  # noqa: SLF001
-            made.by_offset = by_offset.clone() if by_offset.is_inference() else by_offset.detach()
+            by_offset = by_offset.detach() if by_offset.requires_grad else by_offset
+            made.by_offset = by_offset.clone() if by_offset.is_inference() else by_offset
         return made
 
     @property
@@ -133,13 +132,13 @@ def _shares_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 #: What is done with each number for itself
 _EACH = {
-    _aten.alias.default,
-    _aten.detach.default,
-    _aten.clone.default,
-    _aten._to_copy.default,  # noqa: SLF001
-    _aten.le.Scalar,
-    _aten.gt.Scalar,
-    _aten.masked_fill.Scalar,
+    ATEN.alias.default,
+    ATEN.detach.default,
+    ATEN.clone.default,
+    ATEN._to_copy.default,  # noqa: SLF001
+    ATEN.le.Scalar,
+    ATEN.gt.Scalar,
+    ATEN.masked_fill.Scalar,
 }
 
 
@@ -211,7 +210,7 @@ def _numbered(bias: OffsetBias, indices: list[Tensor | None]) -> Tensor | None:
         return None
     rows, queries = cast("Tensor", indices[lead]), bias.shape[-2]
     turned = [*indices[:lead], queries - 1 - rows % queries, *indices[lead + 1 :]]
-    return _aten.index.Tensor(bias.upside_down, turned)
+    return ATEN.index.Tensor(bias.upside_down, turned)
 
 
 def _is_number(index: Tensor) -> bool:
@@ -231,13 +230,13 @@ def _least(bias: OffsetBias, dim: list[int] | None = None, keepdim: bool = False
 
 
 _PARTS: dict[Any, Any] = {
-    _aten.amin.default: _least,
-    _aten.select.int: _selected,
-    _aten.slice.Tensor: _cut,
-    _aten.expand.default: _expanded,
-    _aten.view.default: _viewed,
-    _aten.unsqueeze.default: _unsqueezed,
-    _aten.diagonal.default: _diagonal,
-    _aten.index.Tensor: _numbered,
-    _aten.gather.default: _gathered,
+    ATEN.amin.default: _least,
+    ATEN.select.int: _selected,
+    ATEN.slice.Tensor: _cut,
+    ATEN.expand.default: _expanded,
+    ATEN.view.default: _viewed,
+    ATEN.unsqueeze.default: _unsqueezed,
+    ATEN.diagonal.default: _diagonal,
+    ATEN.index.Tensor: _numbered,
+    ATEN.gather.default: _gathered,
 }

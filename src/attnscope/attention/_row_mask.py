@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_aten = torch.ops.aten
+ATEN = torch.ops.aten
 
 
 class RowMask(Tensor):
@@ -184,9 +184,9 @@ def _rows(mask: RowMask, _: Callable[[Tensor], Tensor], indices: list[Tensor | N
 
 
 _PARTS: dict[Any, Any] = {
-    _aten.alias.default: _same,
-    _aten.detach.default: _same,
-    _aten.slice.Tensor: _cut,
-    _aten.expand.default: _expanded,
-    _aten.index.Tensor: _rows,
+    ATEN.alias.default: _same,
+    ATEN.detach.default: _same,
+    ATEN.slice.Tensor: _cut,
+    ATEN.expand.default: _expanded,
+    ATEN.index.Tensor: _rows,
 }
