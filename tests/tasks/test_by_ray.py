@@ -175,7 +175,9 @@ def test_workers_that_read_other_texts_are_refused():
 def test_what_does_not_go_with_ray_is_refused(verb, given, said, tmp_path):
     given = {"model": "bundled", "texts": LINES, "out": tmp_path / "run"} | OPTIONS[verb] | given
     if verb == "patch":
-        given["pairs"] = given.pop("texts")
+        texts = given.pop("texts")
+        pair = {"clean": LINES[0], "corrupted": LINES[1], "answer": "a", "wrong": "b"}
+        given["pairs"] = texts if isinstance(texts, Path) else [pair]
     with pytest.raises(AttnscopeError, match=said):
         getattr(attnscope, verb)(**given)
     assert not (tmp_path / "run").exists()
