@@ -215,8 +215,12 @@ def test_a_public_function_shares_its_name_with_no_other():
     for path in SOURCE.rglob("__init__.py"):
         package = importlib.import_module(name_of(path).removesuffix(".__init__"))
         for name in getattr(package, "__all__", ()):
-            if inspect.isfunction(
-                function := getattr(package, name, None)
-            ):  # some are for type checkers alone
+            if inspect.isfunction(function := getattr(package, name)):
                 homes.setdefault(name, set()).add(function)
     assert {name for name, functions in homes.items() if len(functions) > 1} <= SAME
+
+
+def test_what_a_package_exports_is_there():
+    for path in SOURCE.rglob("__init__.py"):
+        package = importlib.import_module(name_of(path).removesuffix(".__init__"))
+        assert [name for name in getattr(package, "__all__", ()) if not hasattr(package, name)] == []

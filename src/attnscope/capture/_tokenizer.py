@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -18,16 +18,9 @@ from attnscope.errors import AttnscopeError, explaining
 if TYPE_CHECKING:
     from transformers import BaseImageProcessor, FeatureExtractionMixin, ProcessorMixin
 
-    #: What reads for a model: a tokenizer, or what makes its input of images and sounds; or its folder.
-    Processor = (
-        str
-        | Path
-        | PreTrainedTokenizerBase
-        | ProcessorMixin
-        | BaseImageProcessor
-        | FeatureExtractionMixin
-        | None
-    )
+#: What reads for a model: a tokenizer, or what makes its input of images and sounds; or its folder. Text, as those that
+#: read images are imported only where there are any.
+Processor: TypeAlias = "str | Path | PreTrainedTokenizerBase | ProcessorMixin | BaseImageProcessor | FeatureExtractionMixin | None"
 
 #: A tokenizer, or its folder or hub id; None stands for the one beside the model.
 Tokenizer = str | Path | PreTrainedTokenizerBase | None

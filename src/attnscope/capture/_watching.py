@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from attnscope.capture._watch import Observer
 
-    Capture = Literal["registry", "eager weights"]
+#: In which way a model is captured.
+Capture = Literal["registry", "eager weights"]
 
 _ways: WeakKeyDictionary[nn.Module, EagerWay] = WeakKeyDictionary()
 
