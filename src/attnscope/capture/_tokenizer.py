@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: What reads for a model: a tokenizer, or what makes its input of images and sounds; or its folder. Text, as those that
 #: read images are imported only where there are any.
-Processor: TypeAlias = "str | Path | PreTrainedTokenizerBase | ProcessorMixin | BaseImageProcessor | FeatureExtractionMixin | None"
+Processor: TypeAlias = "Tokenizer | ProcessorMixin | BaseImageProcessor | FeatureExtractionMixin"
 
 #: A tokenizer, or its folder or hub id; None stands for the one beside the model.
 Tokenizer = str | Path | PreTrainedTokenizerBase | None
