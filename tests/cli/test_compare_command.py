@@ -35,7 +35,15 @@ def compared(place):
 
 def test_the_tables_fit_a_terminal_and_name_the_files(compared, place):
     assert max(map(len, compared.stdout.split("AER:")[0].splitlines())) <= 80
-    for part in ("additive", "BLEU [95%]", "AER", "BLEU by source length", "results: out", "out/report.html"):
+    for part in (
+        "additive",
+        "BLEU [95%]",
+        "AER",
+        "BLEU by source length",
+        "results: out",
+        "out/report.html",
+        "p: paired bootstrap over sentences against none; one training of each system.",
+    ):
         assert part in compared.stdout
     assert "train additive" in compared.stderr
     assert {path.name for path in (place / "out" / "figures").glob("*.svg")} == {

@@ -49,9 +49,11 @@ def test_scores_stand_by_length(text):
     assert first == ["1–10", "85", "97.0", "99.0", "98.0"]
     assert last == ["51+", "86", "11.0", "97.0", "90.0"]
     flat = " ".join(html.unescape(re.sub("<[^>]+>", "", text)).split())
-    assert (
-        "From sentences of 1–10 words to those of 51+, BLEU goes from 97.0 to 11.0 with fixed vector" in flat
-    )
+    told = "From sentences of 1–10 words (85) to those of 51+ (86), BLEU goes from 97.0 to 11.0 with fixed vector,"
+    assert told in flat
+    # 99 to 97 lies within intervals of 3 on either side, 98 to 90 does not
+    assert f"from 99.0 to 97.0 with {NAMES[1]} (their intervals overlap)," in flat
+    assert "from 98.0 to 90.0 with Transformer." in flat
 
 
 def test_everything_from_outside_is_escaped_and_nothing_is_loaded(text):
@@ -72,3 +74,4 @@ def test_what_there_is_not_is_not_spoken_of(tmp_path):
     assert "Learning curves" not in text
     assert len(re.findall("<img", text)) == 2
     assert cells(text, 0)[1][3] == ""
+    assert "BLEU goes" not in text  # without intervals no trend is told from chance

@@ -209,6 +209,14 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
     console = new_console()
     scores = tree["scores"].to_dataset()
     console.print(_table(scores))
+    if scores.sizes["system"] > 1 and not bool(scores["p_value"].isnull().all()):
+        first = scores["system"].values[0]
+        console.print(
+            f"p: paired bootstrap over sentences against {first}; one training of each system.",
+            style="dim",
+            highlight=False,
+            markup=False,
+        )
     console.print(_table_by_length(scores))
     if "alignment_error_rate" in scores:
         console.print(

@@ -49,6 +49,7 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
         buckets=[{"name": str(name).replace("-", "–"), "count": int(count)} for name, count in buckets],
         headings=_headings(scores),
         systems=[_system(tree, str(name)) for name in scores["system"].values],
+        trends=_trends(scores),
         known="alignment_error_rate" in scores,
         cut={str(system["system"].item()): int(system) for system in scores["sentences_cut"] if system},
         pictures={name: picture(figure) for name, figure in comparison_figures(tree).items()},
@@ -88,6 +89,26 @@ def _system(tree: xr.DataTree, name: str) -> dict[str, Any]:
         "lengths": [_number(value, ".1f") for value in bleu["score_by_length"].values],
         "translation": str(tree["alignment"].to_dataset()["translation"].sel(system=name).item()),
     }
+
+
+def _trends(scores: xr.Dataset) -> list[dict[str, Any]]:
+    """BLEU of the shortest and the longest sentences by each system, and whether their intervals are apart.
+
+    Nothing where there is but one length, or no interval that could tell a trend from chance.
+    """
+    bleu = scores.sel(metric="BLEU")
+    if bleu.sizes["bucket"] == 1 or bool(bleu["lower_by_length"].isnull().all()):
+        return []
+    trends: list[dict[str, Any]] = []
+    for name in bleu["system"].values:
+        first, last = (bleu.sel(system=name).isel(bucket=end) for end in (0, -1))
+        apart = bool(
+            (first["lower_by_length"] > last["upper_by_length"])
+            | (last["lower_by_length"] > first["upper_by_length"])
+        )
+        ends = [_number(end["score_by_length"], ".1f") for end in (first, last)]
+        trends.append({"name": str(name), "first": ends[0], "last": ends[1], "apart": apart})
+    return trends
 
 
 def _number(value: Any, form: str) -> str:
