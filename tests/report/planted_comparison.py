@@ -40,7 +40,12 @@ def planted(*, known=True, attention=True, logs=True, intervals=True):
         {"sentences": 500, "length_in": "words", "signature": '{"BLEU": "nrefs:1"}'},
     )
     if known:
-        for name, values in (("error_rate", [np.nan, 0.1197, 0.4]), ("precision", [np.nan, 0.9, 0.6])):
+        for name, values in (
+            ("error_rate", [np.nan, 0.1197, 0.4]),
+            ("precision", [np.nan, 0.9, 0.6]),
+            ("diagonal", [np.nan, 0.5, 0.5]),
+            ("chance", [np.nan, 0.8, 0.8]),
+        ):
             scores[f"alignment_{name}"] = ("system", values)
     updates = np.array([[150, 300, 450], [150, 300, 450], [300, 600, np.nan]])
     curves = xr.Dataset(

@@ -36,6 +36,7 @@ def test_the_table_says_what_was_found(text):
     ]  # fmt: skip
     assert fixed == [NAMES[0], "123,456", "30.5", "29.0–32.0", "–", "55.2", "1.5", "10,500", "51.3", "–"]
     assert (additive[0], additive[4], additive[-1]) == (NAMES[1], "0.001", "12.0")
+    assert "To compare: the diagonal 50.0%, random words 80.0%." in text
     assert transformer[6:] == ["2.5", "9,000", "13.0", "40.0"]
 
 

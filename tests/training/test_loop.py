@@ -157,7 +157,7 @@ def test_the_last_that_is_told_is_the_end(tmp_path):
     found = train(str(_written(tmp_path)), out=tmp_path / "out", progress=told.append)
     last = told[-1]
     assert (last.name, last.share, last.told["update"]) == ("train", 1.0, 3)
-    metrics = {name: float(found[name]) for name in ("loss", "bleu", "aer")}
+    metrics = {name: float(found[name]) for name in ("loss", "bleu", "alignment_error_rate")}
     assert {name: last.told[f"validation {name}"] for name in metrics} == metrics
     assert found.training_update.values.tolist() == [3]
     assert found.validation_loss.sizes == {"validation_update": 1}
@@ -187,7 +187,7 @@ def test_masked_language_model(tmp_path):
     settings |= {"longest": 24, "positions": "learned", "learning_rate": 0.01, "updates": 40, "keep": 5}
     found = train(out=tmp_path / "out", text=text, **settings)
     first = next(line for line in read_log(tmp_path / "out") if "valid_loss" in line)
-    assert {"bleu", "validation_bleu", "aer"}.isdisjoint(found)
+    assert {"bleu", "validation_bleu", "alignment_error_rate"}.isdisjoint(found)
     assert found["loss"] < 0.7 * first["valid_loss"]
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config.positions == "learned"
     kept = {int(place.name) for place in (tmp_path / "out" / "checkpoints").iterdir()}
@@ -200,7 +200,7 @@ def test_without_data_the_generated_task_is_learned_by_its_preset(tmp_path):
     found = read_config(tmp_path / "config.yaml")
     assert (found.model, found.attention, found.join) == ("recurrent", "additive", PRESETS["additive"].join)
     assert (found.dropout, found.updates) == (0.2, SMALL["updates"])
-    assert 0 <= read_log(tmp_path)[-1]["final_aer"] <= 1
+    assert 0 <= read_log(tmp_path)[-1]["final_alignment_error_rate"] <= 1
 
 
 def test_a_setting_of_another_model_than_the_preset_is_refused(tmp_path):

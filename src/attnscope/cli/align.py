@@ -193,6 +193,7 @@ def _as_json(aligned: Aligned) -> dict[str, Any]:
             **{name: getattr(score, name) for name in ("error_rate", "precision", "recall")},
             "links": score.links,
         },
+        "baselines": None if aligned.baselines is None else vars(aligned.baselines),
         "gold_links_outside": aligned.outside,
         "error_rate_of_heads": None if aligned.heads is None else aligned.heads["error_rate"].values,
         "links": [pharaoh(links) for links in aligned.links],
@@ -232,6 +233,8 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
             style="bold",
             highlight=False,
         )
+    if aligned.baselines is not None:
+        console.print(f"to compare: {aligned.baselines.in_words()}", highlight=False)
     if aligned.outside:
         point = "points past the end of its" if aligned.outside == 1 else "point past the end of their"
         console.print(f"{count(aligned.outside, 'gold link')} {point} sentence", highlight=False)

@@ -204,6 +204,7 @@ def _as_json(tree: xr.DataTree) -> dict[str, Any]:
 
 
 def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
+    from attnscope.comparison import error_rate_note
     from attnscope.store import Signature
 
     console = new_console()
@@ -219,11 +220,7 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
         )
     console.print(_table_by_length(scores))
     if "alignment_error_rate" in scores:
-        console.print(
-            "AER: error rate of the best head's links against the known ones, on sentences on which it was not chosen.",
-            style="dim",
-            highlight=False,
-        )
+        console.print(error_rate_note(scores), style="dim", highlight=False)
     for name, cut in zip(scores["system"].values, scores["sentences_cut"].values, strict=True):
         if cut:
             console.print(

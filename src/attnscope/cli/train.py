@@ -56,9 +56,13 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     console = new_console()
     shown = ", ".join(f"{name} {float(results[name]):.2f}" for name in ("loss", "bleu") if name in results)
     console.print(f"validation: {shown}", highlight=False, style="bold")
-    if "aer" in results:
-        rate = 100 * float(results["aer"])
-        console.print(f"alignments: error rate {rate:.1f}% against the known ones", highlight=False)
+    if "alignment_error_rate" in results:
+        rate, diagonal, chance = (
+            f"{100 * float(results[f'alignment_{name}']):.1f}%"
+            for name in ("error_rate", "diagonal", "chance")
+        )
+        console.print(f"alignments: error rate {rate} against the known ones", highlight=False)
+        console.print(f"to compare: the diagonal {diagonal}; random words {chance}", highlight=False)
     _print_samples(console, out)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
 

@@ -89,7 +89,8 @@ def compare(
             ``sentences_per_second`` (of translating), ``sentences_cut`` (longer than it was trained for),
             ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
             ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
-            ``alignment_recall`` (see `best_aligning_head`).
+            ``alignment_recall`` (see `best_aligning_head`), beside them the error rates of links on the diagonal and
+            to random words, ``alignment_diagonal`` and ``alignment_chance``.
         ``curves``
             ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
             ``tokens`` (target tokens seen) and ``seconds`` at each.
@@ -208,7 +209,7 @@ def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text
     if isinstance(text, TaskText):
         values |= {
             f"alignment_{name}": [output.aligned.get(name, np.nan) for output in outputs.values()]
-            for name in ("error_rate", "precision", "recall")
+            for name in ("error_rate", "precision", "recall", "diagonal", "chance")
         }
     return xr.Dataset(
         {name: ("system", numbers) for name, numbers in values.items()}, {"system": list(outputs)}

@@ -188,7 +188,7 @@ class SystemOutputs:
             "seconds": seconds,
             "cut": sum(left_out > 0 for left_out in translations.left_out),
             "threads": torch.get_num_threads(),
-            "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **vars(best.score)},
+            "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **best.rates()},
         }
         file, described = _names(system)
         with explained(f"write to {self.folder.path}", "Free some room and give the same command again"):

@@ -71,6 +71,7 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
         whose=whose(aligned),
         chosen_on_gold=aligned.chosen_on_gold and heads is not None,
         score=aligned.score,
+        beside="" if aligned.baselines is None else aligned.baselines.in_words(),
         outside=aligned.outside,
         grid=None if heads is None else picture(error_rate_grid(heads, chosen)),
         pairs=[_shown(pair, judged=aligned.score is not None) for pair in aligned.pairs[:_MOST_PAIRS]],

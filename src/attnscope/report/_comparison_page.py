@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.comparison import error_rate_note
 from attnscope.figures.translation import comparison_figures
 from attnscope.report._embed import STYLES, picture, write_page
 from attnscope.report._scan_content import parsed
@@ -38,6 +39,7 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
         If the file cannot be written.
     """
     scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
+    known = "alignment_error_rate" in scores
     buckets = zip(scores["bucket"].values, scores["sentences"].values, strict=True)
     return write_page(
         Path(path),
@@ -50,7 +52,8 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
         headings=_headings(scores),
         systems=[_system(tree, str(name)) for name in scores["system"].values],
         trends=_trends(scores),
-        known="alignment_error_rate" in scores,
+        known=known,
+        error_rates=error_rate_note(scores) if known else "",
         cut={str(system["system"].item()): int(system) for system in scores["sentences_cut"] if system},
         pictures={name: picture(figure) for name, figure in comparison_figures(tree).items()},
         line=alignment.attrs["line"],

@@ -95,7 +95,8 @@ def _of_alignment(aligned: Any) -> list[str]:
         return [f"{len(aligned.links)} sentence pairs, no alignments by people to hold the links against."]
     rates = (100 * rate for rate in (aligned.score.error_rate, aligned.score.precision, aligned.score.recall))
     said = "{} sentence pairs: error rate {:.1f}%, precision {:.1f}%, recall {:.1f}%."
-    return [said.format(len(aligned.links), *rates)]
+    beside = [] if aligned.baselines is None else [f"To compare: {aligned.baselines.in_words()}."]
+    return [said.format(len(aligned.links), *rates), *beside]
 
 
 def _of_comparison(tree: xr.DataTree) -> list[str]:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.training._batches import encode_pairs
 from attnscope.translation import TaskText
-from attnscope.translation.alignment import AlignmentScore, Gold, align
+from attnscope.translation.alignment import AlignmentScore, Baselines, Gold, align
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,24 @@ class AligningHead:
         Layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair.
     score
         Its links against the gold ones, on the other sentence pairs.
+    baselines
+        What the diagonal and links to random words would give on those.
     """
 
     layer: int
     head: int
     score: AlignmentScore
+    baselines: Baselines
+
+    def rates(self) -> dict[str, float]:
+        """Error rate, precision, recall and, beside them, the error rates of the diagonal and of chance, by name."""
+        return {
+            "error_rate": self.score.error_rate,
+            "precision": self.score.precision,
+            "recall": self.score.recall,
+            "diagonal": self.baselines.diagonal,
+            "chance": self.baselines.chance,
+        }
 
 
 def attends(model: PreTrainedModel) -> bool:
@@ -88,9 +101,9 @@ def best_aligning_head(
         layer=choice.layer,
         head=choice.head,
     )
-    if judged.score is None or choice.layer is None or choice.head is None:
+    if judged.score is None or judged.baselines is None or choice.layer is None or choice.head is None:
         return None
-    return AligningHead(choice.layer, choice.head, judged.score)
+    return AligningHead(choice.layer, choice.head, judged.score, judged.baselines)
 
 
 def _part(text: TaskText, short: Sequence[int]) -> tuple[list[str], list[str]]:

@@ -353,12 +353,13 @@ class Training:
         )
 
     def _alignment_error(self) -> dict[str, float]:
-        """Alignment error rate on the generated task, of a model with attention."""
+        """Alignment error rate on the generated task, of a model with attention, and what needs no model."""
         data = self.data
         if not isinstance(data, Pairs) or not isinstance(data.valid, TaskText):
             return {}
         best = best_aligning_head(self.model, data.tokenizer, data.valid)
-        return {} if best is None else {"aer": best.score.error_rate}
+        rates = {} if best is None else best.rates()
+        return {f"alignment_{name}": rates[name] for name in ("error_rate", "diagonal", "chance") if rates}
 
     def _set_weights(self, updates: list[int]) -> None:
         named = dict(self.model.named_parameters())

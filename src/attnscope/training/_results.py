@@ -14,7 +14,9 @@ from attnscope.training._log import read_log
 _METRICS = {
     "loss": ("loss on the validation text", "nats per token"),
     "bleu": ("BLEU of greedy translations of the validation text", "points"),
-    "aer": ("alignment error rate of the best head on the generated task", "share"),
+    "alignment_error_rate": ("alignment error rate of the best head on the generated task", "share"),
+    "alignment_diagonal": ("alignment error rate of the diagonal", "share"),
+    "alignment_chance": ("mean alignment error rate of links to random words", "share"),
 }
 _LOGGED = {
     "loss": (

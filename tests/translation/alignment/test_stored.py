@@ -36,12 +36,13 @@ def test_what_was_written_comes_back(options, tmp_path):
     if aligned.heads is not None:  # a head without links, on a text without sure ones
         aligned.heads["precision"][1, 1] = np.nan
     opened = written_and_read(aligned, tmp_path / "run")
-    bare = {"heads": None, "pairs": [], "score": None}
+    bare = {"heads": None, "pairs": [], "score": None, "baselines": None}
     assert replace(opened, **bare).__dict__ == replace(aligned, **bare).__dict__
     assert (opened.heads is None) == (aligned.heads is None)
     if aligned.heads is not None:
         xr.testing.assert_identical(opened.heads, aligned.heads)
         np.testing.assert_equal(vars(opened.score), vars(aligned.score))
+        np.testing.assert_equal(vars(opened.baselines), vars(aligned.baselines))
     assert len(opened.pairs) == len(aligned.pairs)
     for pair, kept in zip(aligned.pairs, opened.pairs, strict=True):
         assert vars(kept) | {"words": None} == vars(pair) | {"words": None}

@@ -1,5 +1,6 @@
 from ._align import align
 from ._aligned import MOST_WORDS, Aligned, ShownPair
+from ._baselines import Baselines, baselines
 from ._forcing import forced_alignment
 from ._links import (
     AlignmentScore,
@@ -21,11 +22,13 @@ __all__ = [
     "RECORD",
     "Aligned",
     "AlignmentScore",
+    "Baselines",
     "Gold",
     "ShownPair",
     "WordAlignment",
     "align",
     "alignment_error_rate",
+    "baselines",
     "forced_alignment",
     "links",
     "load_alignment",

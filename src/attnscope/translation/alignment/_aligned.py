@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from attnscope.translation.alignment._baselines import Baselines, baselines
 from attnscope.translation.alignment._forcing import forced_alignment
 from attnscope.translation.alignment._links import (
     AlignmentScore,
@@ -60,6 +61,8 @@ class Aligned:
         JSON: model, texts, settings and versions.
     task
         What a task says that is done before others are; there are no links then. Else empty.
+    baselines
+        Error rates that need no model, where there are gold alignments: of the diagonal, and of random links.
     """
 
     model: str
@@ -73,6 +76,7 @@ class Aligned:
     pairs: list[ShownPair]
     signature: str
     task: str = ""
+    baselines: Baselines | None = None
 
 
 def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
@@ -109,6 +113,11 @@ def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
         0 if gold is None else _outside(gold, lengths),
         _pairs(work, alignments, lengths, layer, head, shown),
         work.signature(layer, head).to_json(),
+        baselines=None
+        if gold is None
+        else baselines(
+            alignments, gold, lengths, heads["error_rate"].size if heads is not None and work.chooses else 1
+        ),
     )
 
 

@@ -13,6 +13,7 @@ import xarray as xr
 from attnscope._nulls import with_nulls
 from attnscope.store import Signature
 from attnscope.translation.alignment._aligned import Aligned, ShownPair
+from attnscope.translation.alignment._baselines import Baselines
 from attnscope.translation.alignment._links import AlignmentScore, Links, pharaoh, read_links
 from attnscope.translation.alignment._word_weights import WordAlignment
 
@@ -42,6 +43,7 @@ def write_alignment(aligned: Aligned, folder: Path) -> None:
         "head": aligned.head,
         "chosen_on_gold": aligned.chosen_on_gold,
         "score": None if score is None else vars(score),
+        "baselines": None if aligned.baselines is None else vars(aligned.baselines),
         "heads": None
         if heads is None
         else {str(name): rates.values.tolist() for name, rates in heads.items()},
@@ -62,7 +64,7 @@ def load_alignment(folder: OwnedFolder) -> Aligned:
     record: dict[str, Any] = json.loads(folder.read(RECORD))
     folder.read(LINKS)  # checks it
     alignments = read_links(folder.path / LINKS)
-    score, heads = record["score"], record["heads"]
+    score, heads, baselines = record["score"], record["heads"], record["baselines"]
     return Aligned(
         record["model"],
         record["layer"],
@@ -74,6 +76,7 @@ def load_alignment(folder: OwnedFolder) -> Aligned:
         record["outside"],
         [_shown(parts, alignments) for parts in record["pairs"]],
         Signature.of(record["signature"]).to_json(),
+        baselines=None if baselines is None else _baselines(baselines),
     )
 
 
@@ -100,6 +103,11 @@ def _shown(parts: dict[str, Any], alignments: list[Links]) -> ShownPair:
 def _score(parts: dict[str, Any]) -> AlignmentScore:
     shares = (_number(parts[name]) for name in ("error_rate", "precision", "recall"))
     return AlignmentScore(*shares, links=parts["links"])
+
+
+def _baselines(parts: dict[str, Any]) -> Baselines:
+    rates = (_number(parts[name]) for name in ("diagonal", "chance", "chance_level"))
+    return Baselines(*rates, heads=parts["heads"])
 
 
 def _heads(values: dict[str, Any]) -> xr.Dataset:

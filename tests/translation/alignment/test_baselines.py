@@ -1,0 +1,70 @@
+"""Error rates that need no model: held against draws, by hand, and against every head of a model that knows nothing."""
+
+import numpy as np
+import pytest
+
+from attnscope.translation.alignment import Gold, baselines, score_alignments
+
+LENGTHS = [(6, 4), (3, 5), (1, 2), (9, 7)]
+
+
+def random_links(rng, *, each=1):
+    """For every target word `each` different source words, or as many as there are."""
+    return [
+        frozenset(
+            (int(source), target)
+            for target in range(targets)
+            for source in rng.choice(sources, min(each, sources), replace=False)
+        )
+        for sources, targets in LENGTHS
+    ]
+
+
+def made_up_gold(rng):
+    sure = random_links(rng)
+    possible = [one | more for one, more in zip(sure, random_links(rng, each=2), strict=True)]
+    return Gold([links | {(99, 0)} for links in sure], possible)  # one link past the end of each
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_chance_is_what_random_links_come_to(each):
+    rng = np.random.default_rng(0)
+    gold = made_up_gold(rng)
+    draws = [random_links(rng, each=each) for _ in range(4000)]
+    rates = np.array([score_alignments(links, gold.sure, gold.possible).error_rate for links in draws])
+    found = baselines(draws[0], gold, LENGTHS)
+    assert found.chance == pytest.approx(rates.mean(), abs=4 * rates.std() / 4000**0.5)
+    # 2.33 standard deviations below the mean; the standard error of one over 4,000 draws is 1.1%
+    assert (found.chance - found.chance_level) / 2.3263 == pytest.approx(rates.std(), rel=0.05)
+
+
+def test_the_best_of_many_random_heads_goes_as_low_as_is_said():
+    rng = np.random.default_rng(1)
+    gold = made_up_gold(rng)
+    many, lengths = Gold(gold.sure * 40, gold.possible * 40), LENGTHS * 40
+
+    def drawn():
+        return [links for _ in range(40) for links in random_links(rng)]
+
+    level = baselines(drawn(), many, lengths, chosen_of=8).chance_level
+    assert level < baselines(drawn(), many, lengths).chance_level
+    lowest = [
+        min(score_alignments(drawn(), many.sure, many.possible).error_rate for _ in range(8))
+        for _ in range(200)
+    ]
+    assert (
+        np.mean(np.array(lowest) < level) <= 0.04
+    )  # nominal 0.01; 8 of 200 or more would come by chance in 1 of 1,000
+
+
+def test_the_diagonal_is_that_of_the_places():
+    same = [frozenset((word, word) for word in range(5))]
+    assert baselines(same, Gold(same, same), [(5, 5)]).diagonal == 0
+    halved = [frozenset({(0, 0), (0, 1), (1, 2), (1, 3)})]
+    assert baselines(halved, Gold(halved, halved), [(2, 4)]).diagonal == 0
+
+
+def test_without_links_there_is_nothing_to_compare_with():
+    nothing = [frozenset()]
+    found = baselines(nothing, Gold(nothing, nothing), [(0, 0)])
+    assert np.isnan([found.diagonal, found.chance, found.chance_level]).all()
