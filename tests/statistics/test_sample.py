@@ -11,7 +11,7 @@ import attnscope
 from attnscope.attention import AttentionCall, attend
 from attnscope.errors import AttnscopeError
 from attnscope.figures.scan._sample import maps
-from attnscope.statistics import _long_maps, _measurement, _sample, rank_heads
+from attnscope.statistics import _long_maps, _map_weights, _measurement, _sample, rank_heads
 from attnscope.store import unpacked
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 20
@@ -30,8 +30,8 @@ def matrix(call, head):
 
 
 def test_enough_of_the_mass_is_listed_and_nothing_larger_is_left_out(call, monkeypatch):
-    monkeypatch.setattr(_sample, "_SMALL", 0)
-    counts, keys, weights, rest, _ = _sample.largest_weights(call, 1, room=10**6)
+    monkeypatch.setattr(_map_weights, "_SMALL", 0)
+    counts, keys, weights, rest, _ = _map_weights.largest_weights(call, 1, room=10**6)
     full = matrix(call, 1)
     query = np.repeat(np.arange(300), counts)
     np.testing.assert_allclose(weights, full[query, keys], rtol=1e-5)
@@ -45,18 +45,18 @@ def test_enough_of_the_mass_is_listed_and_nothing_larger_is_left_out(call, monke
 
 
 def test_a_map_keeps_to_its_room(call):
-    counts, *_ = _sample.largest_weights(call, 0, room=4000)
+    counts, *_ = _map_weights.largest_weights(call, 0, room=4000)
     assert counts.sum() <= 4000 + 8 * 300
     assert counts.sum() > 2000
 
 
 def test_room_that_one_map_does_not_need_goes_to_the_others_in_any_order(call, monkeypatch):
-    monkeypatch.setattr(_sample, "_EACH_ROW", 2)
-    monkeypatch.setattr(_sample, "_SMALL", 0)
+    monkeypatch.setattr(_map_weights, "_EACH_ROW", 2)
+    monkeypatch.setattr(_map_weights, "_SMALL", 0)
     call = dataclasses.replace(call, scale=0.3)
     sharp = dataclasses.replace(call, scale=1.0)
-    every = {(0, head): _sample.largest_weights(call, head, 10**6) for head in range(2)} | {
-        (1, head): _sample.largest_weights(sharp, head, 10**6) for head in range(2)
+    every = {(0, head): _map_weights.largest_weights(call, head, 10**6) for head in range(2)} | {
+        (1, head): _map_weights.largest_weights(sharp, head, 10**6) for head in range(2)
     }
     sizes = {place: len(parts[1]) for place, parts in every.items()}
     assert max(sizes[1, head] for head in range(2)) < 5_000 < min(sizes[0, head] for head in range(2))
@@ -65,7 +65,7 @@ def test_room_that_one_map_does_not_need_goes_to_the_others_in_any_order(call, m
         maps = {}
         for place in order:
             maps[place] = every[place]
-            _sample.share_room([maps], 20_000)
+            _map_weights.share_room([maps], 20_000)
         shared[order[0]] = maps
     for place, parts in shared[0, 0].items():
         for ours, theirs in zip(parts, shared[1, 1][place], strict=True):
@@ -77,7 +77,7 @@ def test_room_that_one_map_does_not_need_goes_to_the_others_in_any_order(call, m
         assert len(keys) == len(weights) == len(few) == counts.sum()
         assert counts.min() >= 1
     least = {(0, 0): every[0, 0]}
-    _sample.share_room([least], 100)  # less than the few of every row
+    _map_weights.share_room([least], 100)  # less than the few of every row
     assert least[0, 0][4].sum() == every[0, 0][4].sum() == len(least[0, 0][1])
     maps = shared[0, 0]
     assert all(len(maps[1, head][1]) == sizes[1, head] for head in range(2))
@@ -91,7 +91,7 @@ def test_room_that_one_map_does_not_need_goes_to_the_others_in_any_order(call, m
 
 
 def test_tiles_are_sums_and_maxima(call):
-    total, most = _sample.in_tiles(call, 0, 64)
+    total, most = _map_weights.in_tiles(call, 0, 64)
     padded = np.zeros((320, 320), np.float32)
     padded[:300, :300] = matrix(call, 0)
     tiled = padded.reshape(5, 64, 5, 64)

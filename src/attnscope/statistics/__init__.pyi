@@ -28,6 +28,7 @@ from ._independence import (
 from ._keep import rows_of_part
 from ._kinds import LEAST_SHARE, LOCAL
 from ._labels import SHARP, Clustering, cluster_profiles, direction, name_profile
+from ._map_weights import weight_rows
 from ._merged import finish_scan
 from ._numbering import numbering_note
 from ._of_matrices import measure_weights
@@ -44,7 +45,6 @@ from ._reading import Reading
 from ._received_text import received
 from ._row_intervals import intervals
 from ._rows import indicator_columns, reduce_call
-from ._sample import weight_rows
 from ._scan import scan
 from ._scan_texts import beyond_note, window_length
 from ._stored import (

@@ -39,21 +39,13 @@ from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._catalogue import EQUAL
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._long_maps import long_block
+from attnscope.statistics._map_weights import ROWS, share_room
 from attnscope.statistics._pass import StatisticsObserver
 from attnscope.statistics._pools import in_pools, joined, pooled
 from attnscope.statistics._reading import Reading
 from attnscope.statistics._row_draws import RowSample
 from attnscope.statistics._row_samples import rows_note
-from attnscope.statistics._sample import (
-    KEYS,
-    ROWS,
-    WEIGHTS,
-    WINDOWS,
-    MapObserver,
-    share_room,
-    shown_heads,
-    tile_size,
-)
+from attnscope.statistics._sample import KEYS, WEIGHTS, WINDOWS, MapObserver, shown_heads, tile_size
 from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics._second_pass import OBSERVATION, settings_of
 from attnscope.statistics._standing import Standing

@@ -7,18 +7,18 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xarray as xr
 
-from attnscope.attention import Need, attend, column_sums, measure
+from attnscope.attention import Need, column_sums, measure
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._long_maps import blocks_of
+from attnscope.statistics._map_weights import ROWS, in_tiles, largest_weights, share_room
 from attnscope.statistics._ranking import heads_apart, rank_heads
 from attnscope.statistics._second_pass import evenly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -29,20 +29,11 @@ if TYPE_CHECKING:
     Place = tuple[int, int]  # layer, head
 
 WINDOWS = 3
-ROWS = 4096  # tokens of a window: more than a reader can read
 WEIGHTS = 5_500_000  # listed one by one, over all maps: about 8 MB in a page
 TILES = 400_000  # over all heads
-ENOUGH = 0.95  # of a map's weight: the rest is not worth its room
-_EACH_ROW = 8  # weights that every row lists at least,
-_USUAL_ROW = 128  # and that it lists as a rule
-_SMALL = 128**2  # weights: a map of no more is listed whole
-_OCTAVES = 20  # below 1: weights that count
-_FINE = 19  # bits of a float's mantissa that do not matter: weights are counted in 16 levels an octave,
-_ONE = 127 << 4  # of which this is the weight 1
-_ROWS_AT_ONCE = 512
-KEYS = (
-    1 << 23
-)  # numbers of what keys receive, over all heads and windows: of more, listed heads alone have them
+_USUAL_ROW = 128  # weights that a row lists as a rule
+# Numbers of what keys receive, over all heads and windows: of more, listed heads alone have them.
+KEYS = 1 << 23
 
 
 def refuse_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> None:
@@ -188,143 +179,6 @@ def _level(call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | N
     """The log-sum-exp of each row; of words, of rows that sum to less."""
     level = (measure(call, Need())[1] if rows is None else rows).log_sum_exp
     return level if merged is None else level - merged.mass.log()
-
-
-def weight_rows(
-    call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE, *, text: int = 0
-) -> Iterator[Tensor]:
-    """The first rows of one head's weights on one text, some at a time.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    head
-        Number of the head, from 0.
-    rows
-        Number of rows, from the first.
-    at_once
-        Number of rows in memory at a time.
-    text
-        Number of the text in the batch, from 0.
-
-    Yields
-    ------
-    Tensor
-        Weights ``(row, key)``, float32.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.attention import AttentionCall
-    >>> x = torch.zeros(1, 1, 3, 4)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> [part.tolist() for part in weight_rows(call, head=0, rows=2, at_once=1)]
-    [[[1.0, 0.0, 0.0]], [[0.5, 0.5, 0.0]]]
-    """
-    at = head // call.group
-    bias = (
-        None
-        if call.bias is None
-        else call.bias[min(text, len(call.bias) - 1), min(head, call.bias.shape[1] - 1)]
-    )
-    rows = min(rows, call.query.shape[2])
-    for first in range(0, rows, at_once):
-        part = slice(first, min(rows, first + at_once))
-        yield attend(
-            call.query[text, head, part].float(),
-            call.key[text, at].float(),
-            call.value[text, at].float(),
-            call.allowed(text, head, part),
-            call.scale,
-            bias=None if bias is None else bias[part].float(),
-            softcap=call.softcap,
-            sinks=None if call.sinks is None else call.sinks[head].float().view(1, 1),
-        )[1]
-
-
-def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarray, ...]:
-    """The largest weights of one head, whatever their rows, and some of every row.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        How many weights each row lists; their keys, ascending within a row; the weights; what each row leaves out;
-        which weights are among the few that every row lists.
-    """
-    least = _least_weight(call, head, room)
-    parts: list[tuple[Tensor, ...]] = []
-    for weights in weight_rows(call, head, ROWS):
-        few = torch.zeros_like(weights, dtype=torch.bool)
-        few.scatter_(-1, weights.topk(min(_EACH_ROW, weights.shape[-1])).indices, value=True)
-        kept = (few | (weights >= least)) & (weights > 2.0**-_OCTAVES)
-        rest = (weights.sum(-1) - (weights * kept).sum(-1)).clamp_min(0)
-        parts.append((kept.sum(-1), kept.nonzero()[:, 1], weights[kept], rest, few[kept]))
-    counts, keys, weights, rest, few = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
-    return counts.astype(np.int32), keys.astype(np.int32), weights, rest, few
-
-
-def share_room(maps: Sequence[dict[Place, tuple[np.ndarray, ...]]], room: int) -> None:
-    """Cut maps down to `room` weights together: each lists what it needs, or as much as any other that is cut.
-
-    The level to which they are cut only falls as maps are added, so that the order in which they come makes no
-    difference.
-    """
-    sizes = [len(parts[1]) for of_window in maps for parts in of_window.values()]
-    if sum(sizes) <= room:
-        return
-    level, left = 0, room
-    for number, size in enumerate(sorted(sizes)):
-        level = left // (len(sizes) - number)
-        if size > level:
-            break
-        left -= size
-    for of_window in maps:
-        for place, parts in of_window.items():
-            if len(parts[1]) > level:
-                of_window[place] = _cut(parts, level)
-
-
-def _cut(parts: tuple[np.ndarray, ...], size: int) -> tuple[np.ndarray, ...]:
-    """The `size` largest of a map's weights, and the few that every row lists."""
-    counts, keys, weights, rest, few = parts
-    largest = np.zeros(len(weights), bool)
-    largest[np.argpartition(weights, len(weights) - size)[len(weights) - size :]] = True
-    kept = largest | few
-    query = np.repeat(np.arange(len(counts)), counts)
-    left_out = np.bincount(query[~kept], weights[~kept], len(counts))
-    counts = np.bincount(query[kept], minlength=len(counts)).astype(np.int32)
-    return counts, keys[kept], weights[kept], (rest + left_out).astype(rest.dtype), few[kept]
-
-
-def _least_weight(call: AttentionCall, head: int, room: int) -> float:
-    """The weight from which on all are listed: as many as there is room for, or enough of the mass."""
-    count = torch.zeros(_ONE + 1, dtype=torch.int64)
-    for weights in weight_rows(call, head, ROWS):
-        level = weights.contiguous().view(torch.int32).flatten() >> _FINE
-        count += torch.bincount(level.clamp_max(_ONE), minlength=_ONE + 1).cpu()
-    least = (torch.arange(_ONE + 1, dtype=torch.int32) << _FINE).view(torch.float32).double()
-    count[least < 2.0**-_OCTAVES] = 0
-    from_top = count.flip(0)
-    mass = (from_top * least.flip(0)).cumsum(0)
-    fits = int((from_top.cumsum(0) <= room).sum())
-    enough = int((mass < ENOUGH * mass[-1]).sum()) + 1
-    if int(count.sum()) <= _SMALL:
-        enough = fits
-    return float(least[_ONE + 1 - max(1, min(fits, enough))])
-
-
-def in_tiles(call: AttentionCall, head: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and maximum of one head's weights in tiles of so many queries by so many keys."""
-    parts: list[tuple[Tensor, Tensor]] = []
-    for every in weight_rows(call, head, ROWS, at_once=tile * max(1, _ROWS_AT_ONCE // tile)):
-        weights = every[:, :ROWS]
-        beyond = [(-size) % tile for size in weights.shape]
-        padded = torch.nn.functional.pad(weights, (0, beyond[1], 0, beyond[0]))
-        tiled = padded.unflatten(1, (-1, tile)).unflatten(0, (-1, tile))
-        parts.append((tiled.sum((1, 3)), tiled.amax((1, 3))))
-    total, largest = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
-    return total, largest
 
 
 def tile_size(heads: int, tokens: int) -> int:

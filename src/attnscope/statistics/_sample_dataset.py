@@ -9,7 +9,8 @@ import numpy as np
 import xarray as xr
 
 from attnscope.statistics._long_maps import long_dataset
-from attnscope.statistics._sample import ROWS, MapObserver
+from attnscope.statistics._map_weights import ROWS
+from attnscope.statistics._sample import MapObserver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,8 @@ import torch
 from attnscope.attention import AttentionCall, attend_in_full, call_of_weights
 from attnscope.corpus import in_words
 from attnscope.errors import AttnscopeError
+from attnscope.statistics._map_weights import weight_rows
 from attnscope.statistics._reading import Reading
-from attnscope.statistics._sample import weight_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

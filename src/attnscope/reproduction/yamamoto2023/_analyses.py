@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.mechanism import Study
-    from attnscope.reproduction.yamamoto2023._single_heads import ShownHead
+    from attnscope.reproduction.yamamoto2023._subject import ShownHead
 
 LONGEST = PAPER_LENGTH  # tokens of a window
 

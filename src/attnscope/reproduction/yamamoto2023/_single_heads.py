@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,11 +16,8 @@ from attnscope.mechanism.arrays import phase_map, query_key_waves
 from attnscope.mechanism.evidence import ids_of, read, token_ids
 from attnscope.reproduction.yamamoto2023._head_maps import head_maps
 from attnscope.reproduction.yamamoto2023._models import GPT2, ROBERTA, is_shaped_like
-from attnscope.reproduction.yamamoto2023._subject import PAPER_LENGTH, Subject
+from attnscope.reproduction.yamamoto2023._subject import PAPER_LENGTH, ShownHead, Subject
 from attnscope.statistics import SHARP
-
-if TYPE_CHECKING:
-    from attnscope.mechanism.evidence import Layer
 
 #: The heads of roberta-base that the papers show, (layer, head) from 1: the side they look to, and whether softly.
 NAMED_HEADS = {(1, 1): (-1, True), (2, 3): (1, False), (7, 5): (1, True), (8, 9): (-1, False)}
@@ -32,20 +27,6 @@ COMPLETIONS = ("minimal", "lapack")
 TOKENS = 15  # of the heat maps
 COLUMNS = 6  # of queries and keys drawn as waves
 CURVES = 20  # cross-correlations
-
-
-@dataclass(frozen=True, eq=False)
-class ShownHead:
-    """A head in the place of one of the papers'; ``name`` is theirs, ``8.9``, from 1."""
-
-    name: str
-    layer: Layer
-    head: int
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Attention call and head, from 0."""
-        return self.layer.site.index, self.head
 
 
 def shown_heads(subject: Subject) -> list[ShownHead]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.corpus import Window
-    from attnscope.reproduction.yamamoto2023._single_heads import ShownHead
 
 PAPER_LENGTH = 512  # tokens; frequencies of the papers are cycles per so many
 PEAK = (40, 60)  # "near f = 50"
@@ -54,6 +54,20 @@ FEW_LABELS = 2
 NEXT_LEFT = (-3, -2, -1)  # tokens
 SHARP = 0.3  # share of the weight at one offset
 LEANS = 0.2  # direction, beyond which a head leans to a side
+
+
+@dataclass(frozen=True, eq=False)
+class ShownHead:
+    """A head in the place of one of the papers'; ``name`` is theirs, ``8.9``, from 1."""
+
+    name: str
+    layer: Layer
+    head: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Attention call and head, from 0."""
+        return self.layer.site.index, self.head
 
 
 class Subject:

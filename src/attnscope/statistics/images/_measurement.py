@@ -22,8 +22,9 @@ from attnscope.corpus import Image, Images, Window
 from attnscope.errors import AttnscopeError, explaining
 from attnscope.progress import Progress, tell_nobody
 from attnscope.statistics._catalogue import EQUAL, PATCH_STATISTICS, wording
+from attnscope.statistics._map_weights import share_room
 from attnscope.statistics._pass import stacked
-from attnscope.statistics._sample import WEIGHTS, WINDOWS, MapObserver, share_room, shown_heads, tile_size
+from attnscope.statistics._sample import WEIGHTS, WINDOWS, MapObserver, shown_heads, tile_size
 from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics._turns import UNIT
 from attnscope.statistics.images._grid import Grid, grid_of

@@ -12,17 +12,10 @@ from attnscope.capture import SpeechModel, Team, capture_notes, forward, verify,
 from attnscope.errors import AttnscopeError
 from attnscope.progress import tell_nobody
 from attnscope.statistics._labelled import labelled
+from attnscope.statistics._map_weights import ROWS, share_room
 from attnscope.statistics._one_by_one import one_by_one
 from attnscope.statistics._pass import StatisticsObserver
-from attnscope.statistics._sample import (
-    ROWS,
-    WEIGHTS,
-    WINDOWS,
-    MapObserver,
-    share_room,
-    shown_heads,
-    tile_size,
-)
+from attnscope.statistics._sample import WEIGHTS, WINDOWS, MapObserver, shown_heads, tile_size
 from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics._turns import UNIT
 from attnscope.statistics.sounds._pieces import Piece, SoundReading, pieces_of, read_piece
