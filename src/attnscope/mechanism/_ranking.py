@@ -77,7 +77,7 @@ def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
 
     Returns
     -------
-    list of HeadVerdict
+    list of HeadExplanation
         First those whose readings agree, then the other positional ones, then the rest; each of these by the largest
         mean weight. Empty where the tree has no verdict.
 

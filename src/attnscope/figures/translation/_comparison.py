@@ -149,7 +149,7 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
     Parameters
     ----------
     curves
-        From `attnscope.comparison.learning_curves`.
+        The node ``curves`` of what `attnscope.compare` returns.
 
     Returns
     -------
