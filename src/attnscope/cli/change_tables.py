@@ -52,7 +52,9 @@ def _measured(layer: int, head: int, change: str) -> list[tuple[str, str, dict[s
     ]
 
 
-def changed_columns(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> list[dict[str, int | float | None]]:
+def changed_columns(
+    tree: xr.DataTree, rows: Sequence[HeadExplanation]
+) -> list[dict[str, int | float | None]]:
     """For ``--csv``: more columns of each head, the weight at its offset before and after each change."""
     if _NODE not in tree.children:
         return [{} for _ in rows]
@@ -90,8 +92,10 @@ def print_changes(tree: xr.DataTree, rows: Sequence[HeadExplanation], console: C
     if len(rows) > _CHANGED:
         more = count(len(rows) - _CHANGED, "more head")
         console.print(f"and {more}: --csv lists all, --json with 95% intervals", highlight=False)
-    meanings = "; ".join(f"{name}: {CHANGES[name]}" for name in names if name in CHANGES)
-    console.print(f"t* is where the mean profile is highest. {meanings}.", style="dim", highlight=False)
+    console.print("t*: the offset where the head's mean profile is highest.", style="dim", highlight=False)
+    for name in names:
+        if name in CHANGES:
+            console.print(f"{name}: {CHANGES[name]}.", style="dim", highlight=False)
 
 
 def _weight(value: xr.DataArray) -> str:
