@@ -114,6 +114,21 @@ def test_a_verb_that_loads_a_model_takes_how_it_is_loaded():
     assert not any(lacking.values())
 
 
+def test_a_verb_takes_its_model_first_and_then_texts():
+    """As README.md says of them."""
+    first = {verb: [*inspect.signature(PUBLIC[f"attnscope.{verb}"]).parameters][:2] for verb in VERBS}
+    of_models = {verb: names for verb, names in first.items() if "model" in names}
+    assert len(of_models) > 10
+    assert {verb for verb, names in of_models.items() if names != ["model", "texts"]} == {"patch"}
+    assert first["patch"] == ["model", "pairs"]
+    assert {verb: first[verb][0] for verb in ("train", "compare", "diff", "score")} == {
+        "train": "config",
+        "compare": "systems",
+        "diff": "before",
+        "score": "hypotheses",
+    }
+
+
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
 def test_a_verb_has_no_parameters_without_a_name(verb):
     """Those of `train` are the fields of its settings, which are checked there."""
