@@ -43,7 +43,7 @@ def test_every_public_function_checks():
     unchecked = {
         name
         for name, function in PUBLIC.items()
-        if not inspect.getsource(inspect.unwrap(function)).startswith("@typed\n")
+        if not re.match(r"(@reads\(.*\)\n)?@typed\n", inspect.getsource(inspect.unwrap(function)))
     }
     assert not unchecked
 
@@ -112,6 +112,21 @@ def test_a_verb_that_loads_a_model_takes_how_it_is_loaded():
     }
     assert len(lacking) > 10
     assert not any(lacking.values())
+
+
+def test_a_verb_takes_its_model_first_and_then_texts():
+    """As README.md says of them."""
+    first = {verb: [*inspect.signature(PUBLIC[f"attnscope.{verb}"]).parameters][:2] for verb in VERBS}
+    of_models = {verb: names for verb, names in first.items() if "model" in names}
+    assert len(of_models) > 10
+    assert {verb for verb, names in of_models.items() if names != ["model", "texts"]} == {"patch"}
+    assert first["patch"] == ["model", "pairs"]
+    assert {verb: first[verb][0] for verb in ("train", "compare", "diff", "score")} == {
+        "train": "config",
+        "compare": "systems",
+        "diff": "before",
+        "score": "hypotheses",
+    }
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])

@@ -1,8 +1,11 @@
-"""Docstrings: a parameter is named by a noun, and a public function says what it takes and what it refuses."""
+"""Docstrings: a parameter is named by a noun, and a function says what it takes and refuses; what is named is there."""
 
 import ast
+import pkgutil
 import re
 from pathlib import Path
+
+import pytest
 
 import attnscope
 
@@ -90,3 +93,108 @@ def test_exported_functions_tell_of_the_parameters_that_they_have():
             if names ^ {name for name in own if not name.startswith("_")}:
                 strange.append(f"{path.relative_to(SOURCE)} {function.name}")
     assert not strange
+
+
+def test_returns_names_the_classes_that_the_signature_names():
+    other = {}
+    for path, node, sections in documented():
+        if "Returns" in sections and isinstance(node, ast.FunctionDef) and node.returns is not None:
+            told = set(re.findall(r"\b[A-Z]\w+", sections["Returns"].splitlines()[0])) - {"What", "None"}
+            if told - set(re.findall(r"\w+", ast.unparse(node.returns))):
+                other[f"{path.relative_to(SOURCE)} {node.name}"] = told
+    assert not other
+
+
+#: In our text: names of the environment, and of an exception of another package.
+ELSEWHERE = {
+    "AWS_PROFILE",
+    "AWS_ENDPOINT_URL",
+    "ConflictError",
+    "RayJob",
+    "LanguageModel",
+    "TransformerBridge",
+}
+#: Letters of a formula, and an entry point.
+PLAIN_WORDS = {"dr", "dc", "attnscope.analyses"}
+QUOTED = re.compile(r"(?<![:`])``([^`]+)``|(?<![:`])`([^`\n]+)`(?!`)")
+CAMEL = re.compile(r"\b[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+\b")
+
+
+def without_code(text):
+    """Text without its examples and its blocks of code."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"^ *(>>>|\.\.\.).*$", "", text, flags=re.MULTILINE)
+
+
+def texts_with_names():
+    """Every docstring, and every page for readers; pages made by a program name models alone."""
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (
+                said := ast.get_docstring(node)
+            ):
+                yield f"{path.relative_to(SOURCE)} {getattr(node, 'name', '')}", without_code(said)
+    root = Path(__file__).parents[1]
+    for page in (*root.glob("*.md"), *(root / "docs").glob("*.md")):
+        if page.name not in {"CHANGELOG.md", "families.md"}:
+            yield page.name, without_code(page.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def known():
+    """Every name that our code defines or uses, and the classes of transformers."""
+    import transformers
+
+    names = {*ELSEWHERE, *transformers.__all__}
+    for path, tree in TREES.items():
+        names |= set(path.relative_to(SOURCE).with_suffix("").parts)
+        for node in ast.walk(tree):
+            for field in ("name", "arg", "id", "attr"):
+                value = getattr(node, field, None)
+                names |= set(value.split(".")) if isinstance(value, str) else set()
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                names.add(node.value)
+    return names
+
+
+def is_there(name, known):
+    """Whether something has that name: an address within our package must lead there by import."""
+    if name in PLAIN_WORDS:
+        return True
+    if not name.startswith("attnscope.") and all(part in known for part in name.split(".")):
+        return True
+    try:
+        pkgutil.resolve_name(name)
+    except (AttributeError, ImportError, ValueError):
+        return False
+    return True
+
+
+def names_in(text, *, in_docstring):
+    """The names that a text quotes: in docstrings all of them; on pages, where files are quoted too, those of code."""
+    for double, single in QUOTED.findall(text):
+        quoted = double or single
+        yield from CAMEL.findall(quoted)
+        yield from re.findall(r"(?<![\w./-])attnscope(?:\.\w+)+", quoted)
+        yield from re.findall(r"(?<![\w.\\])([A-Za-z_]\w*(?:\.\w+)*)\(", "" if in_docstring else quoted)
+        if in_docstring and re.fullmatch(r"[A-Za-z_][\w.]*", single):
+            yield single
+
+
+def test_what_a_text_quotes_as_a_name_is_there(known):
+    gone = {}
+    for where, text in texts_with_names():
+        in_docstring = not where.endswith(".md")
+        for name in names_in(re.sub(r":math:`[^`]*`", "", text), in_docstring=in_docstring):
+            if not is_there(name, known):
+                gone.setdefault(where, []).append(name)
+    assert not gone
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["see `HeadVerdikt`", "see `attnscope.scam`", "`scam` says", "call `scam()`", "``attnscope.scam()``"],
+)
+def test_a_name_that_is_not_there_is_found(text, known):
+    found = {name for kind in (True, False) for name in names_in(text, in_docstring=kind)}
+    assert any(not is_there(name, known) for name in found)

@@ -39,7 +39,7 @@ ORDER = (
     {"models"},
     {"attention"},
     {"workers"},
-    {"_arguments"},
+    {"_arguments", "_returned"},
     {
         "bundled",
         "progress",

@@ -108,6 +108,11 @@ def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
     assert said() == ""
     assert said("--shown", "0") == "no report.html: --shown is 0\n"
     assert said("--shown", "0", "--gold", system / "gold.txt") == ""
+    for name, lines in (("source", SOURCES), ("target", TARGETS)):
+        (system / f"{name}.txt").write_text("\n".join(["a " * 41, *lines, "", ""]))
+    assert said() == "2 sentence pairs passed over for pictures: a side has no word, or more than 40\n"
+    assert "Passed over: 2 of which a side has no word" in (system / "run" / "report.html").read_text()
+    assert attnscope.open_run(system / "run").passed_over == 2
     for name in ("source", "target"):
         (system / f"{name}.txt").write_text("a " * 41 + "\n")
     assert said() == "no report.html: no pair has between 1 and 40 words on both sides\n"
@@ -117,6 +122,7 @@ def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
 
 def test_mistakes_are_said(system, refused):
     both = [system / "source.txt", "--target", system / "target.txt"]
+    refused("align", system / "system", *both, "--shown", "3", says="--shown draws sentence pairs into --out")
     refused("align", "bundled", *both, says="is not an encoder-decoder")
     refused("align", system / "system", *both, "--layer", "7", says="there is no layer 7")
     refused("align", system / "system", *both, "--rule", "best", says="rule 'best' is not known")

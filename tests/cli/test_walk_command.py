@@ -23,7 +23,7 @@ def test_the_default_goes_through_all_steps(tmp_path):
 
 
 def test_markdown_goes_to_a_file_or_to_the_output(tmp_path):
-    assert said("--toy", "--markdown", "walk.md", cwd=tmp_path) == ""
+    assert said("--toy", "--markdown", "walk.md", cwd=tmp_path) == "written: walk.md\n"
     written = (tmp_path / "walk.md").read_text(encoding="utf-8")
     assert written == said("--toy", "--markdown", "-", cwd=tmp_path)
     assert written.startswith("# Self-attention, step by step")

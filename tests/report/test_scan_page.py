@@ -279,7 +279,10 @@ def test_the_same_result_gives_the_same_page(made, tmp_path):
     [
         (lambda m, path: write_report(m.result, m.sample.isel(head=[0]), path), "1 heads and the result 4"),
         (lambda m, path: write_report(m.result, m.sample.drop_vars("key"), path), "needs key"),
-        (lambda m, path: write_report(m.result[["length"]], None, path), "nothing to report"),
+        (
+            lambda m, path: write_report(m.result[["length", "layer", "head"]], None, path),
+            "nothing to report",
+        ),
         (lambda m, path: write_report(m.result, None, path.parent), "cannot write the report"),
         (lambda m, path: write_report(m.result, None, path.parent / "file" / "r.html"), "cannot write"),
     ],

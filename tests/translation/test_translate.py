@@ -2,6 +2,8 @@
 
 import io
 import logging
+import math
+import re
 from copy import deepcopy
 
 import pytest
@@ -176,7 +178,7 @@ def test_many_translations_show_the_first_ones():
     lines = tuple(f"<{number}>" for number in range(12))
     made = Translations(lines, tuple((Translation(line[1:-1], -1.0), Translation("?")) for line in lines))
     assert repr(made).splitlines() == [
-        "12 sentences translated",
+        "12 sentences translated, the best of up to 2 each",
         *(f"<{number}> → {number} (-1.00)" for number in range(10)),
         "... and 2 more",
     ]
@@ -185,3 +187,31 @@ def test_many_translations_show_the_first_ones():
     assert '<td style="text-align: left">&lt;9&gt;</td>' in page
     assert "... and 2 more" in page
     assert (made[2:4].texts, made[-1][1].text) == (["2", "3"], "?")
+
+
+def test_what_is_shown_of_a_text_is_a_line_and_not_long():
+    sources = ("", "one\n\ntwo", "word " * 100)
+    made = Translations(
+        sources, ((Translation(""),), (Translation("a\tb", -0.5),), (Translation("c " * 100, -2.0),))
+    )
+    first, *lines = repr(made).splitlines()
+    assert first == "3 sentences translated"
+    assert lines[:2] == ["→ (–)", "one two → a b (-0.50)"]
+    assert len(lines) == 3
+    assert re.fullmatch(r"(word )+word… → (c )+c… \(-2\.00\)", lines[2])
+    assert len(lines[2]) < 140
+    assert lines[2].partition(" → ")[2] in made._repr_html_()
+    without = Translations(sources[:2], ((Translation(""),), (Translation("a"),)))
+    assert repr(without).splitlines()[1:] == ["→", "one two → a"]
+
+
+@pytest.mark.parametrize("line", [2, -3])
+def test_a_sentence_that_is_not_there_is_named(line):
+    made = Translations(("a", "b"), ((Translation("c"),), (Translation("d"),)))
+    with pytest.raises(IndexError, match=f"there is no sentence {line}: there are 2, and the first is 0"):
+        made[line]
+
+
+def test_an_empty_line_has_no_score(model, tokenizer):
+    found = translate_lines(model, tokenizer, ["a", " "], beams=1, scores=True)
+    assert [math.isnan(several[0].score) for several in found] == [False, True]

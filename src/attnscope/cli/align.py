@@ -17,6 +17,8 @@ from attnscope.cli.place import PAGE, draw_views
 if TYPE_CHECKING:
     from attnscope.translation.alignment import Aligned
 
+_DRAWN = 12  # sentence pairs, where there is a folder for them
+
 _Model = Annotated[str, typer.Argument(help="Encoder-decoder: the folder of a trained system, or a hub id.")]
 _Text = Annotated[
     Path, typer.Argument(help="Sentences, one a line, words between spaces; - is standard input.")
@@ -58,6 +60,16 @@ _Out = Annotated[
         show_default="links on standard output",
     ),
 ]
+_Shown = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=50,
+        help="Number of sentence pairs to keep in --out and draw there; those with more than 40 words on a side are "
+        "passed over.",
+        show_default=f"{_DRAWN} with --out",
+    ),
+]
 _AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of links or tables.")]
 
 
@@ -79,9 +91,7 @@ def align(
     ray: options.Ray = None,
     workers: options.Workers = None,
     ray_gpus: options.RayGpus = None,
-    shown: Annotated[
-        int, typer.Option(min=0, max=50, help="Number of sentence pairs that are drawn into --out.")
-    ] = 12,
+    shown: _Shown = None,
     figures: options.Figures = options.USUAL_FIGURES,
     tokenizer: options.Tokenizer = None,
     batch_size: Annotated[int, typer.Option(help="Sentence pairs at a time.")] = 16,
@@ -99,6 +109,9 @@ def align(
     formats = options.formats_of(figures)
     if str(text) == str(target) == "-":
         raise AttnscopeError("standard input (-) can be only one of the files")
+    if shown is not None and out is None:
+        raise AttnscopeError("--shown draws sentence pairs into --out: give --out too, or leave --shown out")
+    drawn = 0 if out is None else _DRAWN if shown is None else shown
     with progress_bar("align") as show:
         aligned = run_align(
             model,
@@ -119,7 +132,7 @@ def align(
             words=words,
             rule=rule,
             threshold=threshold,
-            shown=shown if out else 0,
+            shown=drawn,
             batch_size=batch_size,
             device=device,
             dtype=dtype,
@@ -132,8 +145,7 @@ def align(
         return
     if out is not None:
         _draw(aligned, out, formats)
-    if out is not None and not aligned.pairs and (aligned.score is None or shown > 0):
-        _say_why_no_pictures(aligned, asked=shown > 0)
+        _say_what_is_not_drawn(aligned, asked=drawn > 0)
     if as_json:
         emit(json_text(_as_json(aligned)) + "\n")
     elif gold is None and out is None:
@@ -170,9 +182,15 @@ def _draw(aligned: Aligned, out: Path, formats: tuple[str, ...]) -> None:
         draw_views(folder, [formats], draw)
 
 
-def _say_why_no_pictures(aligned: Aligned, *, asked: bool) -> None:
+def _say_what_is_not_drawn(aligned: Aligned, *, asked: bool) -> None:
+    """Why there are no pictures, or how many sentence pairs are too long for them, on standard error."""
     from attnscope.translation.alignment import MOST_WORDS
 
+    if aligned.pairs or (aligned.score is not None and not asked):
+        if asked and aligned.passed_over:
+            pairs = count(aligned.passed_over, "sentence pair")
+            tell(f"{pairs} passed over for pictures: a side has no word, or more than {MOST_WORDS}")
+        return
     what = "no report.html" if aligned.score is None else "no sentence pairs in report.html"
     why = f"no pair has between 1 and {MOST_WORDS} words on both sides" if asked else "--shown is 0"
     tell(f"{what}: {why}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope._numbers import count
+from attnscope.cli.change_tables import changed_columns, changes_of_heads, print_changes
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
 from attnscope.store import named
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from attnscope.mechanism import HeadExplanation
-
-
-_CHANGED = 6  # heads that fit on a terminal of 80 columns
 
 
 def _print_text_tables(tree: xr.DataTree) -> None:
@@ -54,11 +52,14 @@ def _print_text_tables(tree: xr.DataTree) -> None:
 def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
     from attnscope.mechanism import rank_explanations
+    from attnscope.mechanism.words import headline
     from attnscope.store import skipped_of
 
     return {
         "signature": json.loads(tree.attrs["signature"]),
+        "says": headline(tree),
         "heads": [asdict(row) for row in rank_explanations(tree)],
+        "interventions": changes_of_heads(tree),
         "skipped": skipped_of(tree),
         "run": named(folder),
     }
@@ -69,7 +70,9 @@ def print_csv(tree: xr.DataTree) -> None:
     from attnscope.mechanism import rank_explanations
     from attnscope.store import Signature
 
-    rows = [asdict(row) for row in sorted(rank_explanations(tree), key=lambda row: (row.layer, row.head))]
+    heads = sorted(rank_explanations(tree), key=lambda row: (row.layer, row.head))
+    changes = changed_columns(tree, heads)
+    rows = [asdict(row) | more for row, more in zip(heads, changes, strict=True)]
     signature = Signature.from_json(tree.attrs["signature"]).short
     table: list[list[Any]] = [[*rows[0], "signature"] if rows else []]
     for row in rows:
@@ -112,8 +115,7 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(table)
     if len(rows) > TABLE_ROWS:
         console.print(f"and {len(rows) - TABLE_ROWS} more heads: --csv lists all", highlight=False)
-    if "interventions" in tree.children:
-        console.print(_table_of_changes(tree["interventions"].to_dataset(), rows[:_CHANGED]))
+    print_changes(tree, rows, console)
     for names, reason in skipped_by_reason(tree):
         console.print(f"no {names}: {reason}", style="dim", highlight=False, markup=False)
     names = {key: heading.removeprefix("offset:").replace("\n", " ").strip() for key, heading, _ in _COLUMNS}
@@ -183,22 +185,6 @@ def _cell(row: HeadExplanation, key: str, form: Callable[[Any], str]) -> str:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-def _table_of_changes(content: xr.Dataset, rows: Sequence[HeadExplanation]) -> Table:
-    """The weight of the first heads at their offsets, before and after every change of their input."""
-    from rich.table import Table
-
-    table = Table(title="weight at the offset t*, before and after a change", title_justify="left")
-    table.add_column("layer.head\nt*")
-    heads = [content.sel(layer=row.layer, head=row.head) for row in rows]
-    for row, values in zip(rows, heads, strict=True):
-        place = _number(float(values.target), "+.0f")
-        table.add_column(f"{row.layer}.{row.head}\n{place}", justify="right")
-    table.add_row("before", *(f"{float(values.mass_before):.3f}" for values in heads), end_section=True)
-    for name in content.change.values:
-        table.add_row(name, *(f"{float(values.mass_after.sel(change=name)):.3f}" for values in heads))
-    return table
 
 
 def _number(value: float | None, form: str) -> str:

@@ -20,6 +20,7 @@ from rich.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from pathlib import Path
 
     from attnscope.progress import Tell
 
@@ -88,6 +89,12 @@ def tell(message: str) -> None:
     """Write a line for people to standard error."""
     sys.stderr.write(printable(message) + "\n")
     sys.stderr.flush()
+
+
+def say_where(path: Path) -> None:
+    """Say which file was written, as its user named it; a device, such as /dev/stdout, holds nothing to look up."""
+    if path.is_file():
+        new_console().print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 class CleanConsole(Console):

@@ -10,7 +10,7 @@ import typer
 
 from attnscope._nulls import with_nulls
 from attnscope.cli import options
-from attnscope.cli.output import emit, progress_bar, tell
+from attnscope.cli.output import emit, progress_bar, say_where, tell
 
 if TYPE_CHECKING:
     from attnscope.translation import Translation, Translations
@@ -90,6 +90,7 @@ def translate(
         return
     with explained(f"write {out}", "Choose another file with --out"):
         write_output(out, written)
+    say_where(out)
 
 
 def _tell_cuts(translations: Translations) -> None:

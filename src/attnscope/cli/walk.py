@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, new_console, progress_bar
+from attnscope.cli.output import emit, new_console, progress_bar, say_where
 from attnscope.errors import AttnscopeError
 
 
@@ -119,3 +119,4 @@ def _write(path: Path, text: str) -> None:
 
     with explained(f"write {path}", "Choose another file with --markdown"):
         write_output(path, text)
+    say_where(path)

@@ -11,6 +11,7 @@ import xarray as xr
 
 from attnscope._arguments import typed
 from attnscope._documents import DRAWS, units_of
+from attnscope._returned import reads
 from attnscope.detection._catalogue import ROLES
 from attnscope.detection._measured import EQUAL
 from attnscope.mechanism.evidence import interval, resampled
@@ -128,6 +129,7 @@ def _with_interval(
     return interval(scores, draws / draws.sum(1, keepdims=True))
 
 
+@reads("roles")
 @typed
 def counts_of(roles: xr.Dataset) -> list[RoleCount]:
     """How many heads have each role, beside its nulls.
@@ -177,6 +179,7 @@ def _reaching(scores: np.ndarray, threshold: float | None) -> int | None:
     return None if threshold is None else int((scores >= threshold).sum())
 
 
+@reads("roles")
 @typed
 def headline(roles: xr.Dataset) -> list[str]:
     """How many heads have each role, in sentences, beside as many with weights that know nothing."""

@@ -13,6 +13,7 @@ from scipy import stats
 from attnscope._arguments import typed
 from attnscope._documents import LEAST, mean_by_document
 from attnscope._numbers import count
+from attnscope._returned import reads
 from attnscope.checks import check_kind, check_real
 from attnscope.difference._changes import LEVEL
 from attnscope.errors import AttnscopeError
@@ -177,6 +178,7 @@ def field_of(results: xr.Dataset) -> str:
     return str(signature.get("settings", {}).get("by", "by"))
 
 
+@reads("contrasts")
 def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
     """Every difference that is known, those told from 0 first, the largest of each first."""
     rows: list[dict[str, object]] = []
@@ -199,6 +201,7 @@ def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
     return sorted(rows, key=lambda row: (not row["differs"], -abs(float(str(row["size"])))))
 
 
+@reads("contrasts")
 def contrasts_said(tested: xr.Dataset) -> list[str]:
     """What differs, in sentences that say how sure they are.
 

@@ -9,6 +9,7 @@ import xarray as xr
 
 from attnscope._documents import called_in
 from attnscope._numbers import significant
+from attnscope._returned import reads
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Change:
     changed: bool
 
 
+@reads("diff")
 def changes_of(difference: xr.Dataset) -> list[Change]:
     """All changes, those that are told from 0 first, the largest of each first."""
     rows: list[Change] = []
@@ -74,6 +76,7 @@ def changes_of(difference: xr.Dataset) -> list[Change]:
     return sorted(rows, key=lambda row: (not row.changed, -abs(row.size)))
 
 
+@reads("diff")
 def headline(difference: xr.Dataset) -> list[str]:
     """What the changes come to, in sentences that say how sure they are."""
     rows = changes_of(difference)

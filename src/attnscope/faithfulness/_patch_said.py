@@ -9,6 +9,7 @@ import numpy as np
 
 from attnscope._arguments import typed
 from attnscope._documents import LEAST
+from attnscope._returned import reads
 from attnscope.faithfulness._runs import ends_of
 from attnscope.faithfulness._verdict import SURE, Effect
 
@@ -65,6 +66,7 @@ class PatchedPlace:
         return what if self.position is None else f"{what} at {self.position}"
 
 
+@reads("patch")
 @typed
 def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
     """One row for each place that was patched, those with the largest effect first.
@@ -116,6 +118,7 @@ def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
     return sorted(rows, key=lambda place: -abs(place.effect.mean))
 
 
+@reads("patch")
 @typed
 def patch_headline(tree: xr.DataTree) -> list[str]:
     """What patching comes to, in sentences that say how sure they are.
@@ -162,6 +165,7 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
     return [*sentences, *_estimates_said(tree)]
 
 
+@reads("patch")
 @typed
 def what_is_done(tree: xr.DataTree) -> str:
     """What was put where, in one sentence."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnscope._arguments import typed
 from attnscope._numbers import count
+from attnscope._returned import reads
 from attnscope.faithfulness._forbidden import HARDLY
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class HeadVerdict:
         return max((abs(effect.mean) for effect in self.effects.values()), default=0.0)
 
 
+@reads("intervene")
 @typed
 def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     """One verdict for each head, those with the largest effect first.
@@ -158,6 +160,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     return sorted(rows, key=lambda row: -row.largest)
 
 
+@reads("intervene")
 @typed
 def headline(tree: xr.DataTree) -> list[str]:
     """What the verdicts come to, in sentences that say how sure they are.

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from attnscope._arguments import typed
+from attnscope._returned import reads
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis
 from attnscope.mechanism.analyses import (
@@ -84,6 +85,7 @@ def known_analyses() -> Mapping[str, Analysis]:
     return known
 
 
+@reads("explain")
 @typed
 def analyses_of(tree: xr.DataTree) -> list[Analysis]:
     """The analyses that a tree holds and that are known here, in the order of the page.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import xarray as xr
 
 from attnscope._arguments import typed
+from attnscope._returned import reads
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._verdict import READINGS
 
@@ -66,6 +67,7 @@ class HeadExplanation:
     kernel_share: float | None = None
 
 
+@reads("explain")
 @typed
 def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
     """What was found out about each head, the clearest case first.
@@ -77,7 +79,7 @@ def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
 
     Returns
     -------
-    list of HeadVerdict
+    list of HeadExplanation
         First those whose readings agree, then the other positional ones, then the rest; each of these by the largest
         mean weight. Empty where the tree has no verdict.
 
@@ -168,6 +170,7 @@ def _with_kernel(row: HeadExplanation, kernel: _Grid | None) -> HeadExplanation:
     )
 
 
+@reads("explain")
 @typed
 def best_heads(
     tree: xr.DataTree, *, layer: int | None = None, head: int | None = None, count: int | None = 4

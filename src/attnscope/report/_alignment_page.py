@@ -9,6 +9,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.figures.translation import alignment_map, error_rate_grid
 from attnscope.report._embed import STYLES, picture, write_page
 from attnscope.report._scan_content import parsed
+from attnscope.translation.alignment import MOST_WORDS
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -74,6 +75,8 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
         beside="" if aligned.baselines is None else aligned.baselines.in_words(),
         outside=aligned.outside,
         grid=None if heads is None else picture(error_rate_grid(heads, chosen)),
+        passed_over=aligned.passed_over,
+        most_words=MOST_WORDS,
         pairs=[_shown(pair, judged=aligned.score is not None) for pair in aligned.pairs[:_MOST_PAIRS]],
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.comparison import error_rate_note
+from attnscope._returned import reads
 from attnscope.figures.translation import comparison_figures
 from attnscope.report._embed import STYLES, picture, write_page
 from attnscope.report._scan_content import parsed
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+@reads("compare")
 def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
     """Write a comparison as one HTML page that needs no network, no server and no other file.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscope._returned import reads
 from attnscope.difference import changes_of, headline
 from attnscope.figures.difference import READINGS, difference_figures
 from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _LISTED = 300  # changes in the table; the CSV has all
 
 
+@reads("diff")
 def write_difference_report(
     difference: xr.Dataset, path: Path | str, figures: Mapping[str, Figure] | None = None
 ) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope._returned import reads
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import best_heads
 from attnscope.mechanism.words import headline, layer_numbers
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@reads("explain")
 def write_explain_report(
     tree: xr.DataTree,
     path: Path | str,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope._named_spans import SpanUse, span_uses
+from attnscope._returned import reads
 from attnscope._turning import CAUTION, Turn, said_of_turns, turns
 from attnscope.report._embed import MOST_ROWS, STYLES, numbers, script_json, write_page
 from attnscope.report._scan_content import parsed
@@ -22,6 +23,7 @@ _LEVELS = 250  # a share as a byte; 255 is none
 _NONE = 255
 
 
+@reads("generate")
 def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
     """Write what `attnscope.generate` returned as one HTML page that needs no network and no other file.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._returned import reads
 from attnscope.faithfulness import Effect, headline, said_effect, verdicts
 from attnscope.figures.intervene import READINGS, intervention_figures
 from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
@@ -45,6 +46,7 @@ class _Row:
     cells: list[_Cell]
 
 
+@reads("intervene")
 def write_intervention_report(
     tree: xr.DataTree, path: Path | str, figures: Mapping[str, Figure] | None = None
 ) -> Path:

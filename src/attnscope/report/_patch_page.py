@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscope._returned import reads
 from attnscope.corpus import with_marked_spaces
 from attnscope.faithfulness import estimator_names, patch_headline, patched_places
 from attnscope.figures.patch import READINGS, patch_figures
@@ -42,6 +43,7 @@ class _PairRow:
     other: str
 
 
+@reads("patch")
 def write_patch_report(
     tree: xr.DataTree, path: Path | str, figures: Mapping[str, Figure] | None = None
 ) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscope._returned import reads
 from attnscope.detection import ROLES, counts_of
 from attnscope.figures.roles import READINGS, role_figures
 from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@reads("roles")
 def write_roles_report(
     result: xr.Dataset, path: Path | str, figures: Mapping[str, Figure] | None = None
 ) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope._returned import reads
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW, of_entries
 from attnscope.report._contrast_content import contrast_data
@@ -34,6 +35,7 @@ _SCRIPTS = (
 )
 
 
+@reads("scan")
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
     """Write a result as one HTML page that needs no network, no server and no other file.
 

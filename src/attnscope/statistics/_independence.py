@@ -124,7 +124,7 @@ def independence(
     clusters
         Number of labels.
     documents
-        The document of each text; by default each text is one. See `attnscope.faithfulness.arrays.units_of`.
+        The document of each text; by default each text is one. See `units_of`.
     seed, resamples, confidence
         Seed, number of resamples and confidence of the bootstrap (percentile intervals).
 

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
+from attnscope._returned import reads
 from attnscope.statistics._catalogue import EQUAL, GROUP_ROWS
 from attnscope.statistics._pools import DRAWN, GROUP_PAIR_ROWS, OF_WINDOW, VARIANCE
 from attnscope.statistics._profile import with_profile
@@ -135,6 +136,7 @@ _SAYS = {
 }
 
 
+@reads("scan")
 def over_documents(results: xr.Dataset) -> xr.Dataset:
     r"""Mean of every statistic over the texts of a scan, its error by documents, and what varies between documents.
 

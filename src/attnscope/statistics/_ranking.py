@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from attnscope._returned import reads
 from attnscope.statistics._catalogue import EQUAL, SEVERAL, without_end
 from attnscope.statistics._kinds import LEAST_SHARE, LOCAL
 from attnscope.statistics._means import text_mean
@@ -35,6 +36,7 @@ def queries(results: xr.Dataset) -> xr.DataArray:
     )
 
 
+@reads("scan")
 def peaks(results: xr.Dataset) -> xr.Dataset | None:
     """Where the profile of each head has its peak, by means over texts.
 
@@ -82,6 +84,7 @@ def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
     return text_mean(shares)
 
 
+@reads("scan")
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
     """The most positional, most local and most sink-like heads, by means over texts; none where there is none.
 
@@ -123,6 +126,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
     return answered(questions, results, top)
 
 
+@reads("scan")
 def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int, int]]] | None:
     """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic.
 

@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._numbers import significant
+from attnscope._returned import reads
 from attnscope.statistics._catalogue import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
 
 FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say
@@ -31,6 +32,7 @@ def intervals_note(results: xr.Dataset) -> str:
     return (note if said else "") + (none if untold else "")
 
 
+@reads("scan")
 def intervals(results: xr.Dataset) -> xr.Dataset:
     """95% intervals of the means over the windows that were read, by the rows drawn alone.
 

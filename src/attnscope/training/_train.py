@@ -34,7 +34,7 @@ def train(
     Parameters
     ----------
     config
-        Settings, or a YAML file of them. Without them and without data: those of `presets` for this kind of model (by
+        Settings, or a YAML file of them. Without them and without data: those of `PRESETS` for this kind of model (by
         default additive attention) on the generated task, learned in a few minutes on two cores.
     out
         Folder of the training; given again, it goes on where it was stopped.

@@ -312,6 +312,6 @@ def _join(
                     Translation(" ".join(part.text for part in ranks), sum(part.score for part in ranks))
                     for ranks in zip(*parts, strict=True)
                 ]
-                or [Translation("", 0.0)]
+                or [Translation("")]
             )
     return joined

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import overload
 
 _SHOWN = 10  # sentences: more are counted
+_LONGEST = 60  # characters of a text that is shown
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Translation:
     text
         The translation.
     score
-        Log-probability in nats over ``tokens ** length_penalty``, the end counted; NaN if it was not asked for.
+        Log-probability in nats over ``tokens ** length_penalty``, the end counted; NaN if it was not asked for, and of
+        an empty line, for which nothing was generated.
     left_out
         Tokens of the source that were cut off.
     """
@@ -49,9 +51,10 @@ class Translations(Sequence[tuple[Translation, ...]]):
     ['a dog', '']
     >>> len(made), made[0][1].score
     (2, -1.2)
-    >>> made[:1]
-    1 sentence translated
+    >>> made
+    2 sentences translated, the best of up to 2 each
     ein Hund → a dog (-0.50)
+    → (–)
     """
 
     sources: tuple[str, ...]
@@ -75,19 +78,27 @@ class Translations(Sequence[tuple[Translation, ...]]):
     @overload
     def __getitem__(self, line: slice) -> Translations: ...
     def __getitem__(self, line: int | slice) -> tuple[Translation, ...] | Translations:
-        """Return the translations of one sentence, or of some of them; the first sentence is 0."""
+        """Return the translations of one sentence, or of some of them; the first sentence is 0.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sentence.
+        """
         if isinstance(line, slice):
             return Translations(self.sources[line], self.candidates[line])
+        if not -len(self) <= line < len(self):
+            raise IndexError(f"there is no sentence {line}: there are {len(self)}, and the first is 0")
         return self.candidates[line]
 
     def __repr__(self) -> str:
-        shown = (f"{source} → {best.text}{_score(best)}".strip() for source, best in self._shown())
+        shown = (f"{source} → {best}".strip() for source, best in self._shown())
         return "\n".join([self._said, *shown, *self._more])
 
     def _repr_html_(self) -> str:
         rows = "".join(
             f'<tr><td style="text-align: left">{html.escape(source)}</td>'
-            f'<td style="text-align: left">{html.escape(best.text + _score(best))}</td></tr>'
+            f'<td style="text-align: left">{html.escape(best)}</td></tr>'
             for source, best in self._shown()
         )
         more = "".join(f"<p>{said}</p>" for said in self._more)
@@ -95,16 +106,24 @@ class Translations(Sequence[tuple[Translation, ...]]):
 
     @property
     def _said(self) -> str:
-        return f"{len(self)} sentence{'s' * (len(self) != 1)} translated"
+        most = max(map(len, self.candidates), default=1)
+        best = f", the best of up to {most} each" if most > 1 else ""
+        return f"{len(self)} sentence{'s' * (len(self) != 1)} translated{best}"
 
     @property
     def _more(self) -> list[str]:
         return [f"... and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
 
-    def _shown(self) -> Iterator[tuple[str, Translation]]:
+    def _shown(self) -> Iterator[tuple[str, str]]:
+        """The first sentences, and of each the best translation with its score where scores were asked for."""
+        scored = not all(math.isnan(several[0].score) for several in self.candidates)
         for source, several in zip(self.sources[:_SHOWN], self.candidates, strict=False):
-            yield source, several[0]
+            best = several[0]
+            number = "–" if math.isnan(best.score) else f"{best.score:.2f}"
+            yield _on_a_line(source), (_on_a_line(best.text) + f" ({number})" * scored).strip()
 
 
-def _score(translation: Translation) -> str:
-    return "" if math.isnan(translation.score) else f" ({translation.score:.2f})"
+def _on_a_line(text: str) -> str:
+    """A text as a line that is not too long to look at."""
+    shown = " ".join(text.split())
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1].rstrip() + "…"

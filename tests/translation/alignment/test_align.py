@@ -60,6 +60,7 @@ def test_a_given_head_is_taken_and_not_called_chosen(gold):
 
 def test_pairs_to_show_go_from_the_best_to_the_worst_and_leave_out_the_long_and_empty(gold):
     aligned = run(gold=gold, shown=10)
+    assert aligned.passed_over == 2
     rates = [pair.error_rate for pair in aligned.pairs]
     assert rates == sorted(rates)
     assert sorted(pair.line for pair in aligned.pairs) == [1, 2, 3]

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
+from attnscope._returned import reads
 from attnscope.figures.palette import LEFT, MARK, RIGHT
 from attnscope.figures.style import figure_style
 
@@ -38,6 +39,7 @@ READINGS = {
 }
 
 
+@reads("diff")
 def difference_figures(changes: xr.Dataset) -> Iterator[tuple[str, Figure]]:
     """Every figure, with its name.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope._returned import reads
 from attnscope.checks import FORMATS
 from attnscope.figures.explain._positions import position_components, position_spectrum
 from attnscope.figures.reading import NothingToShowError, axis_values
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from attnscope.mechanism import Analysis, Picture
 
 
+@reads("explain")
 def write_explain_figures(
     tree: xr.DataTree,
     folder: Path,
@@ -78,6 +80,7 @@ def write_explain_figures(
     return written
 
 
+@reads("explain")
 def explain_figures(
     tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None = None
 ) -> Iterator[tuple[str, Figure]]:

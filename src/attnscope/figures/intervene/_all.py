@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from attnscope._returned import reads
 from attnscope.figures.intervene._effects import effect_intervals, effect_maps, weight_against_effect
 from attnscope.figures.intervene._forbidden import forbidden_maps
 from attnscope.figures.intervene._orders import estimate_panels, removal_curves
@@ -61,6 +62,7 @@ READINGS = {
 }
 
 
+@reads("intervene")
 def intervention_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
     """Every figure that the result has values for, with its name.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from attnscope._returned import reads
 from attnscope.figures.patch._estimates import estimate_points
 from attnscope.figures.patch._maps import recovered_intervals, recovered_map
 
@@ -46,6 +47,7 @@ READINGS = {
 }
 
 
+@reads("patch")
 def patch_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
     """Every figure that the result has values for, with its name.
 

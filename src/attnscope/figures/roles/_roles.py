@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from attnscope._returned import reads
 from attnscope.figures.palette import MARK
 from attnscope.figures.style import figure_style
 
@@ -37,6 +38,7 @@ READINGS = {
 }
 
 
+@reads("roles")
 def role_figures(result: xr.Dataset) -> Iterator[tuple[str, Figure]]:
     """Every figure, with its name.
 

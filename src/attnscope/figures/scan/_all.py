@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope._group_pairs import group_pairs
+from attnscope._returned import reads
 from attnscope.checks import FORMATS
 from attnscope.figures.reading import of_blocks
 from attnscope.figures.save import save_figure
@@ -44,6 +45,7 @@ _TOKENS = 15  # of a map
 _OF_GROUPS = 3  # heads of which groups are shown: those furthest above both nulls
 
 
+@reads("scan")
 def write_scan_figures(
     result: xr.Dataset, sample: xr.Dataset | None, folder: Path, formats: Sequence[str] = FORMATS
 ) -> list[Path]:

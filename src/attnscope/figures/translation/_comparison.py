@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from attnscope._returned import reads
 from attnscope.checks import FORMATS
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import system_colours
@@ -149,7 +150,7 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
     Parameters
     ----------
     curves
-        From `attnscope.comparison.learning_curves`.
+        The node ``curves`` of what `attnscope.compare` returns.
 
     Returns
     -------
@@ -259,6 +260,7 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
     return alignment_maps(weights, source, target, sure=gold, sure_name="Known link")
 
 
+@reads("compare")
 def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
     """All figures that a comparison has something for, by name."""
     scores, curves, alignment = (tree[name].to_dataset() for name in ("scores", "curves", "alignment"))
@@ -270,6 +272,7 @@ def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
     return figures
 
 
+@reads("compare")
 def write_comparison_figures(tree: xr.DataTree, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write all figures of a comparison, by default as SVG, PDF and PNG.
 

@@ -85,7 +85,7 @@ def head_rotation(
 
     Returns
     -------
-    Rotation
+    RotationPlanes
 
     Raises
     ------

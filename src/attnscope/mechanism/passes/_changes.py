@@ -12,17 +12,23 @@ from torch import Tensor
 
 RowChange = Callable[[np.ndarray], np.ndarray]
 
-WORD_CHANGES = ("words-zero", "words-repeated", "words-shuffled")
-POSITION_CHANGES = (
-    "positions-zero",
-    "positions-mean",
-    "positions-permuted",
-    "positions-reversed",
-    "positions-shifted",
-    "positions-band-removed",
-    "positions-components-removed",
-    "positions-phases-random",
-)
+#: What each change does, by its name.
+WORD_CHANGES = {
+    "words-zero": "every word vector is zero",
+    "words-repeated": "every word is the text's middle one",
+    "words-shuffled": "the words of a text change places",
+}
+POSITION_CHANGES = {
+    "positions-zero": "every position vector is zero",
+    "positions-mean": "every position vector is their mean",
+    "positions-permuted": "position ids change places",
+    "positions-reversed": "position ids run backwards",
+    "positions-shifted": "position ids begin later",
+    "positions-band-removed": "a band of frequencies leaves the position vectors",
+    "positions-components-removed": "their first principal components leave the position vectors",
+    "positions-phases-random": "waves of the position vectors keep their sizes, not their phases",
+}
+CHANGES = WORD_CHANGES | POSITION_CHANGES
 
 
 def remove_band(

@@ -32,7 +32,7 @@ from attnscope.mechanism.evidence import (
     word_embedding,
 )
 from attnscope.mechanism.passes._before_after import BeforeAfter
-from attnscope.mechanism.passes._changes import POSITION_CHANGES, WORD_CHANGES, Settings
+from attnscope.mechanism.passes._changes import CHANGES, POSITION_CHANGES, WORD_CHANGES, Settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -179,14 +179,13 @@ def _checked(
     model: PreTrainedModel, changes: Sequence[str] | None, length: int, layer: int | None, settings: Settings
 ) -> tuple[str, ...]:
     """The changes to make, refused where they cannot be made."""
-    known = (*WORD_CHANGES, *POSITION_CHANGES)
-    unknown = [name for name in changes or () if name not in known]
+    unknown = [name for name in changes or () if name not in CHANGES]
     if unknown:
-        raise AttnscopeError(f"there is no change {unknown[0]!r}: choose from {', '.join(known)}")
+        raise AttnscopeError(f"there is no change {unknown[0]!r}: choose from {', '.join(CHANGES)}")
     tables = [] if layer is not None else position_tables(model)
     room = min((len(table.rows) for table in tables), default=0) - length
     if changes is None:
-        possible = known if layer is not None or tables else WORD_CHANGES
+        possible = CHANGES if layer is not None or tables else WORD_CHANGES
         return tuple(name for name in possible if name != "positions-shifted" or room >= settings.shift)
     if layer is None and any(name in POSITION_CHANGES for name in changes):
         position_table(model)  # says why there is none

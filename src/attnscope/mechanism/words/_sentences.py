@@ -11,6 +11,7 @@ import xarray as xr
 
 from attnscope._arguments import typed
 from attnscope._numbers import count
+from attnscope._returned import reads
 from attnscope.mechanism._ranking import HeadExplanation, rank_explanations
 from attnscope.mechanism._verdict import ERROR, READINGS
 from attnscope.mechanism.words._columns import scheme_of
@@ -109,6 +110,7 @@ def _or_more(count: int, chances: list[float]) -> float:
     return float(spread[count:].sum())
 
 
+@reads("explain")
 @typed
 def foretold(tree: xr.DataTree) -> str:
     """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a sentence.
@@ -170,6 +172,7 @@ def independence_note(rows: Sequence[HeadExplanation]) -> str:
     return ""
 
 
+@reads("explain")
 @typed
 def cause(tree: xr.DataTree) -> str:
     """Whether heads change as the cross-spectrum says when its waves leave the position table, in a sentence.
@@ -209,6 +212,7 @@ foretells to R² = 0.90 (0.85 to 0.93 over 8 texts; with the heads exchanged −
     return said
 
 
+@reads("explain")
 @typed
 def layer_numbers(tree: xr.DataTree) -> str:
     """Say which of the model's layers the numbers are, where only some attend; else nothing.
@@ -229,6 +233,7 @@ def layer_numbers(tree: xr.DataTree) -> str:
     )
 
 
+@reads("explain")
 @typed
 def headline(tree: xr.DataTree) -> list[str]:
     """What an explanation comes to, in sentences: those of the terminal, of the page and of a run's description.
@@ -242,6 +247,7 @@ def headline(tree: xr.DataTree) -> list[str]:
     return [sentence for sentence in said if sentence]
 
 
+@reads("explain")
 @typed
 def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
     """Name the analyses that are not defined for a model, those of one reason together, and the reason.
@@ -267,6 +273,7 @@ def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
     return [(", ".join(together), reason) for reason, together in names.items()]
 
 
+@reads("explain")
 @typed
 def mask_note(tree: xr.DataTree) -> str:
     """Where peaks are looked for, if a mask keeps heads from some offsets; empty where it does not.

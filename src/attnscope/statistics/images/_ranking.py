@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from attnscope._returned import reads
 from attnscope.statistics._kinds import LEAST_SHARE, LOCAL
 from attnscope.statistics._means import text_mean
 from attnscope.statistics._questions import Question, RankedHead, answered, beyond, sink_like
@@ -35,6 +36,7 @@ def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
     return results[f"{prefix}patch_profile"].fillna(0.0) * rows * columns
 
 
+@reads("scan")
 def patch_peaks(results: xr.Dataset) -> xr.Dataset:
     """At which neighbour each head looks most, by means over images.
 
@@ -77,6 +79,7 @@ def patch_peaks(results: xr.Dataset) -> xr.Dataset:
     )
 
 
+@reads("scan")
 def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
     """The most positional, most local and most sink-like heads of a vision encoder, by means over images.
 

@@ -90,7 +90,9 @@ def align(
     every_head
         Whether to judge every head; by default where there is gold and neither layer nor head was given.
     shown
-        How many sentence pairs to keep with their weights, for figures; those of more than 40 words are passed over.
+        How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`. Nothing is drawn here, as
+        the command does: `attnscope.report.write_alignment_report` and `attnscope.figures.alignment_map` draw them.
+        Pairs of which a side has no word, or more than 40, are passed over and counted in `Aligned.passed_over`.
     progress
         Called with a `Progress` after each batch; it tells of ``pairs`` done.
 

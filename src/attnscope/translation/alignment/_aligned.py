@@ -56,13 +56,15 @@ class Aligned:
     outside
         How many gold links point past the end of their sentence.
     pairs
-        Some sentence pairs to look at; with gold, evenly from the best to the worst.
+        Some sentence pairs to look at, as many as were asked for; with gold, evenly from the best to the worst.
     signature
         JSON: model, texts, settings and versions.
     task
         What a task says that is done before others are; there are no links then. Else empty.
     baselines
         Error rates that need no model, where there are gold alignments: of the diagonal, and of random links.
+    passed_over
+        How many sentence pairs are none to look at, as a side has no word, or more than 40.
     """
 
     model: str
@@ -77,6 +79,7 @@ class Aligned:
     signature: str
     task: str = ""
     baselines: Baselines | None = None
+    passed_over: int = 0
 
 
 def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
@@ -118,6 +121,7 @@ def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
         else baselines(
             alignments, gold, lengths, heads["error_rate"].size if heads is not None and work.chooses else 1
         ),
+        passed_over=sum(not _fits(of_pair) for of_pair in lengths),
     )
 
 
@@ -149,6 +153,11 @@ def _outside(gold: Gold, lengths: list[tuple[int, int]]) -> int:
     return sum(len(possible) - len(within(possible, *of_pair)) for possible, of_pair in pairs)
 
 
+def _fits(lengths: tuple[int, int]) -> bool:
+    """Whether a pair with so many words is one to look at."""
+    return min(lengths) > 0 and max(lengths) <= MOST_WORDS
+
+
 def _pairs(
     work: Work,
     alignments: list[Links],
@@ -158,7 +167,7 @@ def _pairs(
     shown: int,
 ) -> list[ShownPair]:
     """Weights of some pairs, from a second pass over these alone: they are never held for the whole text."""
-    short = [i for i, of_pair in enumerate(lengths) if min(of_pair) > 0 and max(of_pair) <= MOST_WORDS]
+    short = [i for i, of_pair in enumerate(lengths) if _fits(of_pair)]
     nothing: Links = frozenset()
     sure = work.gold.sure if work.gold else [nothing] * len(alignments)
     possible = work.gold.possible if work.gold else [nothing] * len(alignments)

@@ -49,6 +49,7 @@ def write_alignment(aligned: Aligned, folder: Path) -> None:
         else {str(name): rates.values.tolist() for name, rates in heads.items()},
         "outside": aligned.outside,
         "pairs": [_parts(pair) for pair in aligned.pairs],
+        "passed_over": aligned.passed_over,
     }
     (folder / RECORD).write_text(json.dumps(with_nulls(record), sort_keys=True) + "\n", encoding="utf-8")
 
@@ -77,6 +78,7 @@ def load_alignment(folder: OwnedFolder) -> Aligned:
         [_shown(parts, alignments) for parts in record["pairs"]],
         Signature.of(record["signature"]).to_json(),
         baselines=None if baselines is None else _baselines(baselines),
+        passed_over=record["passed_over"],
     )
 
 
