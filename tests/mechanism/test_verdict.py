@@ -22,6 +22,8 @@ from attnscope.mechanism.evidence._reach import Reach
 from attnscope.mechanism.evidence._rows import pairs_at
 from attnscope.mechanism.passes._content import position_content
 from attnscope.mechanism.words import mask_note, summary
+from tests.families import tiny
+from tests.mechanism import planted_schemes
 from tests.mechanism.planted_waves import planted
 from tests.planted import LENGTH, causal, wave_bert
 
@@ -177,6 +179,47 @@ def test_the_rotation_of_the_bundled_heads_turns_by_their_offsets():
     found = -mechanism.phase_map(study).line_shift.sel(layer=0)
     weights = weight_peaks(study.evidence).offset_of_weights.sel(layer=0)
     np.testing.assert_allclose(found, weights, atol=0.1)
+
+
+# --- what is stored is what is said ---
+
+
+def told(tree):
+    """Heads by what the rows, of which the table and the sentences are made, say of them."""
+    rows = rank_explanations(tree)
+    return {
+        name: {(row.layer, row.head): getattr(row, name) for row in rows}
+        for name in ("agree", "kernel_agrees")
+    }
+
+
+@pytest.mark.parametrize("name", ["bundled", "gpt2", "alibi", "llama"])
+def test_what_does_not_apply_to_a_head_is_stored_as_such(name):
+    """A trained encoder; and random weights, causal, with a table of positions, a bias by distance and RoPE."""
+    if name == "bundled":
+        tree = attnscope.explain("bundled", limit=4)
+    else:
+        model = planted_schemes.planted(name, -1, 2.0, 1.0)[0] if name == "alibi" else tiny(name)
+        study = Study(model, np.random.default_rng(0).integers(3, 7, (6, 24)).tolist(), band=4)
+        study.run(mechanism.ANALYSES)
+        tree = xr.DataTree.from_dict(study.results)
+    verdict, rows = tree["verdict"].to_dataset().stack(place=("layer", "head")), told(tree)
+    places = [tuple(map(int, place)) for place in verdict.place.values]
+    said = [rows["agree"][place] for place in places]
+    assert verdict.asked.values.tolist() == [agree is not None for agree in said]
+    assert verdict.agree.values.tolist() == [agree is True for agree in said]
+    assert (verdict.asked <= verdict.positional).all()
+    assert (verdict.positional <= verdict.prefers).all()
+    assert np.isfinite(verdict.offset_of_weights).values.tolist() == verdict.prefers.values.tolist()
+    assert (np.isfinite(verdict.chance) <= verdict.positional).all()
+    if "scheme_kernel" in tree.children:
+        kernel = tree["scheme_kernel"].to_dataset().stack(place=("layer", "head"))
+        foretold = [rows["kernel_agrees"][place] for place in places]
+        assert kernel.agree.fillna(-1).values.tolist() == [
+            -1 if is_so is None else is_so for is_so in foretold
+        ]
+        for number in (kernel.agree, kernel.chance, kernel.offset_of_weights):
+            assert (np.isfinite(number.values) <= verdict.prefers.values).all()
 
 
 # --- chance ---

@@ -123,7 +123,7 @@ def foretold(tree: xr.DataTree) -> str:
     ...     {"offset_of_kernel": -ones, "agree": ones, "chance": 0.2 * ones, "share": 0.9 * ones},
     ...     attrs={"scheme": "rotation"},
     ... )
-    >>> verdict = xr.Dataset({"prefers": ones, "positional": ones, "agree": 0 * ones, "peak_weight": ones})
+    >>> verdict = xr.Dataset({"prefers": ones, "positional": ones, "peak_weight": ones})
     >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
     'The rotation alone foretells the offset of 3 of these 3 (0.6 by chance).'
     """
