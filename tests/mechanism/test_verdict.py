@@ -1,5 +1,7 @@
 """What is said of a head is more than chance gives: planted heads are counted, random ones are not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ from attnscope.mechanism.arrays._phase_map import phase_map
 from attnscope.mechanism.evidence._reach import Reach
 from attnscope.mechanism.evidence._rows import pairs_at
 from attnscope.mechanism.passes._content import position_content
-from attnscope.mechanism.words import mask_note, summary
+from attnscope.mechanism.words import independence_note, mask_note, summary
 from tests.families import tiny
 from tests.mechanism import planted_schemes
 from tests.mechanism.planted_waves import planted
@@ -179,6 +181,35 @@ def test_the_rotation_of_the_bundled_heads_turns_by_their_offsets():
     found = -mechanism.phase_map(study).line_shift.sel(layer=0)
     weights = weight_peaks(study.evidence).offset_of_weights.sel(layer=0)
     np.testing.assert_allclose(found, weights, atol=0.1)
+
+
+# --- layers that share weights ---
+
+
+def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
+    study = Study(tiny("albert"), np.random.default_rng(0).integers(3, 60, (6, 24)).tolist(), band=4)
+    layers = [layer.site.index for layer in study.evidence.layers]
+    assert len(layers) > 1
+    assert weight_peaks(study.evidence).weights_of.values.tolist() == [0] * len(layers)
+    study = Study(tiny("bert"), study.windows, band=4)
+    assert weight_peaks(study.evidence).weights_of.values.tolist() == [0, 1]
+    read = {
+        "offset_of_weights": -1.0,
+        "offset_of_spectrum": -1.0,
+        "offset_of_correlation": -1.0,
+        "chance": 0.1,
+    }
+    kernel = {"offset_of_kernel": -1.0, "kernel_agrees": True, "kernel_chance": 0.9}
+    head = mechanism.HeadExplanation(0, None, 3, prefers=True, positional=True, agree=True, **read, **kernel)
+    shared = [head, *(replace(head, layer=layer, weights_of=0) for layer in (1, 2))]
+    own = [replace(row, weights_of=None) for row in shared]
+    assert "(3 or more: probability 0.001)" in summary(own)[-1]
+    assert independence_note(own)
+    assert summary(shared)[-1].endswith(
+        "with the scores of other heads 0.3 of 3 would. That has no probability: layers share weights, and the "
+        "3 heads are 1 seen again."
+    )
+    assert not independence_note(shared)
 
 
 # --- what is stored is what is said ---

@@ -40,6 +40,8 @@ class HeadExplanation:
         Coherence of its cross-spectrum over the band.
     chance
         How often the readings of another head would agree with its weights.
+    weights_of
+        Earlier layer whose query and key matrices its own layer uses again; None where it uses none again.
     offset_of_kernel, kernel_agrees, kernel_chance, kernel_share
         With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`. Whether it agrees is asked of
         a head that prefers an offset.
@@ -59,6 +61,7 @@ class HeadExplanation:
     weight_level: float | None = None
     coherence: float | None = None
     chance: float | None = None
+    weights_of: int | None = None
     offset_of_kernel: float | None = None
     kernel_agrees: bool | None = None
     kernel_chance: float | None = None
@@ -112,6 +115,8 @@ class _Grid:
             for row, layer in enumerate(layers)
             for column, head in enumerate(heads)
         }
+        alike = dataset["weights_of"].values.tolist() if "weights_of" in dataset.coords else layers
+        self.earlier = {layer: first for layer, first in zip(layers, alike, strict=True) if first != layer}
         self._values = {
             str(name): variable.transpose("layer", "head").values
             for name, variable in dataset.data_vars.items()
@@ -149,6 +154,7 @@ def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadE
         weight_level=number("weight_level"),
         coherence=number("coherence"),
         chance=number("chance"),
+        weights_of=verdict.earlier.get(layer),
     )
 
 

@@ -11,6 +11,8 @@ from jaxtyping import Bool, Float
 from attnscope.store import stacked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from attnscope.mechanism.evidence import Evidence, Layer
 
 ERROR = 0.01  # probability that one head or more of a model without preferences seems to have one
@@ -25,7 +27,7 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
     ``peak_weight``, the largest mean weight within the band; ``offset_of_weights``, its offset, NaN where the weights
     go on rising beyond the band; ``weight_level``, what a mean weight at that offset must exceed to be more than chance
     (see `Reach.level`), over all heads and offsets of the model; ``prefers``, whether it does; ``lowest_offset`` and
-    ``highest_offset``, what the mask allows.
+    ``highest_offset``, what the mask allows; ``weights_of``, the first layer of the same query and key matrices.
     """
     tests = sum(layer.band_sums[0].size for layer in evidence.layers)
     heads = max(layer.heads for layer in evidence.layers)
@@ -42,6 +44,26 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
     return peaks.assign_coords(
         lowest_offset=("layer", list(lowest)),
         highest_offset=("layer", list(highest)),
+        weights_of=("layer", [_first_alike(layer, evidence.layers) for layer in evidence.layers]),
+    )
+
+
+def _first_alike(layer: Layer, layers: Sequence[Layer]) -> int:
+    """Number of the first layer that has the query and key matrices of this one, where layers share them (ALBERT)."""
+    return next(other.site.index for other in layers if _same_weights(layer, other))
+
+
+def _same_weights(layer: Layer, other: Layer) -> bool:
+    if layer.site.name == other.site.name:
+        return True
+    one, two = layer.projections, other.projections
+    return (
+        one.query is not None
+        and two.query is not None
+        and one.key is not None
+        and two.key is not None
+        and np.array_equal(one.query, two.query)
+        and np.array_equal(one.key, two.key)
     )
 
 

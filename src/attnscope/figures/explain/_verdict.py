@@ -182,8 +182,8 @@ def has_offsets(verdict: xr.Dataset) -> np.ndarray:
     >>> has_offsets(xr.Dataset({name: offsets for name in _WAYS})).tolist()
     [[True, False]]
     """
-    offsets = verdict[list(_WAYS)].to_dataarray().transpose("variable", "layer", "head").values
-    return np.isfinite(offsets).all(0)
+    known = verdict[list(_WAYS)].to_dataarray().notnull().all("variable")
+    return known.transpose("layer", "head").values
 
 
 def peak_agreement(correlations: xr.Dataset) -> Figure:

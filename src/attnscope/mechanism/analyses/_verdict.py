@@ -72,7 +72,8 @@ def verdict_of(
         (the clear peak of the scores' mean along offsets within the band); NaN where there is no such peak.
         ``coherence`` (weighted mean over the frequencies in use); ``position_share`` (share of the profile of the
         scores that position alone explains); ``positional``, ``asked``, ``agree`` and ``chance`` (see `judged`). Over
-        ``layer``, ``lowest_offset`` and ``highest_offset``, between which all are looked for.
+        ``layer``, ``lowest_offset`` and ``highest_offset``, between which all are looked for, and ``weights_of``, the
+        first layer of the same query and key matrices.
     """
     verdict = weight_peaks(evidence)
     places = {"layer": verdict["layer"], "head": verdict["head"]}
