@@ -1,5 +1,7 @@
 """What is said of a head is more than chance gives: planted heads are counted, random ones are not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,9 @@ from attnscope.mechanism.arrays._phase_map import phase_map
 from attnscope.mechanism.evidence._reach import Reach
 from attnscope.mechanism.evidence._rows import pairs_at
 from attnscope.mechanism.passes._content import position_content
-from attnscope.mechanism.words import mask_note, summary
+from attnscope.mechanism.words import independence_note, mask_note, summary
+from tests.families import tiny
+from tests.mechanism import planted_schemes
 from tests.mechanism.planted_waves import planted
 from tests.planted import LENGTH, causal, wave_bert
 
@@ -177,6 +181,76 @@ def test_the_rotation_of_the_bundled_heads_turns_by_their_offsets():
     found = -mechanism.phase_map(study).line_shift.sel(layer=0)
     weights = weight_peaks(study.evidence).offset_of_weights.sel(layer=0)
     np.testing.assert_allclose(found, weights, atol=0.1)
+
+
+# --- layers that share weights ---
+
+
+def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
+    study = Study(tiny("albert"), np.random.default_rng(0).integers(3, 60, (6, 24)).tolist(), band=4)
+    layers = [layer.site.index for layer in study.evidence.layers]
+    assert len(layers) > 1
+    assert weight_peaks(study.evidence).weights_of.values.tolist() == [0] * len(layers)
+    study = Study(tiny("bert"), study.windows, band=4)
+    assert weight_peaks(study.evidence).weights_of.values.tolist() == [0, 1]
+    read = {
+        "offset_of_weights": -1.0,
+        "offset_of_spectrum": -1.0,
+        "offset_of_correlation": -1.0,
+        "chance": 0.1,
+    }
+    kernel = {"offset_of_kernel": -1.0, "kernel_agrees": True, "kernel_chance": 0.9}
+    head = mechanism.HeadExplanation(0, None, 3, prefers=True, positional=True, agree=True, **read, **kernel)
+    shared = [head, *(replace(head, layer=layer, weights_of=0) for layer in (1, 2))]
+    own = [replace(row, weights_of=None) for row in shared]
+    assert "(3 or more: probability 0.001)" in summary(own)[-1]
+    assert independence_note(own)
+    assert summary(shared)[-1].endswith(
+        "with the scores of other heads 0.3 of 3 would. That has no probability: layers share weights, and the "
+        "3 heads are 1 seen again."
+    )
+    assert not independence_note(shared)
+
+
+# --- what is stored is what is said ---
+
+
+def told(tree):
+    """Heads by what the rows, of which the table and the sentences are made, say of them."""
+    rows = rank_explanations(tree)
+    return {
+        name: {(row.layer, row.head): getattr(row, name) for row in rows}
+        for name in ("agree", "kernel_agrees")
+    }
+
+
+@pytest.mark.parametrize("name", ["bundled", "gpt2", "alibi", "llama"])
+def test_what_does_not_apply_to_a_head_is_stored_as_such(name):
+    """A trained encoder; and random weights, causal, with a table of positions, a bias by distance and RoPE."""
+    if name == "bundled":
+        tree = attnscope.explain("bundled", limit=4)
+    else:
+        model = planted_schemes.planted(name, -1, 2.0, 1.0)[0] if name == "alibi" else tiny(name)
+        study = Study(model, np.random.default_rng(0).integers(3, 7, (6, 24)).tolist(), band=4)
+        study.run(mechanism.ANALYSES)
+        tree = xr.DataTree.from_dict(study.results)
+    verdict, rows = tree["verdict"].to_dataset().stack(place=("layer", "head")), told(tree)
+    places = [tuple(map(int, place)) for place in verdict.place.values]
+    said = [rows["agree"][place] for place in places]
+    assert verdict.asked.values.tolist() == [agree is not None for agree in said]
+    assert verdict.agree.values.tolist() == [agree is True for agree in said]
+    assert (verdict.asked <= verdict.positional).all()
+    assert (verdict.positional <= verdict.prefers).all()
+    assert np.isfinite(verdict.offset_of_weights).values.tolist() == verdict.prefers.values.tolist()
+    assert (np.isfinite(verdict.chance) <= verdict.positional).all()
+    if "scheme_kernel" in tree.children:
+        kernel = tree["scheme_kernel"].to_dataset().stack(place=("layer", "head"))
+        foretold = [rows["kernel_agrees"][place] for place in places]
+        assert kernel.agree.fillna(-1).values.tolist() == [
+            -1 if is_so is None else is_so for is_so in foretold
+        ]
+        for number in (kernel.agree, kernel.chance, kernel.offset_of_weights):
+            assert (np.isfinite(number.values) <= verdict.prefers.values).all()
 
 
 # --- chance ---

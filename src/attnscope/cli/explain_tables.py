@@ -180,7 +180,7 @@ def _cell(row: HeadExplanation, key: str, form: Callable[[Any], str]) -> str:
     value = getattr(row, key)
     if value is None:
         return "–" if key.startswith("offset") else ""
-    return "" if key == "chance" and row.agree is None else form(value)
+    return form(value)
 
 
 def _yes(value: bool) -> str:

@@ -25,6 +25,7 @@ _WHY = (
     "offset_of_correlation",
     "position_share",
     "positional",
+    "asked",
     "agree",
     "chance",
 )

@@ -337,11 +337,8 @@ def _of(why: xr.Dataset | None, name: str, layer: int, head: int) -> float | Non
 
 
 def _agrees(why: xr.Dataset | None, layer: int, head: int) -> bool | None:
-    """Asked of heads that position explains alone, as in `explain`."""
-    if not _of(why, "positional", layer, head):
-        return None
-    agree = _of(why, "agree", layer, head)
-    return None if agree is None else bool(agree)
+    """None of a head that is not asked, as in `explain`."""
+    return bool(_of(why, "agree", layer, head)) if _of(why, "asked", layer, head) else None
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ import xarray as xr
 from attnscope._arguments import typed
 from attnscope._returned import reads
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism._verdict import READINGS
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,8 @@ class HeadExplanation:
         Coherence of its cross-spectrum over the band.
     chance
         How often the readings of another head would agree with its weights.
+    weights_of
+        Earlier layer whose query and key matrices its own layer uses again; None where it uses none again.
     offset_of_kernel, kernel_agrees, kernel_chance, kernel_share
         With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`. Whether it agrees is asked of
         a head that prefers an offset.
@@ -61,6 +62,7 @@ class HeadExplanation:
     weight_level: float | None = None
     coherence: float | None = None
     chance: float | None = None
+    weights_of: int | None = None
     offset_of_kernel: float | None = None
     kernel_agrees: bool | None = None
     kernel_chance: float | None = None
@@ -87,7 +89,8 @@ def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
     --------
     >>> grid = ("layer", "head")
     >>> variables = {"prefers": (grid, [[False, True]]), "positional": (grid, [[False, True]])}
-    >>> variables |= {"agree": (grid, [[False, True]]), "peak_weight": (grid, [[0.9, 0.5]])}
+    >>> variables |= {name: (grid, [[False, True]]) for name in ("asked", "agree")}
+    >>> variables["peak_weight"] = (grid, [[0.9, 0.5]])
     >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0, 1]})
     >>> [(row.head, row.peak_weight) for row in rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))]
     [(1, 0.5), (0, 0.9)]
@@ -114,6 +117,8 @@ class _Grid:
             for row, layer in enumerate(layers)
             for column, head in enumerate(heads)
         }
+        alike = dataset["weights_of"].values.tolist() if "weights_of" in dataset.coords else layers
+        self.earlier = {layer: first for layer, first in zip(layers, alike, strict=True) if first != layer}
         self._values = {
             str(name): variable.transpose("layer", "head").values
             for name, variable in dataset.data_vars.items()
@@ -136,36 +141,36 @@ def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadE
 
     layer, head = place
     prefers, positional = bool(number("prefers")), bool(number("positional"))
-    judged = positional and all(number(name) is not None for name in READINGS)
     return HeadExplanation(
         layer,
         kinds.get(layer),
         head,
         prefers,
         positional,
-        bool(number("agree")) if judged else None,
-        offset_of_weights=number("offset_of_weights") if prefers else None,
+        bool(number("agree")) if number("asked") else None,
+        offset_of_weights=number("offset_of_weights"),
         offset_of_spectrum=number("offset_of_spectrum"),
         offset_of_correlation=number("offset_of_correlation"),
         position_share=number("position_share"),
         peak_weight=number("peak_weight"),
         weight_level=number("weight_level"),
         coherence=number("coherence"),
-        chance=number("chance") if positional else None,
+        chance=number("chance"),
+        weights_of=verdict.earlier.get(layer),
     )
 
 
 def _with_kernel(row: HeadExplanation, kernel: _Grid | None) -> HeadExplanation:
     """The record with what the position scheme alone foretells of the head, where it has such a scheme."""
-    place = row.layer, row.head
-    agrees = None if kernel is None else kernel.number("agree", place)
-    if kernel is None or agrees is None:
+    if kernel is None:
         return row
+    place = row.layer, row.head
+    agrees = kernel.number("agree", place)
     return replace(
         row,
         offset_of_kernel=kernel.number("offset_of_kernel", place),
-        kernel_agrees=bool(agrees) if row.prefers else None,
-        kernel_chance=kernel.number("chance", place) if row.prefers else None,
+        kernel_agrees=None if agrees is None else bool(agrees),
+        kernel_chance=kernel.number("chance", place),
         kernel_share=kernel.number("share", place),
     )
 
@@ -196,7 +201,7 @@ def best_heads(
     Examples
     --------
     >>> grid = ("layer", "head")
-    >>> variables = {name: (grid, [[True, True]]) for name in ("prefers", "positional", "agree")}
+    >>> variables = {name: (grid, [[True, True]]) for name in ("prefers", "positional", "asked", "agree")}
     >>> variables["peak_weight"] = (grid, [[1.0, 0.5]])
     >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0, 1]})
     >>> tree = xr.DataTree.from_dict({"verdict": verdict})

@@ -11,6 +11,8 @@ from jaxtyping import Bool, Float
 from attnscope.store import stacked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from attnscope.mechanism.evidence import Evidence, Layer
 
 ERROR = 0.01  # probability that one head or more of a model without preferences seems to have one
@@ -25,7 +27,7 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
     ``peak_weight``, the largest mean weight within the band; ``offset_of_weights``, its offset, NaN where the weights
     go on rising beyond the band; ``weight_level``, what a mean weight at that offset must exceed to be more than chance
     (see `Reach.level`), over all heads and offsets of the model; ``prefers``, whether it does; ``lowest_offset`` and
-    ``highest_offset``, what the mask allows.
+    ``highest_offset``, what the mask allows; ``weights_of``, the first layer of the same query and key matrices.
     """
     tests = sum(layer.band_sums[0].size for layer in evidence.layers)
     heads = max(layer.heads for layer in evidence.layers)
@@ -42,6 +44,26 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
     return peaks.assign_coords(
         lowest_offset=("layer", list(lowest)),
         highest_offset=("layer", list(highest)),
+        weights_of=("layer", [_first_alike(layer, evidence.layers) for layer in evidence.layers]),
+    )
+
+
+def _first_alike(layer: Layer, layers: Sequence[Layer]) -> int:
+    """Number of the first layer that has the query and key matrices of this one, where layers share them (ALBERT)."""
+    return next(other.site.index for other in layers if _same_weights(layer, other))
+
+
+def _same_weights(layer: Layer, other: Layer) -> bool:
+    if layer.site.name == other.site.name:
+        return True
+    one, two = layer.projections, other.projections
+    return (
+        one.query is not None
+        and two.query is not None
+        and one.key is not None
+        and two.key is not None
+        and np.array_equal(one.query, two.query)
+        and np.array_equal(one.key, two.key)
     )
 
 
@@ -74,10 +96,11 @@ def judged(readings_of: xr.Dataset) -> xr.Dataset:
     Returns
     -------
     xarray.Dataset
-        With ``positional`` (it prefers an offset, and position gives more than half of its scores' profile), ``agree``
-        (both readings lie within half a token of the weights' offset) and ``chance``, how often the readings of another
-        head lie so near: of all other heads that have both, counting one more that does, since few heads tell no small
-        chance (NaN where there is no other).
+        With ``positional`` (it prefers an offset, and position gives more than half of its scores' profile), ``asked``
+        (it is positional, and both readings find an offset), ``agree`` (asked, and both lie within half a token of the
+        weights' offset) and ``chance``, how often the readings of another head lie so near: of all other heads that
+        have both, counting one more that does, since few heads tell no small chance (NaN where there is no other, and
+        of heads that are not positional). ``offset_of_weights`` becomes NaN where a head prefers none.
 
     Examples
     --------
@@ -94,20 +117,30 @@ def judged(readings_of: xr.Dataset) -> xr.Dataset:
     ... )
     >>> verdict.agree.values.tolist(), verdict.chance.values.tolist()
     ([True, True, False], [0.5, 0.5, 0.6666666666666666])
+    >>> verdict.asked.values.tolist()  # one reading of the last head finds nothing
+    [True, True, False]
     """
     share = readings_of.get("position_share")
     by_position = True if share is None else share > MOST
     weights = readings_of.offset_of_weights.values
     readings = np.stack([readings_of[name].values for name in READINGS], -1)
-    return readings_of.assign(
-        positional=readings_of.prefers & by_position,
-        agree=(readings_of.prefers.dims, _near(weights, readings)),
-        chance=(
-            readings_of.prefers.dims,
-            _by_accident(weights.ravel(), readings.reshape(-1, len(READINGS))).reshape(weights.shape),
-            {"long_name": "Chance that another head's scores would agree", "units": "share"},
-        ),
+    dims = readings_of.prefers.dims
+    positional = readings_of.prefers & by_position
+    asked = positional & xr.DataArray(np.isfinite(readings).all(-1), dims=dims)
+    chance = _by_accident(weights.ravel(), readings.reshape(-1, len(READINGS))).reshape(weights.shape)
+    judged_of = readings_of.assign(
+        offset_of_weights=readings_of.offset_of_weights.where(readings_of.prefers),
+        positional=positional,
+        asked=asked,
+        agree=asked & xr.DataArray(_near(weights, readings), dims=dims),
+        chance=xr.DataArray(chance, dims=dims).where(positional),
     )
+    judged_of.asked.attrs = {"long_name": "Positional, and both readings find an offset"}
+    judged_of.agree.attrs = {
+        "long_name": "Both readings find the offset of the weights, of heads that are asked"
+    }
+    judged_of.chance.attrs = {"long_name": "Chance that another head's scores would agree", "units": "share"}
+    return judged_of
 
 
 def _near(weights: np.ndarray, readings: np.ndarray) -> Bool[np.ndarray, "*head"]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from attnscope.errors import AttnscopeError
 from attnscope.figures.translation import alignment_map, error_rate_grid
 from attnscope.report._embed import STYLES, picture, write_page
@@ -77,7 +79,7 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
         grid=None if heads is None else picture(error_rate_grid(heads, chosen)),
         passed_over=aligned.passed_over,
         most_words=MOST_WORDS,
-        pairs=[_shown(pair, judged=aligned.score is not None) for pair in aligned.pairs[:_MOST_PAIRS]],
+        pairs=[_shown(pair) for pair in aligned.pairs[:_MOST_PAIRS]],
     )
 
 
@@ -104,7 +106,7 @@ def compared_heads(aligned: Aligned) -> xr.Dataset | None:
     return heads if heads is not None and heads["error_rate"].size > 1 else None
 
 
-def _shown(pair: ShownPair, *, judged: bool) -> dict[str, str | int]:
+def _shown(pair: ShownPair) -> dict[str, str | int]:
     words = pair.words
     figure = alignment_map(
         words.weights,
@@ -115,10 +117,9 @@ def _shown(pair: ShownPair, *, judged: bool) -> dict[str, str | int]:
         possible=pair.possible,
     )
     source, width = picture(figure)
-    rated = judged and pair.error_rate == pair.error_rate  # without gold every link counts as wrong
     return {
         "line": pair.line,
-        "rate": f"{100 * pair.error_rate:.1f}%" if rated else "",
+        "rate": f"{100 * pair.error_rate:.1f}%" if np.isfinite(pair.error_rate) else "",
         "source": " ".join(words.source),
         "target": " ".join(words.target),
         "picture": source,

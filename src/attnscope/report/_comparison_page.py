@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.comparison import error_rate_note
 from attnscope._returned import reads
+from attnscope.comparison import error_rate_note
 from attnscope.figures.translation import comparison_figures
 from attnscope.report._embed import STYLES, picture, write_page
 from attnscope.report._scan_content import parsed

@@ -70,8 +70,9 @@ def test_heads_of_a_layer_are_shown_even_if_they_do_not_agree(tree):
 
 def test_a_head_of_no_offset_beyond_chance_has_none(tree):
     verdict = node(tree, "verdict").copy(deep=True)
-    verdict["prefers"][0, 0] = False
-    verdict["positional"][0, 0] = False
+    for name in ("prefers", "positional", "asked", "agree"):
+        verdict[name][0, 0] = False
+    verdict["offset_of_weights"][0, 0] = np.nan
     rows = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
     (row,) = [row for row in rows if (row.layer, row.head) == (0, 0)]
     assert row.offset_of_weights is row.agree is None
@@ -81,6 +82,8 @@ def test_a_head_of_no_offset_beyond_chance_has_none(tree):
 def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
     verdict = node(tree, "verdict").copy(deep=True)
     verdict["offset_of_spectrum"][0, 0] = np.nan
+    for name in ("asked", "agree"):
+        verdict[name][0, 0] = False
     said = summary(rank_explanations(xr.DataTree.from_dict({"verdict": verdict})))
     assert said[0].startswith("12 of 12 heads put more weight on one offset than chance does (0.1;")
     # 5 of 6 agree, where each would with probability 1/2: (6 + 1) / 64

@@ -110,7 +110,8 @@ def test_alibi_peaks_at_the_token_itself_and_no_kernel_has_a_peak_beyond_the_ban
     beyond = scheme_kernel(model, texts(), band=BAND, draws=5).isel(layer=0, head=0)
     assert np.isnan(beyond.offset_of_kernel)
     assert np.isnan(beyond.offset_of_weights)
-    assert not beyond.agree
+    assert np.isnan(beyond.agree)  # there is nothing to agree with
+    assert np.isnan(beyond.chance)
 
 
 def test_kernels_are_searched_where_a_head_may_look():

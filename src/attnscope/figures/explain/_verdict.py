@@ -36,9 +36,8 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     Parameters
     ----------
     verdict
-        From `verdict` of an explanation: ``offset_of_weights``, ``prefers``, ``positional``, ``agree`` and
-        ``position_share (layer, head)``; where there is no ``position_share``, the coherence of queries and keys is
-        shown.
+        From `verdict` of an explanation: ``offset_of_weights``, ``agree`` and ``position_share (layer, head)``; where
+        there is no ``position_share``, the coherence of queries and keys is shown.
 
     Returns
     -------
@@ -58,8 +57,6 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     >>> made = xr.Dataset(
     ...     {
     ...         "offset_of_weights": (grid, np.array([[-1.0, 3.0]])),
-    ...         "prefers": (grid, np.array([[True, True]])),
-    ...         "positional": (grid, np.array([[True, False]])),
     ...         "agree": (grid, np.array([[True, False]])),
     ...         "position_share": (grid, np.array([[0.98, 0.1]])),
     ...     }
@@ -68,18 +65,16 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     ['−1', '+3']
     """
     colour = "position_share" if "position_share" in verdict else "coherence"
-    require(verdict, ("offset_of_weights", "prefers", "positional", "agree", colour), purpose="verdict_grid")
+    require(verdict, ("offset_of_weights", "agree", colour), purpose="verdict_grid")
     agree = _agreeing(verdict)
     label = "Share that position explains" if colour == "position_share" else "Coherence"
     title = "Number: offset preferred" + "\nFrame: its scores agree" * bool(agree.any())
-    offset = verdict["offset_of_weights"].where(verdict["prefers"].astype(bool))
-    return _grid(verdict, verdict[colour], offset, agree, title, label)
+    return _grid(verdict, verdict[colour], verdict["offset_of_weights"], agree, title, label)
 
 
 def _agreeing(verdict: xr.Dataset) -> np.ndarray:
-    """Positional heads whose readings agree: those that are counted."""
-    agreeing = verdict["agree"].astype(bool) & verdict["positional"].astype(bool)
-    return agreeing.transpose("layer", "head").values
+    """Heads whose readings agree, ``(layer, head)``: those that are counted."""
+    return verdict["agree"].transpose("layer", "head").values.astype(bool)
 
 
 def _grid(
@@ -134,8 +129,8 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     Parameters
     ----------
     verdict
-        With ``offset_of_weights``, ``offset_of_spectrum``, ``offset_of_correlation``, ``prefers``, ``positional``,
-        ``agree`` and ``peak_weight (layer, head)``.
+        With ``offset_of_weights``, ``offset_of_spectrum``, ``offset_of_correlation``, ``agree`` and
+        ``peak_weight (layer, head)``.
 
     Returns
     -------
@@ -153,11 +148,11 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     >>> from attnscope.figures.explain import offset_agreement
     >>> numbers = {name: (("layer", "head"), np.array([[0.5, 0.9]])) for name in (
     ...     "offset_of_weights", "offset_of_spectrum", "offset_of_correlation", "peak_weight")}
-    >>> is_so = {name: (("layer", "head"), np.ones((1, 2), bool)) for name in ("prefers", "positional", "agree")}
-    >>> len(offset_agreement(xr.Dataset(numbers | is_so)).axes)
+    >>> agree = {"agree": (("layer", "head"), np.ones((1, 2), bool))}
+    >>> len(offset_agreement(xr.Dataset(numbers | agree)).axes)
     3
     """
-    require(verdict, (*_WAYS, "prefers", "positional", "agree", "peak_weight"), purpose="offset_agreement")
+    require(verdict, (*_WAYS, "agree", "peak_weight"), purpose="offset_agreement")
     shown = has_offsets(verdict)
     if not shown.any():
         raise NothingToShowError("offset_agreement needs a head with all three offsets, but found none.")
@@ -183,14 +178,11 @@ def has_offsets(verdict: xr.Dataset) -> np.ndarray:
     Examples
     --------
     >>> import xarray as xr
-    >>> one = (("layer", "head"), np.ones((1, 2)))
-    >>> variables = {name: one for name in _WAYS} | {"prefers": (("layer", "head"), np.array([[True, False]]))}
-    >>> has_offsets(xr.Dataset(variables)).tolist()
+    >>> offsets = (("layer", "head"), np.array([[1.0, np.nan]]))
+    >>> has_offsets(xr.Dataset({name: offsets for name in _WAYS})).tolist()
     [[True, False]]
     """
-    known = verdict["prefers"].astype(bool)
-    for name in _WAYS:
-        known = known & np.isfinite(verdict[name])
+    known = verdict[list(_WAYS)].to_dataarray().notnull().all("variable")
     return known.transpose("layer", "head").values
 
 

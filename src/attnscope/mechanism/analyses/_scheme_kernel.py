@@ -8,6 +8,7 @@ from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import ROTATION_OR_BIAS
 from attnscope.mechanism._study import few_texts, studied
+from attnscope.mechanism._verdict import weight_peaks
 from attnscope.mechanism.passes import scheme_kernel as of_model
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def scheme_kernel(
     xarray.Dataset
         As `attnscope.mechanism.passes.scheme_kernel`: over ``layer, head, offset`` (tokens) ``kernel`` and ``scores``
         (nats); over ``layer, head`` ``share``, ``offset_of_kernel``, ``offset_of_weights`` (tokens), ``agree``,
-        ``chance``.
+        ``chance``. In the tree of `attnscope.explain` the last three are NaN of heads that prefer no offset.
 
     Raises
     ------
@@ -89,11 +90,22 @@ def scheme_kernel(
         return of_model(given.model, given.first(limit), band=band, draws=draws, seed=seed)
 
 
+def _of_study(study: Study) -> xr.Dataset:
+    """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what they agree with.
+
+    `of_model` knows no level of chance, and answers of all.
+    """
+    kernel = of_model(study.model, study.first(), band=study.band, seed=study.seed)
+    prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
+    asked = kernel[["offset_of_weights", "agree", "chance"]].where(prefers.reset_coords(drop=True))
+    return kernel.assign(asked.data_vars)
+
+
 SCHEME_KERNEL = Analysis(
     "scheme_kernel",
     "What the position scheme foretells",
     "Position and content",
-    lambda study: of_model(study.model, study.first(), band=study.band, seed=study.seed),
+    _of_study,
     needs=(ROTATION_OR_BIAS,),
     section=KERNEL,
     pictures=(

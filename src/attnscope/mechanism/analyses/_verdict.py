@@ -65,14 +65,15 @@ def verdict_of(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``layer, head``. ``offset_of_weights`` (of the largest mean weight within the band),
-        ``peak_weight`` (that weight), ``weight_level`` (what it must exceed to be more than chance) and ``prefers``
-        (whether it does); ``offset_of_spectrum`` (``band_offset`` of the cross-spectrum, where at most 1 in 100 spectra
-        of random phases concentrates as much), ``offset_of_correlation`` (the clear peak of the scores' mean along
-        offsets within the band); NaN where there is no such peak. ``coherence`` (weighted mean over the frequencies in
-        use); ``position_share`` (share of the profile of the scores that position alone explains); ``positional``,
-        ``agree`` and ``chance`` (see `judged`). Over ``layer``, ``lowest_offset`` and ``highest_offset``, between which
-        all are looked for.
+        Dimensions ``layer, head``. ``offset_of_weights`` (of the largest mean weight within the band,
+        NaN where that is no more than chance), ``peak_weight`` (that weight), ``weight_level`` (what it must exceed to
+        be more than chance) and ``prefers`` (whether it does); ``offset_of_spectrum`` (``band_offset`` of the
+        cross-spectrum, where at most 1 in 100 spectra of random phases concentrates as much), ``offset_of_correlation``
+        (the clear peak of the scores' mean along offsets within the band); NaN where there is no such peak.
+        ``coherence`` (weighted mean over the frequencies in use); ``position_share`` (share of the profile of the
+        scores that position alone explains); ``positional``, ``asked``, ``agree`` and ``chance`` (see `judged`). Over
+        ``layer``, ``lowest_offset`` and ``highest_offset``, between which all are looked for, and ``weights_of``, the
+        first layer of the same query and key matrices.
     """
     verdict = weight_peaks(evidence)
     places = {"layer": verdict["layer"], "head": verdict["head"]}

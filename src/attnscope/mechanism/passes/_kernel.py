@@ -77,8 +77,8 @@ def scheme_kernel(
         * ``swing``: largest less smallest value of the kernel, nats.
         * ``offset_of_weights``, ``peak_weight``: where the mean weight is largest, and how large.
         * ``offset_of_kernel``: where the kernel is largest; NaN where it has no peak.
-        * ``agree``: whether the two offsets lie within 1 token of each other.
-        * ``chance``: how often they would, if the kernel had its amplitudes but random phases
+        * ``agree``: whether the two offsets lie within 1 token of each other; NaN where the weights have no peak.
+        * ``chance``: how often they would (NaN there too), if the kernel had its amplitudes but random phases
           :math:`\varphi_c` (and a bias its values in random order).
         * By pair: ``period``, tokens for one turn; ``strength``, :math:`|\bar q_c||\bar k_c|` in nats; ``phase``,
           :math:`\varphi_c`; ``pair_share``, the pair's part of ``share``.
@@ -190,10 +190,11 @@ class _Layer:
             "kernel": inner,
             "swing": np.nanmax(inner, -1) - np.nanmin(inner, -1),
             "offset_of_kernel": at,
-            "agree": (np.abs(at - offset) <= _NEAR).astype(float),
+            "agree": np.where(np.isfinite(offset), np.abs(at - offset) <= _NEAR, np.nan),
             "chance": np.mean(
                 [np.abs(_peaks(account.kernel(rng)) - offset) <= _NEAR for _ in range(draws)], axis=0
-            ),
+            )
+            + 0 * offset,
             **dict(zip(("share", "share_low", "share_high"), share, strict=True)),
         }
         return arrays | account.by_pair()

@@ -84,11 +84,11 @@ def _agreement(positional: Sequence[HeadExplanation]) -> str:
     chances = _chances(positional)
     if not chances:
         return f"{said}; there are no other heads to tell how often that is an accident."
+    said += f"; with the scores of other heads {sum(chances):.2g} of {len(chances)} would"
+    if shared := _shared(positional):
+        return f"{said}. That has no probability: {shared}."
     probability = _or_more(agreeing, chances)
-    said += (
-        f"; with the scores of other heads {sum(chances):.2g} of {len(chances)} would "
-        f"({agreeing} or more: probability {_rounded(probability)})"
-    )
+    said += f" ({agreeing} or more: probability {_rounded(probability)})"
     return f"{said}, so this may be accident." if probability > _BY_ACCIDENT else f"{said}."
 
 
@@ -96,6 +96,14 @@ def _chances(positional: Sequence[HeadExplanation]) -> list[float]:
     """How often the readings of other heads would agree with each; none where that is not known of all."""
     chances = [row.chance for row in positional if row.chance is not None]
     return chances if len(chances) == len(positional) else []
+
+
+def _shared(rows: Sequence[HeadExplanation]) -> str:
+    """Why heads are not so many trials, where layers share weights; else empty."""
+    first = {(row.layer if row.weights_of is None else row.weights_of, row.head) for row in rows}
+    return f"layers share weights, and the {len(rows)} heads are {len(first)} seen again" * (
+        len(first) < len(rows)
+    )
 
 
 def _rounded(probability: float) -> str:
@@ -125,7 +133,7 @@ def foretold(tree: xr.DataTree) -> str:
     ...     {"offset_of_kernel": -ones, "agree": ones, "chance": 0.2 * ones, "share": 0.9 * ones},
     ...     attrs={"scheme": "rotation"},
     ... )
-    >>> verdict = xr.Dataset({"prefers": ones, "positional": ones, "agree": 0 * ones, "peak_weight": ones})
+    >>> verdict = xr.Dataset({"prefers": ones, "positional": ones, "peak_weight": ones})
     >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
     'The rotation alone foretells the offset of 3 of these 3 (0.6 by chance).'
     """
@@ -135,6 +143,8 @@ def foretold(tree: xr.DataTree) -> str:
     agreeing, chances, likely = _of_scheme(judged)
     of = f"{agreeing} of these {len(judged)}"
     said = f"The {scheme_of(tree)} alone foretells the offset of {of} ({sum(chances):.1f} by chance)."
+    if shared := _shared(judged):
+        return f"{said} How often so many come by chance is not known: {shared}."
     if likely < _BY_ACCIDENT:
         return said
     return f"{said} So many come by chance in {likely:.0%} of cases, so this may be accident."
@@ -165,9 +175,9 @@ def independence_note(rows: Sequence[HeadExplanation]) -> str:
     ''
     """
     positional = [row for row in rows if row.prefers and row.positional]
-    of_readings = _are_read(rows) and bool(_chances(positional))
+    of_readings = _are_read(rows) and bool(_chances(positional)) and not _shared(positional)
     judged = _foretold(rows)
-    if of_readings or (judged and _of_scheme(judged)[2] >= _BY_ACCIDENT):
+    if of_readings or (judged and not _shared(judged) and _of_scheme(judged)[2] >= _BY_ACCIDENT):
         return "The probability takes heads as independent; those that share weights are not."
     return ""
 

@@ -25,7 +25,10 @@ MOST_WORDS = 40  # of a sentence in a picture
 
 @dataclass(frozen=True, eq=False)
 class ShownPair:
-    """A sentence pair to look at: its weights, the links read off them, and people's where there are any."""
+    """A sentence pair to look at: its weights, the links read off them, and people's where there are any.
+
+    Its error rate is NaN where there are none.
+    """
 
     line: int  # from 1
     words: WordAlignment
@@ -171,8 +174,9 @@ def _pairs(
     nothing: Links = frozenset()
     sure = work.gold.sure if work.gold else [nothing] * len(alignments)
     possible = work.gold.possible if work.gold else [nothing] * len(alignments)
-    rates = {i: score_alignments([alignments[i]], [sure[i]], [possible[i]]).error_rate for i in short}
+    rates = dict.fromkeys(short, float("nan"))
     if work.gold is not None:
+        rates = {i: score_alignments([alignments[i]], [sure[i]], [possible[i]]).error_rate for i in short}
         short = sorted((i for i in short if not np.isnan(rates[i])), key=lambda i: rates[i])
         at = np.unique(np.linspace(0, len(short) - 1, min(shown, len(short))).round().astype(int))
         short = [short[i] for i in at]
