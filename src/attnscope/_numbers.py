@@ -1,5 +1,7 @@
 """Numbers for people."""
 
+import math
+
 
 def significant(value: float, digits: int) -> str:
     """Round to so many digits; a large number is written out, not as a power of ten.
@@ -11,6 +13,17 @@ def significant(value: float, digits: int) -> str:
     """
     text = f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if "e+" in text else text
+
+
+def percent(share: float) -> str:
+    """Write a share in percent; a dash where there is none.
+
+    Examples
+    --------
+    >>> percent(0.256), percent(float("nan"))
+    ('25.6%', '–')
+    """
+    return f"{100 * share:.1f}%" if math.isfinite(share) else "–"
 
 
 def count(number: int, what: str) -> str:

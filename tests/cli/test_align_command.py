@@ -7,6 +7,7 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
+from attnscope.results import headline_of
 from attnscope.translation.alignment._links import pharaoh
 from tests.cli.command import attnscope as attnscope_command
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -48,6 +49,16 @@ def test_gold_gives_a_table_of_all_heads(system, monkeypatch, capfd):
     assert "error rate" in out
     assert "1 gold link points past the end of its sentence" in out
     assert "chosen on these very sentences" in out
+
+
+def test_a_rate_that_is_of_nothing_is_a_dash(system, monkeypatch, capfd):
+    """People called no link sure: nothing can be recalled."""
+    (system / "gold.txt").write_text("1p1\n1p3\n1p1\n")
+    out = run(monkeypatch, capfd, system, "--gold", str(system / "gold.txt"), "--out", str(system / "run"))
+    assert "recall –, " in out
+    assert "nan" not in out
+    assert headline_of("align", attnscope.open_run(system / "run"))[0].endswith("recall –.")
+    assert "recall –)" in (system / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_json_and_a_folder_with_page_figures_and_links(system, monkeypatch, capfd):

@@ -1,6 +1,7 @@
 """The weight at offsets that were chosen: held against eager attention, and against the band where they overlap."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.cli.scan_tables import as_dict
 from attnscope.report._scan_content import page_data
+from attnscope.statistics import notes_of
 from tests.cli.command import attnscope as command
 from tests.families import tiny
 
@@ -51,8 +53,11 @@ def test_eager_attention_has_the_same_weight_at_each(family, tokenizer):
         even = (weights[:, 0] > 0) / (weights[:, 0] > 0).sum(-1, keepdims=True)
         for offset in OFFSETS:
             here = found.isel(text=text).sel(chosen_offset=offset)
-            np.testing.assert_allclose(here.weight_at, share_at(weights, offset), atol=2e-6)
-            np.testing.assert_allclose(here.equal_weight_at, share_at(even, offset), atol=1e-6)
+            can = (share_at(even, offset) > 0)[:, None]
+            share = np.where(can, share_at(weights, offset), np.nan)
+            np.testing.assert_allclose(here.weight_at, share, atol=2e-6)
+            equal = np.where(can[:, 0], share_at(even, offset), np.nan)
+            np.testing.assert_allclose(here.equal_weight_at, equal, atol=1e-6)
 
 
 def test_those_of_the_band_are_its_shares():
@@ -60,9 +65,10 @@ def test_those_of_the_band_are_its_shares():
     for more in ({}, {"words": "unicode"}):
         found = attnscope.scan(texts=TEXTS, statistics="band_sum", band=9, offsets=range(-9, 10), **more)
         of_band = found.band_sum.values / found.length.values[:, None, None, None]
-        np.testing.assert_allclose(found.weight_at, of_band, atol=1e-6)
+        np.testing.assert_allclose(found.weight_at.fillna(0), of_band, atol=1e-6)
         equal = found.equal_band_sum.values / found.length.values[:, None, None]
-        np.testing.assert_allclose(found.equal_weight_at, equal, atol=1e-6)
+        np.testing.assert_allclose(found.equal_weight_at.fillna(0), equal, atol=1e-6)
+        assert (found.equal_weight_at.isnull().values == (equal == 0)).all()
 
 
 def test_of_some_rows_they_are_still_those_of_all():
@@ -77,8 +83,42 @@ def test_of_some_rows_they_are_still_those_of_all():
 def test_a_pool_has_the_mean_over_all_its_queries():
     apart = attnscope.scan(texts=TEXTS, window=32, offsets=[-3, -20])
     (pool,) = attnscope.scan(texts=TEXTS, window=32, offsets=[-3, -20], pool=9).weight_at.values
-    expected = np.average(apart.weight_at, 0, weights=apart.length)
+    assert bool(apart.weight_at.isnull().any())  # a window that is too short, whose queries count too
+    expected = np.average(apart.weight_at.fillna(0), 0, weights=apart.length)
     np.testing.assert_allclose(pool, expected, atol=1e-9)
+
+
+def test_what_cannot_be_looked_at_is_not_0(tokenizer):
+    """Three causes: a mask, a window of some layers alone, and texts that are too short; the null says none too."""
+    torch.manual_seed(0)
+    models = {name: tiny(name) for name in ("gpt2", "mistral")}
+    for model in models.values():
+        model.resize_token_embeddings(len(tokenizer))
+    asked = {"tokenizer": tokenizer, "window": 32, "statistics": "entropy"}
+    found = attnscope.scan(models["gpt2"], TEXTS, offsets=[-25, -1, 1], **asked)
+    short = found.length.values <= 25
+    assert short.any()
+    assert not short.all()
+    for name in ("weight_at", "equal_weight_at"):
+        assert found[name].sel(chosen_offset=1).isnull().all()
+        assert found[name].sel(chosen_offset=-1).notnull().all()
+        known = found[name].sel(chosen_offset=-25).notnull()
+        assert known.any([dim for dim in known.dims if dim != "text"]).values.tolist() == (~short).tolist()
+    texts = len(short)
+    assert notes_of(found)["offsets"] == (
+        f"weight_at_-25: the mean is over {texts - short.sum()} of {texts} windows; the others have no query for it. "
+        "weight_at_1: none, for the mask lets no query look there."
+    )
+    brief = attnscope.scan(models["gpt2"], TEXTS[1:], offsets=[-25], **asked)
+    assert (
+        notes_of(brief)["offsets"]
+        == f"weight_at_-25: none, for the longest window has {int(brief.length.max())} tokens."
+    )
+    windowed = attnscope.scan(models["mistral"], TEXTS[:1], offsets=[-20, -1], **asked)  # it sees 8 tokens
+    assert notes_of(windowed)["offsets"] == "weight_at_-20: none, for the mask lets no query look there."
+    told = as_dict(found, Path("run"))
+    assert {one for head in told["offsets"]["chosen"]["share"] for row in head for one in row[2:]} == {None}
+    assert "no query look there" in told["notes"]["offsets"]
 
 
 def test_the_bundled_heads_of_one_offset_have_their_weight_there():

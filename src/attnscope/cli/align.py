@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope._nulls import with_nulls
-from attnscope._numbers import count
+from attnscope._numbers import count, percent
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell
 from attnscope.cli.place import PAGE, draw_views
@@ -233,21 +233,19 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
         for head in heads["head"].values:
             table.add_column(f"head {head}", justify="right")
         for layer, row in enumerate(heads["error_rate"].values):
-            best = (layer, aligned.head) if layer == aligned.layer else None
-            table.add_row(
-                str(layer),
-                *(
-                    f"[bold]{100 * rate:.1f}*[/bold]" if best == (layer, head) else f"{100 * rate:.1f} "
-                    for head, rate in enumerate(row)
-                ),
+            best = aligned.head if layer == aligned.layer else None
+            shown = (percent(rate).removesuffix("%") for rate in row)
+            cells = (
+                f"[bold]{rate}*[/bold]" if best == head else f"{rate} " for head, rate in enumerate(shown)
             )
+            table.add_row(str(layer), *cells)
         console.print(table)
     console.print(f"{count(len(aligned.links), 'sentence pair')}, {whose(aligned)}", highlight=False)
     if aligned.score is not None:
         score = aligned.score
         console.print(
-            f"error rate {100 * score.error_rate:.1f}%, precision {100 * score.precision:.1f}%, "
-            f"recall {100 * score.recall:.1f}%, {count(score.links, 'link')}",
+            f"error rate {percent(score.error_rate)}, precision {percent(score.precision)}, "
+            f"recall {percent(score.recall)}, {count(score.links, 'link')}",
             style="bold",
             highlight=False,
         )

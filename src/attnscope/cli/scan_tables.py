@@ -246,10 +246,10 @@ def _print_asked(results: xr.Dataset, console: Console) -> None:
 
 
 def _ends_and_mean(values: np.ndarray) -> tuple[str, ...]:
-    """The lowest value and its head, the mean, the highest value and its head; empty where nothing is known."""
+    """The lowest value and its head, the mean, the highest value and its head; dashes where nothing is known."""
     known = np.isfinite(values)
     if not known.any():
-        return ("",) * 5
+        return "–", "", "–", "–", ""
     ends = []
     for find, beyond in ((np.argmin, np.inf), (np.argmax, -np.inf)):
         layer, head = np.unravel_index(find(np.where(known, values, beyond)), values.shape)
@@ -261,8 +261,10 @@ def _ends_and_mean(values: np.ndarray) -> tuple[str, ...]:
 
 
 def _mean_text(values: np.ndarray | None) -> str:
-    known = np.array([]) if values is None else values[np.isfinite(values)]
-    return significant(known.mean(), 3) if known.size else ""
+    if values is None:
+        return ""
+    known = values[np.isfinite(values)]
+    return significant(known.mean(), 3) if known.size else "–"
 
 
 def _entries(results: xr.Dataset) -> str:

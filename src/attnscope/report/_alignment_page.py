@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope._numbers import percent
 from attnscope.errors import AttnscopeError
 from attnscope.figures.translation import alignment_map, error_rate_grid
 from attnscope.report._embed import STYLES, picture, write_page
@@ -16,7 +17,7 @@ from attnscope.translation.alignment import MOST_WORDS
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.translation.alignment import Aligned, ShownPair
+    from attnscope.translation.alignment import Aligned, AlignmentScore, ShownPair
 
 _MOST_PAIRS = 50  # more than a reader looks at; bounds the page
 
@@ -73,7 +74,7 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
         count=len(aligned.links),
         whose=whose(aligned),
         chosen_on_gold=aligned.chosen_on_gold and heads is not None,
-        score=aligned.score,
+        score=None if aligned.score is None else _rates(aligned.score),
         beside="" if aligned.baselines is None else aligned.baselines.in_words(),
         outside=aligned.outside,
         grid=None if heads is None else picture(error_rate_grid(heads, chosen)),
@@ -106,6 +107,10 @@ def compared_heads(aligned: Aligned) -> xr.Dataset | None:
     return heads if heads is not None and heads["error_rate"].size > 1 else None
 
 
+def _rates(score: AlignmentScore) -> dict[str, str]:
+    return {name: percent(getattr(score, name)) for name in ("error_rate", "precision", "recall")}
+
+
 def _shown(pair: ShownPair) -> dict[str, str | int]:
     words = pair.words
     figure = alignment_map(
@@ -119,7 +124,7 @@ def _shown(pair: ShownPair) -> dict[str, str | int]:
     source, width = picture(figure)
     return {
         "line": pair.line,
-        "rate": f"{100 * pair.error_rate:.1f}%" if np.isfinite(pair.error_rate) else "",
+        "rate": percent(pair.error_rate) if np.isfinite(pair.error_rate) else "",
         "source": " ".join(words.source),
         "target": " ".join(words.target),
         "picture": source,

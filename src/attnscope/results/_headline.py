@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
+from attnscope._numbers import percent
 from attnscope.store import skipped_of
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ def _of_training(results: xr.Dataset) -> list[str]:
 def _of_alignment(aligned: Any) -> list[str]:
     if aligned.score is None:
         return [f"{len(aligned.links)} sentence pairs, no alignments by people to hold the links against."]
-    rates = (100 * rate for rate in (aligned.score.error_rate, aligned.score.precision, aligned.score.recall))
-    said = "{} sentence pairs: error rate {:.1f}%, precision {:.1f}%, recall {:.1f}%."
+    rates = map(percent, (aligned.score.error_rate, aligned.score.precision, aligned.score.recall))
+    said = "{} sentence pairs: error rate {}, precision {}, recall {}."
     beside = [] if aligned.baselines is None else [f"To compare: {aligned.baselines.in_words()}."]
     return [said.format(len(aligned.links), *rates), *beside]
 

@@ -363,7 +363,8 @@ OF_OFFSETS: dict[str, Statistic] = {
         Wording(
             f"Share of the weight at {_EACH_OFFSET}",
             "share",
-            "Mean over all queries, also those that have no token there: read it beside equal weights.",
+            "Mean over all queries, also those that have no token there: read it beside equal weights. None where no "
+            "query of a text may look there.",
         ),
         lambda rows: rows.weight_at_chosen,
         (CHOSEN,),

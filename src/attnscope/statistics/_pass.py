@@ -14,6 +14,7 @@ from attnscope.statistics._catalogue import BY_GROUP, EQUAL, KNOWN, without_end
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import GroupPlaces
 from attnscope.statistics._leaving import LeavingLayers
+from attnscope.statistics._nowhere import without_nowhere
 from attnscope.statistics._row_samples import sampled_statistics
 from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
 from attnscope.statistics._second_pass import OBSERVATION, Asking, SecondPass
@@ -168,7 +169,7 @@ def measure_call(
         second = replace(second, blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
-    return output, reduced
+    return output, without_nowhere(reduced)
 
 
 def _of_all_rows(

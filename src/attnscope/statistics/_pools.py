@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from attnscope.statistics._catalogue import BY_GROUP, EQUAL, GROUP_ROWS, OF_GROUPS, wording
+from attnscope.statistics._catalogue import BY_GROUP, EQUAL, GROUP_ROWS, OF_GROUPS, OF_OFFSETS, wording
 from attnscope.statistics._places import with_rows
 from attnscope.statistics._profile import pairs_of, profile_of, rows_of
 from attnscope.statistics._ranking import queries
@@ -118,6 +118,11 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
         elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
             of = results.variables[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
             variables[name] = _weighted_where_known(values, of)
+        elif (
+            name.removeprefix(EQUAL) in OF_OFFSETS
+        ):  # over all queries: those of windows that have none are at 0
+            variables[name] = _weighted(values.fillna(0), rows).where(values.notnull().any("text"))
+            variables[name].attrs = values.attrs
         elif name == "profile":
             pairs = pairs_of(results).variable
             variables["pairs"] = pairs.sum("text")

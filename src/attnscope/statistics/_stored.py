@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
+from attnscope.statistics._nowhere import notes_of_nowhere
 from attnscope.statistics._profile import with_profile
 from attnscope.statistics._short_windows import notes_of_short
 from attnscope.store import RunFolder, Signature
@@ -65,7 +66,7 @@ def notes_of(results: xr.Dataset) -> dict[str, str]:
     {'beyond': 'Windows may have 64 tokens.'}
     """
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
-    return notes_of_short(results, notes)
+    return notes_of_short(results, notes) | notes_of_nowhere(results, unit_of(results))
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:

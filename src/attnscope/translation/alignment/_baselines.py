@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from scipy.stats import norm
 
+from attnscope._numbers import percent
 from attnscope.translation.alignment._links import Gold, Links, score_alignments, within
 
 CHANCE = 0.01  # of the level that random links stay above
@@ -49,8 +50,8 @@ class Baselines:
         """
         best = f"the best of {self.heads} such heads " if self.heads > 1 else ""
         return (
-            f"the diagonal {100 * self.diagonal:.1f}%; random words {100 * self.chance:.1f}%, "
-            f"{best}below {100 * self.chance_level:.1f}% in 1 of 100"
+            f"the diagonal {percent(self.diagonal)}; random words {percent(self.chance)}, "
+            f"{best}below {percent(self.chance_level)} in 1 of 100"
         )
 
 
