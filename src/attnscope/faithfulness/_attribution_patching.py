@@ -10,21 +10,23 @@ import torch
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope.capture import borrowed, layer_coordinates
+from attnscope.capture import Tokenizer, borrowed, borrowing, layer_coordinates, load_model
 from attnscope.faithfulness._runs import Direction, encoded_pairs
 from attnscope.faithfulness.passes import HeadGradients, answers_difference, stacked_passes
 from attnscope.store import padded_heads
 
 if TYPE_CHECKING:
-    from attnscope.capture import LoadedModel
+    from attnscope.capture import LoadedModel, Model
     from attnscope.faithfulness.passes import EncodedPairs, Pair
 
 
 @typed
+@borrowing
 def attribution_patch(
-    loaded: LoadedModel,
+    model: Model,
     pairs: Iterable[Pair],
     *,
+    tokenizer: Tokenizer = None,
     by_position: bool = False,
     direction: Direction = "noising",
     steps: int = 1,
@@ -33,7 +35,7 @@ def attribution_patch(
 
     Parameters
     ----------
-    loaded, pairs, by_position, direction
+    model, pairs, tokenizer, by_position, direction
         See `activation_patch`.
     steps
         Gradients taken between the embeddings of both texts; 1 takes it at the text that is patched (Nanda 2023), more
@@ -46,13 +48,12 @@ def attribution_patch(
 
     Examples
     --------
-    >>> from attnscope.capture import load_model
     >>> from attnscope.faithfulness import Pair
-    >>> loaded = load_model("bundled", device="cpu")
     >>> pairs = [Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")]
-    >>> attribution_patch(loaded, pairs).estimate.dims
+    >>> attribution_patch("bundled", pairs).estimate.dims
     ('pair', 'layer', 'head')
     """
+    loaded = load_model(model, tokenizer=tokenizer)
     encoded = encoded_pairs(loaded, pairs)
     return estimated(loaded, encoded, by_position=by_position, direction=direction, steps=steps).assign_attrs(
         model=loaded.name

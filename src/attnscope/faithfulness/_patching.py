@@ -11,6 +11,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope._arguments import typed
+from attnscope.capture import Tokenizer, borrowing, load_model
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._runs import (
     Direction,
@@ -25,7 +26,7 @@ from attnscope.store import padded_heads
 
 if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
-    from attnscope.capture import LoadedModel
+    from attnscope.capture import LoadedModel, Model
     from attnscope.faithfulness.passes import EncodedPairs, Pair
 
 What = Literal["heads", "residual"]
@@ -33,10 +34,12 @@ WHATS: tuple[What, ...] = ("heads", "residual")
 
 
 @typed
+@borrowing
 def activation_patch(
-    loaded: LoadedModel,
+    model: Model,
     pairs: Iterable[Pair],
     *,
+    tokenizer: Tokenizer = None,
     what: What = "heads",
     by_position: bool = False,
     direction: Direction = "denoising",
@@ -48,8 +51,8 @@ def activation_patch(
 
     Parameters
     ----------
-    loaded
-        The model with its tokenizer.
+    model, tokenizer
+        See `attnscope.scan`.
     pairs
         Clean and corrupted texts, all as long in tokens.
     what
@@ -77,13 +80,12 @@ def activation_patch(
 
     Examples
     --------
-    >>> from attnscope.capture import load_model
     >>> from attnscope.faithfulness import Pair
-    >>> loaded = load_model("bundled", device="cpu")
     >>> pairs = [Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")]
-    >>> activation_patch(loaded, pairs).difference.dims
+    >>> activation_patch("bundled", pairs).difference.dims
     ('pair', 'layer', 'head')
     """
+    loaded = load_model(model, tokenizer=tokenizer)
     encoded = encoded_pairs(loaded, pairs)
     pairs_patched = patched(
         loaded, encoded, what=what, by_position=by_position, direction=direction, variants=variants

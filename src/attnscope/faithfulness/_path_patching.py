@@ -10,6 +10,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope._arguments import typed
+from attnscope.capture import Tokenizer, borrowing, load_model
 from attnscope.errors import AttnscopeError
 from attnscope.faithfulness._runs import (
     Direction,
@@ -25,16 +26,18 @@ from attnscope.faithfulness.passes import replacing
 
 if TYPE_CHECKING:
     from attnscope.attention import AttentionCall
-    from attnscope.capture import LoadedModel
+    from attnscope.capture import LoadedModel, Model
     from attnscope.faithfulness.passes import EncodedPairs, Pair
 
 
 @typed
+@borrowing
 def path_patch(
-    loaded: LoadedModel,
+    model: Model,
     pairs: Iterable[Pair],
     receiver: tuple[int, int],
     *,
+    tokenizer: Tokenizer = None,
     direction: Direction = "noising",
 ) -> xr.Dataset:
     """How much of each head's effect reaches the answer through one later head (path patching; Wang et al. 2022).
@@ -45,7 +48,7 @@ def path_patch(
 
     Parameters
     ----------
-    loaded, pairs, direction
+    model, pairs, tokenizer, direction
         See `activation_patch`.
     receiver
         ``(layer, head)``; senders are all heads of the layers below.
@@ -63,13 +66,12 @@ def path_patch(
 
     Examples
     --------
-    >>> from attnscope.capture import load_model
     >>> from attnscope.faithfulness import Pair
-    >>> loaded = load_model("bundled", device="cpu")
     >>> pairs = [Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")]
-    >>> bool(path_patch(loaded, pairs, receiver=(1, 0)).difference.sel(layer=1).isnull().all())
+    >>> bool(path_patch("bundled", pairs, receiver=(1, 0)).difference.sel(layer=1).isnull().all())
     True
     """
+    loaded = load_model(model, tokenizer=tokenizer)
     through = patched_through(loaded, encoded_pairs(loaded, pairs), receiver, direction=direction)
     return with_recovered(through).assign_attrs(model=loaded.name)
 
