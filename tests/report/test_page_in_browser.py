@@ -135,6 +135,8 @@ def test_what_the_best_blocks_hold_is_drawn_for_the_chosen_head(visit, made, tmp
         assert numbers == pytest.approx([kept, 100 * share, 100 * even], rel=0.006)
     assert "equal weights" in page.text_content("#blocks-0 .clusters")
     held = "best 25% of the blocks of each row of blocks hold (share)"
+    if not alone:
+        page.check("input[value=statistic]")
     page.select_option("#statistic", label=f"Weight that the {held}")
     row = page.text_content("#numbers tr.chosen")
     assert f"{equal[2]:.3g}" in row
@@ -167,7 +169,7 @@ def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, ma
     assert "equal weights" in page.text_content("#offsets .clusters")
     if alone:  # then the largest bin colours the grid
         peak = own[1, 2, left[:-1]].max()
-        assert f"in one bin of offsets other than 0 {peak:.3g} share" in page.text_content("#readout")
+        assert f"in one bin of offsets other than 0: {peak:.3g}" in page.text_content("#readout")
         assert page.locator(".absent").count() == 1
 
 
@@ -180,7 +182,7 @@ def test_a_profile_alone_colours_the_grid_by_its_peak(visit, made, tmp_path, nam
         result = xr.Dataset({name: rows, "equal_patch_profile": rows.mean("head")})
     page = visit(write_report(result, None, tmp_path / "report.html"))
     page.hover('[data-head="6"]')
-    assert f"at one offset other than 0 {peak:.3g} share" in page.text_content("#readout")
+    assert f"at one offset other than 0: {peak:.3g}" in page.text_content("#readout")
 
 
 def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_so(visit, made, tmp_path):
@@ -228,6 +230,7 @@ def test_the_keyboard_suffices(visit, path):
 
 def test_the_statistic_colours_the_grid(visit, path, made):
     page = visit(path)
+    assert page.is_disabled("#statistic")  # kinds are shown, which no statistic colours
     page.check("input[value=statistic]")
     colour = "e => getComputedStyle(e).backgroundColor"
     before = page.eval_on_selector('[data-head="0"]', colour)
@@ -236,8 +239,17 @@ def test_the_statistic_colours_the_grid(visit, path, made):
     assert "Mean offset (negative is left) (tokens)" in page.text_content("#scale")
     page.hover('[data-head="4"]')
     value = float(made.result["mean_offset"].values[:, 1, 0].mean())
-    shown = page.text_content("#readout").split("Mean offset (negative is left) ")[1].split(" ")[0]
+    shown = page.text_content("#readout").split("Mean offset (negative is left): ")[1].split(" ")[0]
     assert float(shown.replace("−", "-")) == pytest.approx(value, rel=0.01)
+
+
+def test_of_few_windows_no_quantiles_are_drawn(visit, made, tmp_path):
+    page = visit(write_report(made.result.isel(text=slice(2)), made.sample, tmp_path / "few.html"))
+    choose(page, 5)
+    assert page.locator("#numbers thead th").count() == page.locator("#numbers tr.chosen > *").count()
+    assert " to " not in page.locator("#profile circle title").first.text_content()
+    page.check("input[value=statistic]")
+    assert "middle 80%" not in page.text_content("#readout")
 
 
 def test_the_page_opens_on_the_kinds_of_heads(visit, path, made):

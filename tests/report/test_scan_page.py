@@ -94,6 +94,32 @@ def test_tiles_hold_what_lies_in_them():
 # --- what the page says ---
 
 
+@pytest.mark.parametrize(("texts", "told"), [(2, False), (5, False), (6, True)])
+def test_quantiles_are_told_of_six_windows_or_more(made, tmp_path, texts, told):
+    page = write_report(made.result.isel(text=slice(texts)), None, tmp_path / "r.html").read_text(
+        encoding="utf-8"
+    )
+    data = embedded(page, "data")
+    assert ("10–90%" in page) is told
+    of_statistics = [end for one in data["statistics"] for end in one.get("low", [])]
+    of_profile = [end for head in data["profile"]["low"] for end in head]
+    assert any(end is not None for end in of_statistics) is told
+    assert any(end is not None for end in of_profile) is told
+
+
+def test_an_offset_has_a_minus_and_a_unit_is_said_once(made, tmp_path):
+    names = ["offset -300", *made.result["cluster"].values[1:]]
+    result = made.result.assign_coords(cluster=names).assign_attrs(kinds="Kinds of heads: offset -300: 4.")
+    result["part"] = result["entropy"].assign_attrs(long_name="Largest share of the weight", units="share")
+    page = write_report(result, None, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "offset -300" not in page
+    assert "Kinds of heads: offset −300: 4." in page
+    data = embedded(page, "data")
+    assert data["labels"]["names"][0] == "offset −300"
+    assert next(one["units"] for one in data["statistics"] if one["key"] == "part") == ""
+    assert "Largest share of the weight</option>" in page
+
+
 def test_numbers_are_those_of_the_result(made, tmp_path):
     page = write_report(made.result, made.sample, tmp_path / "r.html").read_text(encoding="utf-8")
     data = embedded(page, "data")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
-from attnscope.attention._finite import told
+from attnscope.attention._finite import shows_scores, told
 from attnscope.attention._tiles import KEY_TILE, QUERY_TILE, Operands, Sums, add_weighted, adjust
 
 if TYPE_CHECKING:
@@ -54,12 +54,7 @@ def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     >>> bool(torch.allclose(compiled_tiles(call, Need())[0], plain_tiles(call, Need())[0], atol=1e-6))
     True
     """
-    return told(_tiles_by_head, call, need, shows_scores=_shows_scores(call))
-
-
-def _shows_scores(call: AttentionCall) -> bool:
-    """Whether a score of -inf cannot be but a mistake: nothing else forbids a key, and no cap hides it."""
-    return call.is_contiguous and call.bias is None and call.softcap is None
+    return told(_tiles_by_head, call, need, shows_scores=shows_scores(call))
 
 
 def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
@@ -78,7 +73,7 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
         weighted=_of_rows(weighted),
         bins=need.bins,
     )
-    parts, least = _parts(call, need, sums), _LEAST if _shows_scores(call) else -math.inf
+    parts, least = _parts(call, need, sums), _LEAST if shows_scores(call) else -math.inf
     _in_threads(range(len(parts)), lambda number: _attend(parts[number], rows, call, least))
     state = sums.state
     return sums.output.to(call.query.dtype), RowMeasures(

@@ -30,6 +30,11 @@ def magnitude(tensor: Tensor) -> Tensor:
     return torch.linalg.vector_norm(tensor, dtype=wide)
 
 
+def shows_scores(call: AttentionCall) -> bool:
+    """Whether a score of -inf cannot be but a mistake: nothing else forbids a key, and no cap hides it."""
+    return call.is_contiguous and call.bias is None and call.softcap is None
+
+
 def told(
     run: Pass, call: AttentionCall, need: Need, *, shows_scores: bool = False, wide: Pass | None = None
 ) -> tuple[Tensor, RowMeasures]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnscope.attention._bins import segments
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
-from attnscope.attention._finite import told
+from attnscope.attention._finite import shows_scores, told
 from attnscope.attention._fused import plan_passes
 from attnscope.attention._offset_bias import OffsetBias
 from attnscope.attention._tiles import batched_tiles
@@ -159,7 +159,7 @@ def triton_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     torch.Size([1, 2, 7])
     """
     # the running sum of the entropy turns to NaN where an allowed score is -inf, if nothing else may make it so
-    shows = need.entropy and call.is_contiguous and call.bias is None and call.softcap is None
+    shows = need.entropy and shows_scores(call)
     return told(_passes, call, need, shows_scores=shows, wide=batched_tiles)
 
 

@@ -10,21 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnscope.bundled import MODEL
 from attnscope.cli.given_files import GivenFiles
 from attnscope.cli.options import BUNDLED
+from attnscope.cli.output import working
 from attnscope.errors import AttnscopeError
 from attnscope.store import OwnedFolder, RunFolder, file_state, manifest_of, package_versions
 
 if TYPE_CHECKING:
     from attnscope.cli.place import OutputFolder
+
+Answer = TypeVar("Answer")
 
 _GPU = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")  # in /dev, where PyTorch may find one
 _INDEX = "model.safetensors.index.json"
@@ -116,6 +119,19 @@ class AskedAgain:
                 signature = manifest["state"]["signature"]
                 if place(signature) == folder:
                     return RunFolder(folder, signature)
+        return None
+
+    def answer(self, place: OutputFolder, read: Callable[[RunFolder], Answer | None]) -> Answer | None:
+        """What is read from the run that answers this; None where the model is needed, if only to say what is wrong."""
+        with suppress(AttnscopeError, OSError):
+            run = self.found(place)
+            if run is None:
+                return None
+            with run:
+                made = read(run) if run.complete else None
+            if made is not None:
+                working()
+            return made
         return None
 
     def note(self, folder: Path, signature: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,14 +11,14 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.explain_tables import as_dict, print_csv, print_tables
-from attnscope.cli.output import new_console, progress_bar, tell, working
+from attnscope.cli.output import new_console, progress_bar, tell
 from attnscope.cli.place import PAGE, Forms, OutputFolder, draw_views, usual_folder
 from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.cli.again import AskedAgain
+    from attnscope.store import RunFolder
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
@@ -126,7 +126,7 @@ def explain(
 
     plain = not any((target, repair, relearn, revision, trust_remote_code))
     question = AskedAgain.of(model, text or None, command="explain", **settings) if plain else None
-    tree = None if question is None else _known(question, place, layer, head)
+    tree = None if question is None else question.answer(place, partial(_read, layer=layer, head=head))
     if tree is None:
         tree = _analysed(
             model,
@@ -176,25 +176,13 @@ def _analysed(
         return run_explain(model, text, more=more, longest=longest, progress=show, **settings)
 
 
-def _known(
-    question: AskedAgain, place: OutputFolder, layer: int | None, head: int | None
-) -> xr.DataTree | None:
-    """An explanation that is there already; None where the model is needed, if only to say what is wrong."""
-    from attnscope.errors import AttnscopeError
+def _read(run: RunFolder, *, layer: int | None, head: int | None) -> xr.DataTree:
+    """An explanation that is there already, where it has the heads to show."""
     from attnscope.mechanism import load_explanation
 
-    with suppress(AttnscopeError, OSError):
-        run = question.found(place)
-        if run is None:
-            return None
-        with run:
-            if not run.complete:
-                return None
-            tree = load_explanation(run)
-        _heads_to_show(tree, layer, head)
-        working()
-        return tree
-    return None
+    tree = load_explanation(run)
+    _heads_to_show(tree, layer, head)
+    return tree
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:

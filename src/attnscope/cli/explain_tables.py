@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope._numbers import count
 from attnscope.cli.change_tables import changed_columns, changes_of_heads, print_changes
-from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
+from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console
 from attnscope.store import named
 
 if TYPE_CHECKING:
@@ -72,13 +72,8 @@ def print_csv(tree: xr.DataTree) -> None:
 
     heads = sorted(rank_explanations(tree), key=lambda row: (row.layer, row.head))
     changes = changed_columns(tree, heads)
-    rows = [asdict(row) | more for row, more in zip(heads, changes, strict=True)]
-    signature = Signature.from_json(tree.attrs["signature"]).short
-    table: list[list[Any]] = [[*rows[0], "signature"] if rows else []]
-    for row in rows:
-        values = [f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]
-        table.append([*values, signature])
-    emit(csv_text(table))
+    signature = {"signature": Signature.from_json(tree.attrs["signature"]).short}
+    emit_rows([asdict(row) | more | signature for row, more in zip(heads, changes, strict=True)])
 
 
 def print_tables(tree: xr.DataTree) -> None:

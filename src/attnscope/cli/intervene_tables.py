@@ -11,7 +11,7 @@ import numpy as np
 
 from attnscope._nulls import with_nulls
 from attnscope._numbers import count
-from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
+from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console
 from attnscope.store import named
 
 if TYPE_CHECKING:
@@ -81,18 +81,15 @@ def print_csv(tree: xr.DataTree) -> None:
     from attnscope.store import Signature
 
     signature = Signature.from_json(tree.attrs["signature"]).short
-    table: list[list[Any]] = []
+    rows: list[dict[str, Any]] = []
     for row in sorted(verdicts(tree), key=lambda row: (row.layer, row.head)):
         plain = asdict(row)
         effects = plain.pop("effects")
         effects["shuffled"] = plain.pop("shuffled") or dict.fromkeys(_ENDS)
         effects["forbidden"] = plain.pop("forbidden") or dict.fromkeys(_ENDS)
         plain |= {f"{name}_{key}": value for name, effect in effects.items() for key, value in effect.items()}
-        plain |= {"matters": row.matters, "signature": signature}
-        if not table:
-            table.append(list(plain))
-        table.append([as_cell(value) for value in plain.values()])
-    emit(csv_text(table))
+        rows.append(plain | {"matters": row.matters, "signature": signature})
+    emit_rows(rows)
 
 
 def print_tables(tree: xr.DataTree) -> None:
@@ -217,8 +214,3 @@ def _together_table(rows: list[dict[str, Any]]) -> Table:
 
 def _change(effect: Effect | None) -> str:
     return "" if effect is None else f"{effect.mean:+.3f}{'*' if effect.shown else ' '}"
-
-
-def as_cell(value: Any) -> Any:
-    """A value as CSV has it."""
-    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value

@@ -75,6 +75,22 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     return written.getvalue()
 
 
+def as_cell(value: Any) -> Any:
+    """A value as CSV has it.
+
+    Examples
+    --------
+    >>> as_cell(1 / 3), as_cell(None), as_cell("next")
+    ('0.333333', '', 'next')
+    """
+    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value
+
+
+def emit_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows by the names of their columns to standard output, as CSV with a line of names."""
+    emit(csv_text([*map(list, rows[:1]), *(list(map(as_cell, row.values())) for row in rows)]))
+
+
 def emit(text: str) -> None:
     """Write data to standard output as they are; a terminal gets them printable."""
     try:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope._nulls import with_nulls
 from attnscope._numbers import count
-from attnscope.cli.intervene_tables import as_cell
-from attnscope.cli.output import TABLE_ROWS, csv_text, emit, new_console
+from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console
 from attnscope.store import named
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def print_csv(tree: xr.DataTree) -> None:
     from attnscope.store import Signature
 
     signature = Signature.from_json(tree.attrs["signature"]).short
-    table: list[list[Any]] = []
+    rows: list[dict[str, Any]] = []
     for row in patched_places(tree):
         plain = asdict(row)
         effects = {name: plain.pop(name) for name in ("effect", "recovered")}
@@ -65,11 +64,9 @@ def print_csv(tree: xr.DataTree) -> None:
             if end != "shown"
         }
         plain |= {"shown": row.effect.shown}
-        plain |= {f"estimate_{name}": value for name, value in estimates.items()} | {"signature": signature}
-        if not table:
-            table.append(list(plain))
-        table.append([as_cell(value) for value in plain.values()])
-    emit(csv_text(table))
+        plain |= {f"estimate_{name}": value for name, value in estimates.items()}
+        rows.append(plain | {"signature": signature})
+    emit_rows(rows)
 
 
 def print_tables(tree: xr.DataTree) -> None:

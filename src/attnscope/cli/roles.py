@@ -12,8 +12,7 @@ import typer
 from attnscope._nulls import with_nulls
 from attnscope._numbers import count
 from attnscope.cli import options
-from attnscope.cli.intervene_tables import as_cell
-from attnscope.cli.output import csv_text, emit, new_console, progress_bar
+from attnscope.cli.output import as_cell, csv_text, emit, new_console, progress_bar
 from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
 from attnscope.store import named
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import progress_bar, tell, working
+from attnscope.cli.output import progress_bar, tell
 from attnscope.cli.place import PAGE, Forms, OutputFolder, draw_views
 from attnscope.cli.scan_tables import as_dict, list_statistics, print_csv, print_tables
 from attnscope.errors import AttnscopeError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-    from attnscope.cli.again import AskedAgain
+    from attnscope.store import RunFolder
 
 
 _LAST = 32  # queries, as `attnscope.scan` has them
@@ -249,7 +249,7 @@ def scan(
     question = None
     if not any(apart.values()):
         question = AskedAgain.of(model, text or None, command="scan", **_signed(**rules), **settings)
-    results = None if question is None else _known(question, place, shown)
+    results = None if question is None else question.answer(place, partial(_read, shown=shown))
     if results is None:
         engine = {"ray": ray, "workers": workers, "ray_gpus": ray_gpus}
         memory = options.memory_of(max_memory)
@@ -303,25 +303,12 @@ def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any
         return run_scan(model, texts, progress=told, **settings)
 
 
-def _known(
-    question: AskedAgain, place: OutputFolder, shown: Sequence[tuple[int, int]] | None
-) -> xr.Dataset | None:
-    """Results that are there already; None where the model is needed, if only to say what is wrong."""
+def _read(run: RunFolder, *, shown: Sequence[tuple[int, int]] | None) -> xr.Dataset | None:
+    """Results that are there already, where they have the maps of the heads to show."""
     from attnscope.statistics import keeps_maps_of, load_scan
 
-    with suppress(AttnscopeError, OSError):
-        run = question.found(place)
-        if run is None:
-            return None
-        with run:
-            if not run.complete:
-                return None
-            results = load_scan(run)
-            if shown is not None and run.is_writable() and not keeps_maps_of(run, shown):
-                return None
-        working()
-        return results
-    return None
+    lacks = shown is not None and run.is_writable() and not keeps_maps_of(run, shown)
+    return None if lacks else load_scan(run)
 
 
 def draw(

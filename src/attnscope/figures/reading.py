@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `text` that are shown, as "the middle 80% of windows"
+_FEWEST = (
+    6  # entries of `text` whose quantiles are told: those of two are but the two, drawn nearer to each other
+)
 LISTED = 20  # heads or places whose intervals a figure shows
 _GIVEN = ("weights", "function calls")  # captures whose texts are whole, as they were given
 _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
@@ -219,9 +222,9 @@ def mean_over_texts(variable: xr.DataArray) -> np.ndarray:
 
 
 def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
-    """The 10% and 90% quantiles over texts, each of shape (layer, head, ...)."""
+    """The 10% and 90% quantiles over texts, each of shape (layer, head, ...); NaN where fewer than 6 have a value."""
     values = variable.transpose("text", "layer", "head", ...).values.astype(float)
-    known = np.isfinite(values).any(axis=0)
+    known = np.isfinite(values).sum(axis=0) >= _FEWEST
     low, high = np.full(known.shape, np.nan), np.full(known.shape, np.nan)
     if known.any():
         finite = np.where(np.isfinite(values), values, np.nan)[:, known]

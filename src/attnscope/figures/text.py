@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import lru_cache
 
@@ -64,6 +65,18 @@ def drawable(token: str, *, longest: int = 14) -> str:
             return "".join(parts) + "…"
         parts.append(part)
     return "".join(parts)
+
+
+def with_minus(text: str) -> str:
+    """A text with a real minus before each negative offset that it names, as numbers beside it have.
+
+    Examples
+    --------
+    >>> from attnscope.figures.text import with_minus
+    >>> with_minus("kinds: offset -300 (layers 1-2), offset +2")
+    'kinds: offset −300 (layers 1-2), offset +2'
+    """
+    return re.sub(r"(?<=\boffset )-(?=\d)", "−", text)
 
 
 def needs_cff(text: str) -> bool:

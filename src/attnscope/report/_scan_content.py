@@ -26,6 +26,7 @@ from attnscope.figures.reading import (
     with_each,
     wording,
 )
+from attnscope.figures.text import with_minus
 from attnscope.report._embed import numbers
 from attnscope.report._offset_content import offset_data, with_peak
 from attnscope.statistics import SUMMARIES, heads_apart, intervals, rank_heads
@@ -156,7 +157,7 @@ def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "key": name,
         "name": words.long_name,
-        "units": words.units,
+        "units": "" if _says_share(words.long_name) and words.units == "share" else words.units,
         "help": words.reading,
         "signed": words.signed,
         "mean": numbers(mean_over_texts(variable).ravel()),
@@ -173,6 +174,22 @@ def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
         values = variable.transpose("layer", "head", "text").values.astype(float)
         entry["counts"] = [_histogram(row) for row in values.reshape(-1, values.shape[-1])]
     return entry
+
+
+def any_known(values: Any) -> bool:
+    """Whether there is a number among values of the page, however deep.
+
+    Examples
+    --------
+    >>> any_known([[None, 0.5]]), any_known([[None], []])
+    (True, False)
+    """
+    return any(map(any_known, values)) if isinstance(values, list) else values is not None
+
+
+def _says_share(name: str) -> bool:
+    """Whether the name of a statistic says its unit, which beside it would be said twice."""
+    return "share" in name.lower().split()
 
 
 def _histogram(values: np.ndarray) -> dict[str, Any] | None:
@@ -247,7 +264,7 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
         return None
     names = [str(name) for name in result["cluster"].values]
     entry: dict[str, Any] = {
-        "names": names,
+        "names": list(map(with_minus, names)),
         "colours": cluster_colours(names),
         "shares": numbers(label_shares(result).reshape(-1, len(names))),
     }

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from attnscope._returned import reads
 from attnscope.errors import AttnscopeError
 from attnscope.figures.reading import HIGH, LOW, of_entries
+from attnscope.figures.text import with_minus
 from attnscope.report._contrast_content import contrast_data
 from attnscope.report._embed import script_json, write_page
 from attnscope.report._group_content import group_data, group_rows
 from attnscope.report._long_map import pack_long
 from attnscope.report._received import pack_received
-from attnscope.report._scan_content import flatten, page_data, parsed, pieces_note
+from attnscope.report._scan_content import any_known, flatten, page_data, parsed, pieces_note
 from attnscope.report._scan_images import patch_data, picture_data, view_data
 from attnscope.report._window import pack_windows
 from attnscope.statistics import notes_of, numbering_note, unit_of
@@ -114,6 +115,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_labels=data["labels"] is not None,
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
+        has_band=data["profile"] is not None and any_known(data["profile"]["high"]),
+        has_spread=any(any_known(statistic.get("high", [])) for statistic in data["statistics"]),
         offsets=data["offsets"],
         blocks=data["blocks"],
         opens=data["opens"]["says"],
@@ -146,7 +149,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
 def _notes(result: xr.Dataset, layer_names: Sequence[str]) -> str:
     """What a reader has to know of how the model was read."""
     said = [*notes_of(result).values(), str(result.attrs.get("kinds", ""))]
-    return " ".join(filter(None, [*said, numbering_note(layer_names)]))
+    return with_minus(" ".join(filter(None, [*said, numbering_note(layer_names)])))
 
 
 def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:

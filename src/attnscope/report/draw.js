@@ -92,7 +92,7 @@ function drawProfile(box, offsets, mean, low, high, colour, unit) {
   const kept = offsets.map((_, i) => i).filter((i) => mean[i] !== null);
   const best = kept.reduce((a, b) => (mean[b] > mean[a] ? b : a), kept[0]);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `Mean weight by offset; the largest is ${say(mean[best])} at offset ${offsets[best]}` });
+    "aria-label": `Mean weight by offset; the largest is ${say(mean[best])} at offset ${say(offsets[best])}` });
   for (const value of ticks(0, most, 4)) {
     picture.append(svg("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), stroke: "var(--line)" }),
       svg("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, say(value)));
@@ -100,13 +100,14 @@ function drawProfile(box, offsets, mean, low, high, colour, unit) {
   for (const value of ticks(first, last, width < 400 ? 5 : 10).filter(Number.isInteger)) {
     picture.append(svg("text", { x: x(value), y: height - bottom + 15, "text-anchor": "middle" }, say(value)));
   }
-  const band = [...kept.map((i) => `${x(offsets[i])},${y(high[i])}`), ...kept.toReversed().map((i) => `${x(offsets[i])},${y(low[i])}`)];
+  const wide = kept.filter((i) => high[i] !== null);
+  const band = [...wide.map((i) => `${x(offsets[i])},${y(high[i])}`), ...wide.toReversed().map((i) => `${x(offsets[i])},${y(low[i])}`)];
   picture.append(
     svg("line", { x1: x(0), x2: x(0), y1: top - 4, y2: height - bottom, stroke: "var(--muted)", "stroke-dasharray": "2 3" }),
     svg("polygon", { points: band.join(" "), fill: colour, opacity: 0.28 }),
     svg("polyline", { points: kept.map((i) => `${x(offsets[i])},${y(mean[i])}`).join(" "), fill: "none", stroke: colour, "stroke-width": 2, "stroke-linejoin": "round" }),
     ...kept.map((i) => svg("circle", { cx: x(offsets[i]), cy: y(mean[i]), r: 3.2, fill: colour },
-      svg("title", {}, `offset ${say(offsets[i])}: ${say(mean[i])} (${say(low[i])} to ${say(high[i])})`))),
+      svg("title", {}, `offset ${say(offsets[i])}: ${say(mean[i])}${high[i] === null ? "" : ` (${say(low[i])} to ${say(high[i])})`}`))),
     svg("text", { x: left, y: top - 10 }, "← looks left"),
     svg("text", { x: x(0), y: top - 10, "text-anchor": last > 0 ? "middle" : "end" }, "itself"),
     ...(last > 0 ? [svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, "looks right →")] : []),

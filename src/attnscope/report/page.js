@@ -83,8 +83,8 @@ function describe(index) {
   }
   const s = data.statistics[state.statistic];
   if (s.mean[index] === null) return "no value";
-  const spread = s.low ? ` (middle ${share(data.quantiles[1] - data.quantiles[0])} of ${data.noun}s: ${say(s.low[index])} to ${say(s.high[index])})` : "";
-  return `${s.name} ${sayMean(s, index)} ${s.units}${spread}`;
+  const spread = (s.low?.[index] ?? null) !== null ? ` (middle ${share(data.quantiles[1] - data.quantiles[0])} of ${data.noun}s: ${say(s.low[index])} to ${say(s.high[index])})` : "";
+  return `${s.name}: ${sayMean(s, index)}${s.units && ` ${s.units}`}${spread}`;
 }
 
 /** The mean of a head; with its 95% interval, where it is an estimate from some rows. */
@@ -99,6 +99,7 @@ function paintGrid() {
   const labels = state.mode === "labels", statistic = data.statistics[state.statistic];
   const scale = labels ? null : scaleOf(statistic);
   byId("grid").classList.toggle("pies", labels);
+  if (byId("statistic")) byId("statistic").disabled = labels; // it colours no kinds
   cells.forEach((cell, index) => {
     if (labels) cell.style.background = pie(data.labels.shares[index]);
     else {
@@ -237,11 +238,14 @@ function sayEqual(s, index) {
   return even === null ? "" : say(even);
 }
 
+/** Whether there are windows enough to tell the quantiles of any head. */
+const hasSpread = (s) => s.low?.some((low) => low !== null) ?? false;
+
 function drawNumbers(index) {
   byId("numbers").tBodies[0].replaceChildren(...data.statistics.map((s, i) => html("tr", i === state.statistic ? { class: "chosen" } : {},
     html("th", { scope: "row", title: s.help }, `${s.name} `, html("span", { class: "count" }, s.units)), html("td", { class: "number" }, sayMean(s, index)),
     ...(data.statistics.some((one) => one.equal) ? [html("td", { class: "number" }, sayEqual(s, index))] : []),
-    html("td", { class: "number" }, s.low && s.low[index] !== null ? `${say(s.low[index])} to ${say(s.high[index])}` : ""))));
+    ...(data.statistics.some(hasSpread) ? [html("td", { class: "number" }, s.low && s.low[index] !== null ? `${say(s.low[index])} to ${say(s.high[index])}` : "")] : []))));
 }
 
 // --- the window -----------------------------------------------------------------------------------------------
@@ -500,8 +504,6 @@ function start() {
   if (byId("statistic")) byId("statistic").value = state.statistic;
   byId("statistic")?.addEventListener("change", (event) => {
     state.statistic = Number(event.target.value);
-    const statistic = document.querySelector('input[name="mode"][value="statistic"]');
-    if (statistic && state.mode !== "statistic") { statistic.checked = true; state.mode = "statistic"; }
     redraw();
   });
   for (const name of ["mode", "direction", "zoom"]) {

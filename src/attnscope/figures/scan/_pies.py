@@ -14,6 +14,7 @@ from matplotlib.patches import Circle, Wedge
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.reading import axis_values, label_shares, layer_labels, noun_of, require
 from attnscope.figures.style import figure_style, looked_at, name_heads
+from attnscope.figures.text import with_minus
 from attnscope.statistics import unit_of
 
 if TYPE_CHECKING:
@@ -140,4 +141,6 @@ def _draw_centroid(
     ticks = {0.0: "0", top: f"{top:.3g}"}
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.tick_params(labelsize=6, length=2, pad=1.5)
-    axes.set_title(name, loc="left", color=_INK, fontweight="bold", fontsize=7, pad=2, parse_math=False)
+    axes.set_title(
+        with_minus(name), loc="left", color=_INK, fontweight="bold", fontsize=7, pad=2, parse_math=False
+    )

@@ -19,6 +19,7 @@ from attnscope.figures.reading import (
     require,
 )
 from attnscope.figures.style import figure_style, looked_at, one_scale
+from attnscope.figures.text import with_minus
 from attnscope.statistics import unit_of
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
             axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
             axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
             axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
-            axes.set(xlim=looked_at(offsets, high), ylim=(0, None))
+            axes.set(xlim=looked_at(offsets, mean), ylim=(0, None))
             axes.set_title(
                 f"Layer {layer}, head {head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False
             )
@@ -98,4 +99,4 @@ def _majority(head: xr.Dataset) -> tuple[str, str]:
     if np.isnan(shares).any():
         return "no label", LEFT
     best = int(np.argmax(shares))
-    return f"{names[best]}, {shares[best]:.0%} of {noun_of(head)}s", cluster_colours(names)[best]
+    return f"{with_minus(names[best])}, {shares[best]:.0%} of {noun_of(head)}s", cluster_colours(names)[best]

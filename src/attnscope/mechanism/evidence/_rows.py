@@ -31,9 +31,15 @@ def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]
     >>> pairs_at(4, 4, 2)
     array([2., 3., 4., 3., 2.])
     """
-    offsets = np.arange(-band, band + 1)
-    first, last = np.maximum(0, -offsets), np.minimum(queries, keys - offsets)
-    return np.maximum(0, last - first).astype(np.float64)
+    return np.array(
+        [len(_with_offset(queries, keys, offset)) for offset in range(-band, band + 1)], np.float64
+    )
+
+
+def _with_offset(queries: int, keys: int, offset: int) -> range:
+    """The queries that have a key at an offset."""
+    first = max(0, -offset)
+    return range(first, max(first, min(queries, keys - offset)))
 
 
 def mean_profile(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
@@ -211,7 +217,7 @@ def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head of
     queries, keys = query.shape[2], key.shape[2]
     traces: list[Tensor] = []
     for t in range(-band, band + 1):
-        first = max(0, -t)
-        last = max(first, min(queries, keys - t))
-        traces.append((query[:, :, first:last] * key[:, :, first + t : last + t]).sum((-1, -2)))
+        pairs = _with_offset(queries, keys, t)
+        of_keys = key[:, :, pairs.start + t : pairs.stop + t]
+        traces.append((query[:, :, pairs.start : pairs.stop] * of_keys).sum((-1, -2)))
     return torch.stack(traces, -1)
