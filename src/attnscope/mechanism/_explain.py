@@ -196,7 +196,7 @@ def explain(
 
 def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
     """Refuse a completion that there is not, and what is no analysis."""
-    if completion not in COMPLETIONS:
+    if not isinstance(completion, str) or completion not in COMPLETIONS:
         raise AttnscopeError(
             f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
         )
