@@ -112,3 +112,27 @@ def test_a_checked_number_names_a_flag_only_if_there_is_one(flags_here):
     assert {name for _, name in checked} >= WITHOUT_FLAG
     with pytest.raises(attnscope.AttnscopeError, match=r"^intervention_texts is 0; expected a whole number"):
         attnscope.explain(intervention_texts=0)
+
+
+LISTS = [
+    (name, parameter.opts[0])
+    for name, command in typer.main.get_command(app).commands.items()
+    for parameter in command.params
+    if parameter.param_type_name == "option"
+    and not parameter.multiple
+    and ("," in (parameter.metavar or "") or "with commas between" in (parameter.help or ""))
+]
+
+
+@pytest.mark.parametrize(("name", "flag"), LISTS)
+def test_a_list_is_given_once(name, flag):
+    with pytest.raises(
+        attnscope.AttnscopeError, match=f"^{flag} is given twice, and only the last would count"
+    ):
+        typer.main.get_command(app).main([name, flag, "1", f"{flag}=2"], standalone_mode=False)
+
+
+def test_of_a_single_value_the_last_counts():
+    assert len(LISTS) > 15
+    command = typer.main.get_command(app).commands["scan"]
+    assert command.make_context("scan", ["--window", "16", "--window", "32"]).params["window"] == 32

@@ -88,7 +88,7 @@ def diff(
     """
     check_seed(seed)
     check_real(0.0, 1.0, level=level)
-    if not isinstance(heads, str) or heads not in get_args(Matching):
+    if str(heads) not in get_args(Matching):
         raise AttnscopeError(
             f"heads (--heads) are {shortly(heads)}; expected one of {', '.join(get_args(Matching))}"
         )
