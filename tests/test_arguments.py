@@ -2,9 +2,11 @@
 
 import inspect
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from torch import nn
 
@@ -177,6 +179,59 @@ def test_a_verb_refuses_what_is_no_value_of_any_kind(verb, tmp_path, monkeypatch
         assert len(str(error.value).splitlines()) <= 2
 
 
+@pytest.mark.usefixtures("no_types")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_fails_by_nothing_else_than_its_own_error(verb, tmp_path, monkeypatch):
+    """Whatever it is given, for each argument in turn; what fits may be taken."""
+    monkeypatch.chdir(tmp_path)
+    function = PUBLIC[f"attnscope.{verb}"]
+    parameters = inspect.signature(function).parameters
+    before = needed(function) | {name: "nowhere" for name in ("model", "config") if name in parameters}
+    before |= {"systems": ["nowhere"]} if verb == "compare" else {}
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD or (verb, name) == ("watch", "spans"):
+            continue
+        for value in of_all_kinds():
+            if value is None and parameter.default is None:
+                continue
+            several = [value] if parameter.kind is parameter.VAR_POSITIONAL else []
+            named = {} if several else {name: value}
+            said = said_by(function, *several, **(before | named))
+            assert len(said.splitlines()) <= 2
+            assert said or value is not None
+
+
+def said_by(function, *several, **named):
+    """What a call is refused by; nothing where it is not."""
+    try:
+        function(*several, **named)
+    except AttnscopeError as error:
+        return str(error)
+    return ""
+
+
+def of_all_kinds():
+    yield from (
+        None,
+        3,
+        -1,
+        10**40,
+        2.5,
+        float("nan"),
+        True,
+        "",
+        b"x",
+        {"a": 1},
+        {1},
+        [],
+        [None],
+        [b"x"],
+        [[1]],
+    )
+    yield from (object(), (number for number in (1, 2)), (_ for _ in ()), range(2))
+    yield from (np.int64(3), np.array([1, 2]), torch.tensor([1, 2]), Path("nowhere"))
+
+
 def needed(function):
     """What must be given to a function."""
     return {
@@ -237,6 +292,53 @@ def fitting(parameter):
             lambda: attnscope.intervene(task=object()),
             "task is of type object; expected a string or Task or None",
         ),
+        (
+            lambda: attnscope.translate("bundled", None),
+            "the text is of type NoneType; expected a string, a pathlib.Path, or a list of sentences",
+        ),
+        (
+            lambda: attnscope.translate("bundled", b"x"),
+            "the text is of type bytes; expected a string, a pathlib.Path, or a list of sentences",
+        ),
+        (
+            lambda: attnscope.translate("bundled", {"a": 1}),
+            "the text is {'a': 1} (dict); expected a string, a pathlib.Path, or a list of sentences",
+        ),
+        (
+            lambda: attnscope.translate("bundled", [None]),
+            "line 1 of the text is of type NoneType; expected a sentence",
+        ),
+        (
+            lambda: attnscope.align("bundled", ["a"], None),
+            "the target is of type NoneType; expected a string, a pathlib.Path, or a list of sentences",
+        ),
+        (
+            lambda: attnscope.score(None, ["a"]),
+            "hypotheses is of type NoneType; expected sentences, a pathlib.Path, or several of these",
+        ),
+        (
+            lambda: attnscope.score(["a"], None),
+            "targets is of type NoneType; expected sentences, a pathlib.Path, or several of these",
+        ),
+        (
+            lambda: attnscope.score(["a"], []),
+            "targets is empty: expected sentences, a pathlib.Path, or several of these",
+        ),
+        (lambda: attnscope.diff(None, None), "scan is of type NoneType; expected a scan"),
+        *(
+            (
+                lambda given=given: attnscope.scan(offsets=given),
+                f"offsets is {said}; expected a list of whole numbers or None",
+            )
+            for given, said in (
+                (-1, "-1 (int)"),
+                (np.int64(-1), "of type int64"),
+                (torch.tensor([-1, -2]), "of type Tensor"),
+                (np.array([-1.0]), "of type ndarray"),
+                ((offset for offset in (-1, -2)), "of type generator"),
+                ({-1: "before"}, "{-1: 'before'} (dict)"),
+            )
+        ),
         (lambda: attnscope.contrasts(object()), "results is of type object; expected xr.Dataset"),
         (lambda: attnscope.explain(more=["a"]), "more is 'a' (str); expected analyses (mechanism.Analysis)"),
         (
@@ -259,6 +361,7 @@ def test_what_users_give_in_their_place_is_taken():
         return count, share, band
 
     assert told(np.int64(3), 1, [3, 10]) == (3, 1, [3, 10])
-    assert told(share=np.float32(0.5), band=np.array([3, 10]))[1] == 0.5
+    assert told(share=np.float32(0.5), band=np.array([3, 10])) == (None, 0.5, [3, 10])
+    assert [type(value) for value in told(np.int64(3), np.float32(0.5))] == [int, float, type(None)]
     with pytest.raises(TypeError, match="unexpected keyword argument 'bands'"):
         told(bands=3)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
@@ -62,24 +62,29 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def checking(*arguments: P.args, **named: P.kwargs) -> R:
         try:
-            given = signature.bind(*arguments, **named).arguments
+            bound = signature.bind(*arguments, **named)
         except TypeError:  # Python's own words say which argument is missing or not known
             return function(*arguments, **named)
-        for name, value in given.items():
-            if name in expected and not expected[name].takes(value):
+        for name, value in bound.arguments.items():
+            if name not in expected:
+                continue
+            if not expected[name].takes(value):
                 raise unexpected(expected[name].words, value, name)
-        return function(*arguments, **named)
+            if expected[name].is_plain:
+                bound.arguments[name] = _plain(value)
+        return function(*bound.args, **bound.kwargs)
 
     return checking
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """Whether a value is of some type, and the words for one and for several of it."""
+    """Whether a value is of some type, the words for one and for several of it, and whether NumPy's go as Python's."""
 
     takes: Callable[[Any], bool]
     words: str
     plural: str
+    is_plain: bool = False
 
 
 def _reader(what: str) -> _Expected:
@@ -93,10 +98,12 @@ def _reader(what: str) -> _Expected:
 
 #: Types of the language, and what is given often.
 _PLAIN = {
-    "int": _Expected(lambda value: is_a(Integral, value), "a whole number", "whole numbers"),
-    "float": _Expected(lambda value: is_a(Real, value), "a number", "numbers"),
-    "str": _Expected(lambda value: isinstance(value, str), "a string", "strings"),
-    "bool": _Expected(lambda value: isinstance(value, bool | np.bool_), "True or False", "True or False"),
+    "int": _Expected(lambda value: is_a(Integral, value), "a whole number", "whole numbers", True),
+    "float": _Expected(lambda value: is_a(Real, value), "a number", "numbers", True),
+    "str": _Expected(lambda value: isinstance(value, str), "a string", "strings", True),
+    "bool": _Expected(
+        lambda value: isinstance(value, bool | np.bool_), "True or False", "True or False", True
+    ),
     "Path": _Expected(lambda value: isinstance(value, os.PathLike), "a path", "paths"),
     "None": _Expected(lambda value: value is None, "None", "None"),
     "Tell": _Expected(callable, "a function", "functions"),
@@ -125,6 +132,7 @@ def _of(node: ast.expr) -> _Expected:
         lambda value: any(part.takes(value) for part in known),
         " or ".join(part.words for part in known),
         " or ".join(part.plural for part in known),
+        any(part.is_plain for part in known) and "np.ndarray" not in parts,
     )
 
 
@@ -155,8 +163,11 @@ def _one(node: ast.expr) -> _Expected | None:
         return None
     inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     match node.value.id:
-        case "Sequence" | "Iterable" | "list":
+        case "Sequence" | "list":
             return _several(_of(inner[0]))
+        case "Iterable":  # a generator gives its entries only once
+            several = _several(_of(inner[0]))
+            return replace(several, takes=lambda value: isinstance(value, Iterator) or several.takes(value))
         case "tuple":
             return _row([_of(part) for part in inner])
         case "Literal":
@@ -173,26 +184,42 @@ def _one(node: ast.expr) -> _Expected | None:
 
 def _several(item: _Expected) -> _Expected:
     def takes(value: Any) -> bool:
-        if isinstance(value, list | tuple):
-            return all(map(item.takes, value))
-        return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+        entries = _entries(value)
+        return entries is not None and all(map(item.takes, entries))
 
     of = f" of {item.plural}" if item.plural else ""
-    return _Expected(takes, f"a list{of}", f"lists{of}")
+    return _Expected(takes, f"a list{of}", f"lists{of}", item.is_plain)
+
+
+def _entries(value: Any) -> Sequence[Any] | None:
+    """What a list, an array or a column of a table holds; None of what has no entries, or gives them only once."""
+    if isinstance(value, str | bytes | bytearray | Mapping) or not hasattr(value, "__getitem__"):
+        return None
+    try:
+        return value if isinstance(value, list | tuple) else list(value)
+    except TypeError:  # an array of no dimension
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and lists of Python in place of NumPy's, which are written into signatures."""
+    if type(value) in {list, tuple}:
+        return type(value)(map(_plain, value))
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _row(items: Sequence[_Expected]) -> _Expected:
     """A tuple of so many entries; a list of as many is as good."""
 
     def takes(value: Any) -> bool:
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-            return False
-        entries = list(value)
-        return len(entries) == len(items) and all(
-            item.takes(entry) for item, entry in zip(items, entries, strict=True)
+        entries = _entries(value)
+        return (
+            entries is not None
+            and len(entries) == len(items)
+            and all(item.takes(entry) for item, entry in zip(items, entries, strict=True))
         )
 
     count = _COUNTS[len(items)] if len(items) < len(_COUNTS) else str(len(items))
     kinds = {item.plural for item in items}
     words = f"{count} {kinds.pop()}" if len(kinds) == 1 and "" not in kinds else f"{count} entries"
-    return _Expected(takes, words, f"entries that are {words}")
+    return _Expected(takes, words, f"entries that are {words}", any(item.is_plain for item in items))

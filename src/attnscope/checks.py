@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +14,16 @@ SEEDS = 2**32  # as many as every generator of random numbers takes
 THREADS = 512  # far more crash the process
 BEAMS = 1_000  # far more do not fit into memory
 STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
+#: Parameters that are checked here and have no flag on the command line.
+WITHOUT_FLAG = {
+    *("bound", "draws", "each", "epsilon", "fraction", "fractions"),
+    *("intervention_texts", "longest", "masked", "predictions", "residual"),
+}
 FORMATS = ("svg", "pdf", "png")  # of figures
 
 
 def check_whole(least: int, most: int | None = None, **given: Any) -> None:
-    """Refuse what is no whole number from `least` to `most`; None was not given.
+    """Refuse what is no whole number from `least` to `most`, by default the largest that fits; None was not given.
 
     Raises
     ------
@@ -35,8 +41,10 @@ def check_whole(least: int, most: int | None = None, **given: Any) -> None:
         if value is None:
             continue
         whole = is_a(numbers.Integral, value)
-        if not whole or value < least or (most is not None and value > most):
-            upper = f"from {least} to {most}" if most is not None else f"of {least} or more"
+        largest = sys.maxsize if most is None else most
+        if not whole or value < least or value > largest:
+            bounded = most is not None or (whole and value > largest)
+            upper = f"from {least} to {largest}" if bounded else f"of {least} or more"
             raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a whole number {upper}")
 
 
@@ -78,7 +86,7 @@ def check_real(least: float, most: float | None = None, **given: Any) -> None:
 
 
 def check_kind(expected: str, *kinds: type, **given: Any) -> None:
-    """Refuse what is of no kind that was expected; None was not given.
+    """Refuse what is of no kind that was expected.
 
     Examples
     --------
@@ -88,7 +96,7 @@ def check_kind(expected: str, *kinds: type, **given: Any) -> None:
     attnscope.errors.AttnscopeError: target is 3 (int); expected a sentence
     """
     for name, value in given.items():
-        if value is not None and not isinstance(value, kinds):
+        if not isinstance(value, kinds):
             raise unexpected(expected, value, name)
 
 
@@ -126,7 +134,9 @@ def is_a(kind: type, value: Any) -> bool:
 
 
 def _called(name: str) -> str:
-    """A parameter's name in Python and on the command line."""
+    """A parameter's name in Python, and on the command line where it has one there."""
+    if name in WITHOUT_FLAG:
+        return name
     return f"{name} (--{name.replace('_', '-')})"
 
 

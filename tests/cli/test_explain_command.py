@@ -185,8 +185,9 @@ class TestBadInput:
             (("--layer", "3"), "there is no self-attention layer 3: choose from 0, 1, 2"),
             (("--head", "4"), "there is no head 4: heads are counted from 0 to 3"),
             (("--layer", "1", "--head", "-1"), "there is no head -1: heads are counted from 0 to 3"),
-            (("--band", "16"), "the band is 16; in windows of 16 tokens the largest offset is 1 to 15"),
+            (("--band", "16"), "band (--band) is 16; in windows of 16 tokens the largest offset is 15"),
             (("--band", "0"), "band (--band) is 0; expected a whole number of 1 or more"),
+            (("--window", "5"), "windows of 5 tokens are too short for waves; expected 6 or more"),
         ],
     )
     def test_what_does_not_exist(self, refused, asked, says):

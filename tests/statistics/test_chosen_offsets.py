@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+import re
 
 import numpy as np
 import pytest
@@ -139,7 +140,10 @@ def test_offsets_in_another_order_are_the_same_question():
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [
-        ([-128], r"offsets \(--offsets\) is -128; expected a whole number from -127 to 127"),
+        (
+            [-128],
+            r"offsets \(--offsets\) has -128; in windows of 128 tokens they are -127 to 127: .* \(--window\)$",
+        ),
         ([0.5], r"offsets is \[0.5\] \(list\); expected a list of whole numbers"),
         ([], r"offsets \(--offsets\) names none"),
     ],
@@ -147,6 +151,34 @@ def test_offsets_in_another_order_are_the_same_question():
 def test_what_is_no_offset_is_refused(no_types, offsets, message):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(texts=TEXTS, offsets=offsets)
+
+
+def test_what_an_option_brings_may_be_named_beside_it():
+    """What a signature holds can be given again."""
+    asked = {"texts": TEXTS, "offsets": [-1], "groups": "kinds"}
+    signature = attnscope.scan(**asked, statistics="entropy").attrs["signature"]
+    names = json.loads(signature)["settings"]["statistics"]
+    assert {"weight_at", "group_weight"} <= {*names}
+    assert attnscope.scan(**asked, statistics=names).attrs["signature"] == signature
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("weight_at", "comes with offsets, in a scan of texts: give them (--offsets -1,-64)"),
+        ("equal_weight_at", "comes with offsets"),
+        ("weight_at_-64", "comes with offsets"),
+        ("group_weight", "comes with groups, in a scan of texts: give them (--groups kinds)"),
+        ("entropy_by_group", "comes with groups"),
+        ("group_rows", "comes with groups and a pool"),
+        ("block_recall_5", "is one number of block_recall: ask for that"),
+        ("equal_entropy", "is found beside what is measured, and not asked for by name"),
+        ("centroid", "is found beside"),
+    ],
+)
+def test_what_is_listed_and_cannot_be_asked_for_is_not_said_to_be_unknown(name, said):
+    with pytest.raises(AttnscopeError, match=f"^{re.escape(f'{name} {said}')}"):
+        attnscope.scan(texts=TEXTS, statistics=f"entropy,{name}")
 
 
 def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):

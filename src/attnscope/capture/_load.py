@@ -126,7 +126,7 @@ def load_model(
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
     if need_tokenizer:
-        if not callable(tokenizer):
+        if tokenizer is not None and not callable(tokenizer):
             check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
         _refuse_what_reads_no_text(model)
         given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer

@@ -48,23 +48,26 @@ app = typer.Typer(
     "which runs there are, what they hold, their arrays for other tools, and those of many processes put together (ls, "
     "show, export, merge); the attention lineage to train, translate with, score, align and compare.",
 )
-app.command()(scan)
-app.command()(generate)
-app.command()(roles)
-app.command()(explain)
-app.command()(intervene)
-app.command()(patch)
-app.command()(diff)
-app.command()(walk)
-app.command()(ls)
-app.command()(show)
-app.command()(export)
-app.command()(merge)
-app.command()(with_settings(train))
-app.command()(translate)
-app.command()(score)
-app.command()(align)
-app.command()(compare)
+for command in (
+    scan,
+    generate,
+    roles,
+    explain,
+    intervene,
+    patch,
+    diff,
+    walk,
+    ls,
+    show,
+    export,
+    merge,
+    with_settings(train),
+    translate,
+    score,
+    align,
+    compare,
+):
+    app.command(cls=options.Command)(command)
 
 
 def _print_version(wanted: bool) -> None:

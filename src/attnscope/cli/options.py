@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Protocol, runtime_checkable
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from attnscope.checks import check_formats
 from attnscope.errors import AttnscopeError
@@ -192,6 +193,36 @@ AsCsv = Annotated[
 ]
 
 
+class Command(TyperCommand):
+    """A command that refuses a list with commas between when it is given twice: only the last would count.
+
+    Of a single value the last counts, as elsewhere. What may be repeated says so in its help.
+    """
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]  the same class under typer's own name
+        """Read the words of the command line.
+
+        Raises
+        ------
+        AttnscopeError
+            If a list is given twice.
+        """
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in given:
+            if _is_list(option) and given.count(option) > 1:
+                raise AttnscopeError(
+                    f"{option.opts[0]} is given twice, and only the last would count: give it once, with commas between"
+                )
+        return super().parse_args(ctx, args)
+
+
+def _is_list(option: object) -> bool:
+    """Whether an option takes several values at once, with commas between."""
+    if not isinstance(option, TyperOption) or option.multiple:
+        return False
+    return "," in (option.metavar or "") or "with commas between" in (option.help or "")
+
+
 def memory_of(given: str | None) -> dict[int | str, str] | None:
     """What each device may take, from ``0=10GiB,cpu=30GiB``."""
     if given is None:
@@ -245,7 +276,7 @@ def offsets_of(flag: str, given: str) -> list[int]:
         return [int(offset) for offset in given.replace("\u2212", "-").split(",")]
     except ValueError:
         raise AttnscopeError(
-            f"{flag} is {given!r}: give whole numbers with commas between, negative to the left, as in -1,-128"
+            f"{flag} is {given!r}: give whole numbers with commas between, negative to the left, as in -1,-64"
         ) from None
 
 

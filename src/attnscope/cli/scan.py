@@ -84,8 +84,8 @@ _Offsets = Annotated[
     str | None,
     typer.Option(
         metavar="OFFSET,...",
-        help="Offsets, however far, at which the share of the weight is measured: -1,-128 is the token before and the "
-        "128th before.",
+        help="Offsets, however far, at which the share of the weight is measured: -1,-64 is the token before and the "
+        "64th before.",
         show_default="none beside the profiles",
     ),
 ]

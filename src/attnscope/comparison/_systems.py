@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnscope.checks import check_kind
+from attnscope.checks import check_kind, unexpected
 from attnscope.errors import AttnscopeError
 from attnscope.store import OwnedFolder
 from attnscope.training import PRESETS, finished_metrics
@@ -66,11 +66,12 @@ def read_systems(
     >>> [system.name for system in read_systems(None, Path("out"))]
     ['fixed vector', 'additive', 'Transformer']
     """
-    check_kind(
-        "files of settings, trained folders, or a mapping from names to them", Iterable, systems=systems
-    )
     if systems is None:
         systems = PRESETS
+    if not isinstance(systems, list | tuple | Mapping):
+        raise unexpected(
+            "files of settings, trained folders, or a mapping from names to them", systems, "systems"
+        )
     pairs = (
         systems.items()
         if isinstance(systems, Mapping)

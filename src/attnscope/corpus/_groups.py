@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from attnscope.checks import check_kind
 from attnscope.corpus._opening import shown
 from attnscope.corpus._words import in_words
 from attnscope.corpus.files import json_objects
@@ -173,6 +174,7 @@ def grouping_of(given: Groups) -> Grouping:
     if callable(given):
         name = getattr(given, "__name__", type(given).__name__)
         return Grouping(f"function {name}", (), lambda window: given(window.tokens))
+    check_kind("kinds, roles, a pathlib.Path of rules, or a function", str, groups=given)
     if given == "kinds":
         return Grouping(given, KINDS, kinds_of)
     if given == "roles":

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import regex
 
+from attnscope.checks import check_kind
 from attnscope.corpus._opening import shown
 from attnscope.corpus.files import json_objects
 from attnscope.corpus.windows import Window, window_name
@@ -152,6 +153,7 @@ def word_rule_of(given: Words) -> WordRule:
     if callable(given):
         name = getattr(given, "__name__", type(given).__name__)
         return WordRule(f"function {name}", cast("Any", given))
+    check_kind("unicode, space, a pathlib.Path of spans, or a function", str, words=given)
     if given == "unicode":
         return WordRule(given, _by_unicode)
     if given == "space":

@@ -11,7 +11,7 @@ import xarray as xr
 
 from attnscope._arguments import typed
 from attnscope._documents import LEAST, called_in, units_of
-from attnscope.checks import check_kind, check_real, check_seed
+from attnscope.checks import check_kind, check_real, check_seed, shortly
 from attnscope.difference._changes import LEVEL, changes_by_document
 from attnscope.difference._matching import Matching, match_heads
 from attnscope.errors import AttnscopeError
@@ -88,9 +88,9 @@ def diff(
     """
     check_seed(seed)
     check_real(0.0, 1.0, level=level)
-    if heads not in get_args(Matching):
+    if str(heads) not in get_args(Matching):
         raise AttnscopeError(
-            f"heads (--heads) are {heads!r}; expected one of {', '.join(get_args(Matching))}"
+            f"heads (--heads) are {shortly(heads)}; expected one of {', '.join(get_args(Matching))}"
         )
     first, second = (_opened(run) for run in (before, after))
     own, other = (Signature.from_json(run.attrs["signature"]) for run in (first, second))
@@ -209,6 +209,8 @@ def _common(first: xr.Dataset, second: xr.Dataset, asked: Sequence[str] | None) 
         for name in first.data_vars
         if first[name].dims == cells and name in second and name != "label" and without_end(str(name)) == name
     ]
+    if asked is not None and not asked:
+        raise AttnscopeError(f"no statistic was named; choose from {', '.join(both)}")
     unknown = [name for name in asked or () if name not in both]
     if unknown or not both:
         raise AttnscopeError(

@@ -38,6 +38,7 @@ from attnscope.tasks import Part, Parts, Share, Task, do_share, pending, way_in
 if TYPE_CHECKING:
     from attnscope.capture import Model
 
+_SHORTEST = 6  # tokens of a window: below, no wave is read off the cross-spectrum
 _CROSSED = (
     "its queries and keys have positions in different texts; see where its heads look with scan and align"
 )
@@ -196,7 +197,7 @@ def explain(
 
 def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
     """Refuse a completion that there is not, and what is no analysis."""
-    if completion not in COMPLETIONS:
+    if str(completion) not in COMPLETIONS:
         raise AttnscopeError(
             f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
         )
@@ -314,9 +315,15 @@ def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
 
 def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:
     """What an analysis would refuse only after all texts were read."""
-    if not 1 <= band < length:
+    if length < _SHORTEST:
         raise AttnscopeError(
-            f"the band is {band}; in windows of {length} tokens the largest offset is 1 to {length - 1}"
+            f"windows of {length} tokens are too short for waves; expected {_SHORTEST} or more: give a longer window "
+            "(--window)"
+        )
+    if band >= length:
+        raise AttnscopeError(
+            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}: give a "
+            "smaller band, or a longer window (--window)"
         )
     if frequencies is not None and not 1 <= frequencies[0] <= frequencies[1] <= length // 2:
         raise AttnscopeError(

@@ -523,6 +523,7 @@ _ENDS = {
 }
 
 
+_FOUND_BESIDE = {name for names in SUMMARIES for name in names.split(", ")}
 _DEFAULT = "default"  # among names: all that are measured where nothing was chosen
 
 
@@ -531,6 +532,7 @@ def choose(
     known: Collection[str] = tuple(STATISTICS),
     default: tuple[str, ...] = DEFAULT,
     of: str = "",
+    brought: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Validate the names of statistics; None means `default`, one string holds names with commas between.
 
@@ -546,11 +548,15 @@ def choose(
         Names that None and ``default`` stand for.
     of
         Words for the error, such as those that name what reads the statistics; may be empty.
+    brought
+        Names that other options bring, such as ``weight_at``: they may be named too, and are not among what is given
+        back.
 
     Raises
     ------
     AttnscopeError
-        If a name is unknown: the nearest one is named, and what they are statistics `of`, where that matters.
+        If a name is unknown: the nearest one is named, and what they are statistics `of`, where that matters; or if
+        one is brought by an option that was not given.
 
     Examples
     --------
@@ -565,12 +571,29 @@ def choose(
         return default
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    unknown = [name for name in names if name not in known and name != _DEFAULT]
+    unknown = [name for name in names if name not in known and name not in brought and name != _DEFAULT]
     if unknown or not names:
-        said = "no statistic was named"
-        if unknown:
-            nearest = "".join(f": the nearest is {near}" for near in get_close_matches(unknown[0], known, 1))
-            said = f"there is no statistic {unknown[0]!r}{of}{nearest}"
+        said = _unknown(unknown[0], known, of) if unknown else "no statistic was named"
         raise AttnscopeError(f"{said}. All are listed by: attnscope scan --statistics list")
     chosen = {*names, *(default if _DEFAULT in names else ())}
     return tuple(name for name in known if name in chosen)
+
+
+def _unknown(name: str, known: Collection[str], of: str) -> str:
+    """What to say of a name that cannot be asked for: what brings it, or that there is none such."""
+    own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
+    whole = own.rpartition("_")[0] if _of_one(own) else own
+    if whole in OF_OFFSETS:
+        return f"{name} comes with offsets, in a scan of texts: give them (--offsets -1,-64)"
+    if whole in OF_POOLED_GROUPS:
+        return (
+            f"{name} comes with groups and a pool, in a scan of texts: give both (--groups kinds --pool 64)"
+        )
+    if whole in OF_GROUPS or (name.endswith(BY_GROUP) and whole in known):
+        return f"{name} comes with groups, in a scan of texts: give them (--groups kinds)"
+    if own != whole:
+        return f"{name} is one number of {whole}: ask for that"
+    if name in _FOUND_BESIDE or whole in known:
+        return f"{name} is found beside what is measured, and not asked for by name"
+    nearest = "".join(f": the nearest is {near}" for near in get_close_matches(name, known, 1))
+    return f"there is no statistic {name!r}{of}{nearest}"

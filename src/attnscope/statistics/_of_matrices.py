@@ -82,7 +82,6 @@ def measure_weights(
     ([[[1.0, 1.0]]], 'causal')
     """
     names = choose(statistics)
-    check_kind("True, False or None", bool, causal=causal)
     layers = _layers(weights)
     texts = layers[0].shape[0]
     longest = max(max(layer.shape[2:]) for layer in layers)

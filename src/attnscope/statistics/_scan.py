@@ -188,7 +188,7 @@ def scan(
         Field of JSON Lines (language, source, year) by which texts are held apart: each text has its value in the
         coordinate ``by``, and `attnscope.contrasts` says what differs.
     offsets
-        Offsets (key minus query; negative is left), however far, at which ``weight_at`` is measured: ``[-1, -128]``.
+        Offsets (key minus query; negative is left), however far, at which ``weight_at`` is measured: ``[-1, -64]``.
         Each costs what an offset of the band does. See docs/long-contexts.md.
     show
         Keep the attention over the first windows in the run folder, for its page: these heads (layer, head) and those

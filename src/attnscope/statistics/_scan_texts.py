@@ -18,7 +18,7 @@ from attnscope.capture import (
     position_table_length,
     signature_of,
 )
-from attnscope.checks import check_whole
+from attnscope.checks import check_whole, shortly
 from attnscope.corpus import (
     Chats,
     ChatTexts,
@@ -42,6 +42,7 @@ from attnscope.statistics._catalogue import (
     OF_POOLED_GROUPS,
     SECOND_PASS,
     STATISTICS,
+    Statistic,
     choose,
 )
 from attnscope.statistics._keep import measured
@@ -130,7 +131,7 @@ def prepared(
     AttnscopeError
         For anything that the caller can mend: see the message.
     """
-    names, band, stride = choose(asked.statistics), asked.band or BAND, given["stride"]
+    band, stride = asked.band or BAND, given["stride"]
     check_whole(1, window=given["window"], stride=stride)
     check_whole(2, clusters=given["clusters"])
     corpus, target = read_sides(
@@ -144,6 +145,7 @@ def prepared(
         by=given["by"],
     )
     grouping = grouping_for(given["groups"], corpus)
+    names = choose(asked.statistics, brought=_brought(asked, given, grouped=grouping is not None))
     words = given["words"]
     _refuse_together(asked, names, grouped=grouping is not None, worded=words is not None)
     rule = None if words is None else word_rule_of(words)
@@ -199,10 +201,17 @@ def prepared(
     return Prepared(job, signature, attributes, kinds_of(settings))
 
 
+def _brought(asked: Asked, given: OfTexts, *, grouped: bool) -> dict[str, Statistic]:
+    """Statistics that other options bring."""
+    of_groups = OF_GROUPS if asked.pool is None else OF_GROUPS | OF_POOLED_GROUPS
+    return ({} if given["offsets"] is None else OF_OFFSETS) | (of_groups if grouped else {})
+
+
 def _refuse_beyond(band: int, rows: int | None, length: int) -> None:
     if band >= length:
         raise AttnscopeError(
-            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}"
+            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}: give a "
+            "smaller band, or a longer window (--window)"
         )
     if rows is not None and rows >= length:
         raise AttnscopeError(
@@ -246,10 +255,14 @@ def _chosen(offsets: Sequence[int] | None, length: int) -> tuple[int, ...]:
     if offsets is None:
         return ()
     if not len(offsets):
-        raise AttnscopeError("offsets (--offsets) names none: give some, such as -1,-128, or leave it out")
-    for offset in offsets:
-        check_whole(1 - length, length - 1, offsets=offset)
-    return tuple(sorted({int(offset) for offset in offsets}))
+        raise AttnscopeError("offsets (--offsets) names none: give some, such as -1,-64, or leave it out")
+    beyond = [offset for offset in offsets if abs(offset) >= length]
+    if beyond:
+        raise AttnscopeError(
+            f"offsets (--offsets) has {shortly(beyond[0])}; in windows of {length} tokens they are {1 - length} to "
+            f"{length - 1}: choose among these, or give a longer window (--window)"
+        )
+    return tuple(sorted(set(offsets)))
 
 
 def _refuse_together(asked: Asked, names: Sequence[str], *, grouped: bool, worded: bool) -> None:

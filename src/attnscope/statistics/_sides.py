@@ -87,7 +87,7 @@ def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | Non
     ('system', 'user', 'assistant', 'tool', 'template')
     """
     is_chat = isinstance(corpus, Chats)
-    if groups == "roles" and not is_chat:
+    if isinstance(groups, str) and groups == "roles" and not is_chat:
         raise AttnscopeError(
             "roles are those of a chat, and the texts are not chats: give chats (JSON Lines with messages), or other "
             "groups"

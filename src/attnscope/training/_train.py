@@ -10,7 +10,6 @@ import xarray as xr
 from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers, own_threads
 from attnscope.capture import usable_device
-from attnscope.checks import check_kind
 from attnscope.progress import Tell
 from attnscope.store import OwnedFolder
 from attnscope.training._loop import NO_MATTER, Training
@@ -71,8 +70,6 @@ def train(
     (0, {'training_update': 1}, 'recurrent')
     >>> folder.cleanup()
     """
-    check_kind("settings, or a YAML file of them", str, Path, TrainConfig, config=config)
-    check_kind("a folder", str, Path, out=out)
     config = settings_for(config, **settings)
     folder = OwnedFolder(Path(out), "train")
     threads = own_threads(config.threads or threads_of_one())

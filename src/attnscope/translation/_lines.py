@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from attnscope.checks import check_kind
+from attnscope.checks import check_kind, unexpected
 from attnscope.corpus import is_standard_input, shown
 from attnscope.corpus.file_names import refuse_file_name
 from attnscope.corpus.files import decode_utf8, lines_of, read_bytes
@@ -83,13 +83,26 @@ def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
     """
     if isinstance(text, Path):
         return read_lines(text)
-    check_kind("a string, a pathlib.Path, or a list of sentences", Iterable, **{name: text})
+    if not gives_entries(text):
+        raise unexpected("a string, a pathlib.Path, or a list of sentences", text, name)
     lines: list[Any] = lines_of(text) if isinstance(text, str) else list(text)
     if len(lines) == 1 and isinstance(lines[0], str):
         refuse_file_name(lines[0], name)
     for number, line in enumerate(lines, start=1):
         check_kind("a sentence", str, **{f"line {number} of {name}": line})
     return lines
+
+
+def gives_entries(given: object) -> bool:
+    """Whether something goes through as a list does: no bytes, no mapping, no array without dimensions.
+
+    Examples
+    --------
+    >>> gives_entries(["a"]), gives_entries(iter("a")), gives_entries(b"a"), gives_entries({"a": 1})
+    (True, True, False, False)
+    """
+    single = isinstance(given, bytes | Mapping) or getattr(given, "ndim", 1) == 0
+    return isinstance(given, Iterable) and not single
 
 
 def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:

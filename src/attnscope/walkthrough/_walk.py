@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, Rotation, output_of
 from attnscope.bundled import MODEL
 from attnscope.capture import TOLERANCE, Site, borrowing, load_model, verify
-from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import Projections, projections, watching_inputs
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -97,10 +97,9 @@ def walk(
     >>> max(steps.errors.values()) < 1e-4
     True
     """
-    check_kind("one sentence", str, texts=texts, targets=targets)
-    check_kind("a position, or a piece of the sentence", int, str, query_token=query_token)
     if layer is None:
-        layer = _BUNDLED_LAYER if model in (None, "bundled", MODEL) else 0
+        bundled = model is None or (isinstance(model, str | Path) and model in {"bundled", MODEL})
+        layer = _BUNDLED_LAYER if bundled else 0
     tell = progress or tell_nobody
     tell(Progress("loading the model", 0.0))
     loaded = load_model(

@@ -126,7 +126,7 @@ def test_files_and_sentences_give_the_same(tmp_path, result):
     [
         ([["a", "b"]], [["a"]], {}, "system 1 has 2 lines and reference 1 has 1"),
         ([[]], [[]], {}, "system 1 is empty"),
-        ([], [["a"]], {}, "no translations"),
+        ([], [["a"]], {}, "hypotheses is empty"),
         ([["a"]], [["a"]], {"tokenize": "moose"}, "tokenize 'moose' is not known: choose one of 13a"),
         ([["a"]], [["a"]], {"by_length": [10]}, "need the source sentences"),
         ([["a"]], [["a"]], {"by_length": [10, 5], "texts": ["a b"]}, "must be positive and rise"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from attnscope._arguments import typed
-from attnscope.checks import check_kind, check_seed, check_whole, shortly
+from attnscope.checks import check_seed, check_whole, shortly, unexpected
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.translation._lines import Lines, check_parallel, is_unsegmented, lines_of_text
+from attnscope.translation._lines import Lines, check_parallel, gives_entries, is_unsegmented, lines_of_text
 
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
 METRICS = ("BLEU", "chrF")
@@ -164,10 +164,13 @@ def score(
 
 def _several(texts: Any, name: str) -> list[Lines]:
     """One or several lists of sentences; strings side by side are the sentences of one."""
-    check_kind("sentences, a pathlib.Path, or several of these", str, Path, Iterable, **{name: texts})
     if isinstance(texts, str | Path):
         return [texts]
+    if not gives_entries(texts):
+        raise unexpected("sentences, a pathlib.Path, or several of these", texts, name)
     given = list(texts)
+    if not given:
+        raise AttnscopeError(f"{name} is empty: expected sentences, a pathlib.Path, or several of these")
     return [given] if given and all(isinstance(line, str) for line in given) else given
 
 
@@ -175,8 +178,6 @@ def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
     if isinstance(hypotheses, Mapping):
         return {str(name): lines_of_text(text, str(name)) for name, text in hypotheses.items()}
     texts = _several(hypotheses, "hypotheses")
-    if not texts:
-        raise AttnscopeError("no translations were given: expected at least one system")
     paths = [text for text in texts if isinstance(text, Path)]
     short = len({path.name for path in paths}) == len(paths)
     named: dict[str, Sequence[str]] = {}
