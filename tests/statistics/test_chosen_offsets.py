@@ -1,8 +1,8 @@
 """The weight at offsets that were chosen: held against eager attention, and against the band where they overlap."""
 
 import json
-from pathlib import Path
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
