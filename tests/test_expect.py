@@ -66,6 +66,22 @@ def test_what_cannot_be_expected_is_refused(run):
             ask()
 
 
+def test_beyond_the_band_the_share_at_a_chosen_offset_is_read():
+    run = attnscope.scan(limit=8, window=48, band=2, offsets=[-20, -1])
+    head = attnscope.expect(run, layer=0, head=3)
+    far = head.looks_at(-20)
+    assert far < 0.1
+    assert far.mean == pytest.approx(
+        float(run.weight_at.sel(layer=0, head=3, chosen_offset=-20).mean()), abs=0.01
+    )
+    assert repr(far).startswith("<share of the weight of head 0.3 at offset -20: ")
+    assert repr(head.looks_at(-1)).startswith("<mean weight of head 0.3 at offset -1: ")
+    with pytest.raises(AttnscopeError, match=r"or with --offsets -19$"):
+        head.looks_at(-19)
+    shares = run.drop_vars("profile")
+    assert repr(attnscope.expect(shares, layer=0, head=3).looks_at(-1)).startswith("<share of the weight")
+
+
 def test_of_images_offsets_are_rows_and_columns():
     seen = attnscope.scan(looking_vit(((0, -1), (-1, 0))), torch.zeros(6, 3, SIDE, SIDE), device="cpu")
     left, up = (attnscope.expect(seen, layer=0, head=head) for head in (0, 1))

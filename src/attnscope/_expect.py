@@ -95,13 +95,16 @@ class Expectation:
 
         Of images an offset is so many rows down and so many columns to the right: ``(0, -1)`` is the patch to the left.
         It is the mean over the pairs of tokens, or patches, that have the offset (`profile`, `patch_profile`), a little
-        more than the share of all weight there, which the tables of `scan` give.
+        more than the share of all weight there, which the tables of `scan` give. Beyond the band it is that share
+        itself (`weight_at`), where the scan has it at the offset, and says so.
 
         Raises
         ------
         AttnscopeError
-            If the scan has no profile, or its band ends before that offset.
+            If the scan has no profile, or its band ends before that offset and it was not among the scan's offsets.
         """
+        if (chosen := self._share_at(offset)) is not None:
+            return chosen
         of_images = "row_offset" in self.run.dims
         axes = ("row_offset", "column_offset") if of_images else ("offset",)
         place = offset if isinstance(offset, tuple) else (offset,)
@@ -111,14 +114,25 @@ class Expectation:
         values = self._of("patch_profile" if of_images else "profile")
         for axis, step in zip(axes, place, strict=True):
             if step not in values[axis].values:
+                others = "" if of_images else f", or with --offsets {step}"
                 raise AttnscopeError(
                     f"offset {offset} lies outside the band of the scan, {int(values[axis][0])} to "
-                    f"{int(values[axis][-1])}: scan with a larger --band"
+                    f"{int(values[axis][-1])}: scan with a larger --band{others}"
                 )
         at = dict(zip(axes, place, strict=True))
         return self._measured(
             f"mean weight of head {self.layer}.{self.head} at offset {offset}", values.sel(at)
         )
+
+    def _share_at(self, offset: int | tuple[int, int]) -> Measured | None:
+        """Share of all weight at an offset that was chosen and lies outside the band; None for any other."""
+        if "weight_at" not in self.run or isinstance(offset, tuple):
+            return None
+        profiled = self.run.offset.values if "profile" in self.run else ()
+        if offset in profiled or offset not in self.run.chosen_offset.values:
+            return None
+        said = f"share of the weight of head {self.layer}.{self.head} at offset {offset}"
+        return self._measured(said, self._of("weight_at").sel(chosen_offset=offset))
 
     def group_weight(self, query: str, key: str) -> Measured:
         """Mean weight of the tokens of one group on all tokens of another, as ``("text", "image")``.

@@ -60,6 +60,18 @@ def test_a_planted_difference_is_found_and_no_other():
     assert not np.delete(found.differs.sel(by="ja").values.ravel(), 6).any()
 
 
+def test_each_chosen_offset_is_held_apart():
+    values = np.random.default_rng(3).normal(size=(30, 2, 3, 2))
+    scan = scan_of(values[..., 0], ["a"] * 15 + ["b"] * 15, np.arange(30)).assign_coords(
+        chosen_offset=[-64, -1]
+    )
+    scan["weight_at"] = (("text", "layer", "head", "chosen_offset"), values)
+    found = contrasts(scan)
+    assert found.statistic.values.tolist() == ["entropy", "weight_at_-64", "weight_at_-1"]
+    alike = found.sel(statistic="entropy"), found.sel(statistic="weight_at_-64")
+    np.testing.assert_array_equal(*(one["mean"].values for one in alike))
+
+
 def test_few_documents_tell_nothing():
     values = np.random.default_rng(3).normal(size=(20, 1, 2))
     values[:10] += 100

@@ -61,6 +61,20 @@ def test_a_model_does_not_differ_from_itself(scans):
     assert headline(found) == ["Nothing differs: both scans have the same numbers everywhere."]
 
 
+def test_each_chosen_offset_and_each_share_of_blocks_is_compared():
+    asked = {"texts": ["The tide comes in twice a day."] * 3, "statistics": "entropy,block_recall"}
+    before, after = (attnscope.scan(**asked, offsets=offsets) for offsets in ([-2, -1], [-1, 3]))
+    found = attnscope.diff(before, after)
+    blocks = [f"block_recall_{kept}" for kept in before.kept.values]
+    assert {*found.statistic.values} == {"entropy", "weight_at_-1", *blocks}
+    one = found.sel(statistic="weight_at_-1")
+    np.testing.assert_allclose(one.before, before.weight_at.sel(chosen_offset=-1).mean("text"))
+    assert (one.long_name, one.units) == ("Share of the weight at offset -1", "share")
+    assert attnscope.diff(before, after, statistics=["weight_at_-1"]).statistic.values.tolist() == [
+        "weight_at_-1"
+    ]
+
+
 def test_the_command_writes_a_run_that_opens_again(scans):
     with sketched():
         said = command("diff", "before", "after", "--out", "run", cwd=scans)

@@ -44,6 +44,7 @@ def test_eager_attention_has_the_same_weight_at_each(family, tokenizer):
     asked = {"tokenizer": tokenizer, "window": 32, "statistics": "entropy", "offsets": OFFSETS[::-1]}
     found = attnscope.scan(model, TEXTS, band=2, batch_size=8, **asked)
     assert found.chosen_offset.values.tolist() == list(OFFSETS)
+    assert found.chosen_offset.attrs == {"long_name": "Chosen offset, key minus query", "units": "tokens"}
     model.set_attn_implementation("eager")
     windows = [*attnscope.corpus.windows_of(attnscope.corpus.texts_of(TEXTS), tokenizer, length=32)]
     assert len({len(window.ids) for window in windows}) > 1  # some are padded in the batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -199,7 +199,7 @@ class Command(TyperCommand):
     Of a single value the last counts, as elsewhere. What may be repeated says so in its help.
     """
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]  the same class under typer's own name
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line.
 
         Raises

@@ -17,7 +17,7 @@ from attnscope._returned import reads
 from attnscope.checks import check_kind, check_real
 from attnscope.difference._changes import LEVEL
 from attnscope.errors import AttnscopeError
-from attnscope.statistics import VARIANCE, without_end
+from attnscope.statistics import VARIANCE, with_each, without_end
 
 _GRID = ("layer", "head")
 _UNLIKE = 1.1  # how many times longer windows may be in the mean before it is said
@@ -42,7 +42,8 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     Returns
     -------
     xarray.Dataset
-        Over ``statistic, by, layer, head``: ``mean`` of the texts with the value, ``others`` (mean of all others),
+        Over ``statistic, by, layer, head``, each chosen offset (``weight_at_-64``) and each share of blocks a statistic
+        of its own: ``mean`` of the texts with the value, ``others`` (mean of all others),
         ``difference``, ``low`` and ``high`` (95% interval), ``p``, ``differs``, and ``size``, the difference in
         standard deviations between heads. NaN where a value, or all others together, have fewer than 6 documents; of
         two values the first alone has a ``p``. Over ``by``: ``texts``, ``documents``, ``length``
@@ -70,6 +71,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     check_real(0.0, 1.0, level=level)
     if "by" not in results.coords:
         raise AttnscopeError("the texts of this scan are not held apart: give scan a field with by (--by)")
+    results = with_each(results)
     labels = results.by.values.astype(str)
     values = np.unique(labels)
     if len(values) < 2:  # noqa: PLR2004

@@ -15,7 +15,7 @@ from attnscope.checks import check_kind, check_real, check_seed, shortly
 from attnscope.difference._changes import LEVEL, changes_by_document
 from attnscope.difference._matching import Matching, match_heads
 from attnscope.errors import AttnscopeError
-from attnscope.statistics import load_scan, without_end
+from attnscope.statistics import load_scan, with_each, without_end
 from attnscope.store import RunFolder, Signature, keeping_elsewhere, manifest_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def diff(
     before, after
         Finished runs of ``attnscope scan``: their folders, or what `attnscope.scan` returned.
     statistics
-        Names of those to compare, one number a head; by default all that both have.
+        Names of those to compare, one number a head; by default all that both have. Each chosen offset counts as one
+        (``weight_at_-64``), and each share of blocks (``block_recall_5``); what has more numbers (``profile``,
+        ``group_weight``) is not compared.
     heads
         How heads are matched within each layer: ``number``, ``profile`` (the heads that look alike), or ``auto``. See
         `match_heads`.
@@ -92,7 +94,7 @@ def diff(
         raise AttnscopeError(
             f"heads (--heads) are {shortly(heads)}; expected one of {', '.join(get_args(Matching))}"
         )
-    first, second = (_opened(run) for run in (before, after))
+    first, second = (with_each(_opened(run)) for run in (before, after))
     own, other = (Signature.from_json(run.attrs["signature"]) for run in (first, second))
     _check_same(first, second, own, other)
     names = _common(first, second, statistics)

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnscope._documents import called_in
 from attnscope.errors import AttnscopeError
-from attnscope.statistics import SEVERAL, Wording, shares_by_offset
+from attnscope.statistics import Wording, of_several, shares_by_offset
 from attnscope.statistics import wording as known_wording
 
 if TYPE_CHECKING:
@@ -92,42 +92,12 @@ def statistics(result: xr.Dataset) -> list[str]:
 
 def of_blocks(result: xr.Dataset) -> list[str]:
     """Names of the variables that say what the best blocks hold: a number a head for each share of blocks kept."""
-    return _of_several(result, "kept")
-
-
-def with_each(result: xr.Dataset) -> xr.Dataset:
-    """The result with a statistic for each of several numbers of a head: ``block_recall_5``, ``weight_at_-128``.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> recall = xr.DataArray([[[0.5, 0.75]]], dims=("layer", "head", "kept"), coords={"kept": [5, 10]})
-    >>> statistics(with_each(xr.Dataset({"block_recall": recall})))
-    ['block_recall_5', 'block_recall_10']
-    """
-    apart = {
-        f"{name}_{one}": result[name].sel({dim: one}, drop=True).drop_attrs()
-        for dim in SEVERAL
-        for own in _of_several(result, dim)
-        for name in (own, f"equal_{own}")
-        if name in result
-        for one in result[dim].values.tolist()
-    }
-    return result.assign(apart)
-
-
-def _of_several(result: xr.Dataset, dim: str) -> list[str]:
-    """Names of the variables that are several numbers of a head, along that dimension."""
-    return [
-        str(name)
-        for name, variable in result.data_vars.items()
-        if {"layer", "head", dim} <= set(variable.dims) <= {"text", "layer", "head", dim}
-    ]
+    return of_several(result, "kept")
 
 
 def can_be_drawn(result: xr.Dataset) -> bool:
     """Whether a scan holds anything of its heads that a page draws."""
-    drawn = {"profile", "patch_profile", "label", *of_blocks(result), *_of_several(result, "chosen_offset")}
+    drawn = {"profile", "patch_profile", "label", *of_blocks(result), *of_several(result, "chosen_offset")}
     by_offset = any(shares_by_offset(result, of) is not None for of in ("bins", "band"))
     return bool(statistics(result)) or by_offset or bool(drawn & set(result.variables))
 

@@ -23,13 +23,12 @@ from attnscope.figures.reading import (
     of_entries,
     quantiles_over_texts,
     statistics,
-    with_each,
     wording,
 )
 from attnscope.figures.text import with_minus
 from attnscope.report._embed import numbers
 from attnscope.report._offset_content import offset_data, with_peak
-from attnscope.statistics import SUMMARIES, heads_apart, intervals, rank_heads
+from attnscope.statistics import SUMMARIES, heads_apart, intervals, rank_heads, with_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

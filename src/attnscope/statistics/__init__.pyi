@@ -13,6 +13,7 @@ from ._catalogue import (
     without_end,
     wording,
 )
+from ._each import of_several, with_each
 from ._forms import Form, compare_call, compare_forms, usual_forms
 from ._independence import (
     RARE,
@@ -124,6 +125,7 @@ __all__ = [
     "name_profile",
     "notes_of",
     "numbering_note",
+    "of_several",
     "over_documents",
     "peaks",
     "pooled",
@@ -146,6 +148,7 @@ __all__ = [
     "weight_rows",
     "weights",
     "window_length",
+    "with_each",
     "without_end",
     "wording",
 ]

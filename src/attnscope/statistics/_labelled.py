@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -74,11 +74,16 @@ def labelled(
             "offset": np.arange(-band, band + 1),
             **({"kept": list(KEPT)} if any("kept" in dimensions(name) for name in arrays) else {}),
             **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
-            **({} if "weight_at" not in arrays else {"chosen_offset": list(chosen)}),
+            **({} if "weight_at" not in arrays else _chosen_coordinate(chosen, unit)),
             **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),
             **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
         },
     ).set_coords(["source", "start"])
+
+
+def _chosen_coordinate(chosen: Sequence[int], unit: str) -> dict[str, Any]:
+    attributes = {"long_name": "Chosen offset, key minus query", "units": unit}
+    return {"chosen_offset": ("chosen_offset", np.array(chosen, dtype=np.int64), attributes)}
 
 
 def _attributes(name: str, unit: str) -> dict[str, str]:

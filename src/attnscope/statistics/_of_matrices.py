@@ -51,7 +51,7 @@ def measure_weights(
         gives them and BertViz takes them; layers may have other numbers of heads. Or one array, layers first.
         Rows sum to 1; where they sum to less, the rest counts as lying on no token (a learned sink).
     statistics, band
-        See `attnscope.scan`.
+        See `attnscope.scan`. There is no ``offsets`` here: a wider band, or ``offset_sum``, has them.
     tokens
         The tokens of each text, as strings. They give `lengths`, and stand in ``token (text, position)`` of the result.
     lengths

@@ -151,7 +151,8 @@ def watch(
     module
         In eval mode: attention that drops weights is refused. It need not come from Hugging Face.
     statistics, band
-        See `attnscope.scan`; not for ``generate()``.
+        See `attnscope.scan`; not for ``generate()``. There is no ``offsets`` here: take a wider band, or
+        ``offset_sum``.
     spans
         For ``generate()``: parts of the prompt by name, each as its first token and the one after the last
         (``{"question": (3, 12)}``), a slice, or a list of tokens; one such mapping for all prompts, a list with one
