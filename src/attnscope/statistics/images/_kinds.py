@@ -6,7 +6,7 @@ and chance would put there. Only the places are others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,15 +36,17 @@ class _Places:
         return np.concatenate([self.single, self.lines, self.near], axis=1)
 
 
-def kinds_of_images(statistics: Sequence[str]) -> Callable[[xr.Dataset], xr.Dataset] | None:
-    """What finds the kinds of heads in the results of a scan with these statistics; None where it cannot.
+def kinds_of_images(settings: Mapping[str, object]) -> Callable[[xr.Dataset], xr.Dataset] | None:
+    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot.
 
     Examples
     --------
-    >>> kinds_of_images(["entropy"]) is None  # kinds are of where patches look
+    >>> kinds_of_images({"statistics": ["entropy"]}) is None  # kinds are of where patches look
     True
     """
-    return summarize_images if set(NEEDED) <= set(statistics) else None
+    statistics = settings["statistics"]
+    has_all = isinstance(statistics, Sequence) and all(name in statistics for name in NEEDED)
+    return summarize_images if has_all else None
 
 
 def summarize_images(results: xr.Dataset) -> xr.Dataset:

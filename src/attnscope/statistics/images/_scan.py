@@ -87,4 +87,4 @@ def scan_images(
         "scan", vision.loaded, images, None, settings, reader=reader, packages=("pillow",)
     )
     attributes = {"model": vision.loaded.name, "reads": "images"}
-    return measured(job, asked, signature, kinds_of_images(settings["statistics"]), attributes)
+    return measured(job, asked, signature, kinds_of_images(settings), attributes)
