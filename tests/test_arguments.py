@@ -25,7 +25,7 @@ from attnscope import (
 )
 from attnscope._arguments import typed
 from attnscope.mechanism import arrays, words
-from attnscope.statistics import generation
+from attnscope.statistics import generation, images
 from attnscope.translation import alignment, evaluation
 
 PACKAGES = (attnscope, mechanism, arrays, words, faithfulness, detection, results, zoo)
@@ -36,6 +36,7 @@ PUBLIC = {
     if inspect.isfunction(getattr(package, name)) and inspect.signature(getattr(package, name)).parameters
 }
 VERBS = [name for name in attnscope.__all__ if f"attnscope.{name}" in PUBLIC]
+MORE = (comparison, difference, statistics, images, generation, translation, alignment, evaluation)
 WRONG = b"neither a number nor a string"
 PLAIN = ("int", "float", "bool", "str", "Path", "Sequence[str", "Sequence[int", "Sequence[tuple")
 
@@ -53,7 +54,7 @@ def test_every_public_function_checks():
 def test_no_public_signature_takes_or_gives_whatever_there_is():
     functions = PUBLIC | {
         f"{package.__name__}.{name}": getattr(package, name)
-        for package in (comparison, difference, statistics, generation, translation, alignment, evaluation)
+        for package in MORE
         for name in package.__all__
         if inspect.isfunction(getattr(package, name))
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -150,7 +150,7 @@ def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
     return torch.randn(like.shape[0], *size, generator=generator).to(like)
 
 
-def first_states(model: PreTrainedModel, given: Mapping[str, Any]) -> Tensor | None:
+def first_states(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor | None:
     """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen.
 
     Parameters

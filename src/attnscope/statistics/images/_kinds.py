@@ -6,9 +6,8 @@ and chance would put there. Only the places are others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -37,7 +36,7 @@ class _Places:
         return np.concatenate([self.single, self.lines, self.near], axis=1)
 
 
-def kinds_of_images(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] | None:
+def kinds_of_images(settings: Mapping[str, object]) -> Callable[[xr.Dataset], xr.Dataset] | None:
     """What finds the kinds of heads in the results of a scan with these settings; None where it cannot.
 
     Examples
@@ -45,7 +44,9 @@ def kinds_of_images(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Da
     >>> kinds_of_images({"statistics": ["entropy"]}) is None  # kinds are of where patches look
     True
     """
-    return summarize_images if set(NEEDED) <= set(settings["statistics"]) else None
+    statistics = settings["statistics"]
+    has_all = isinstance(statistics, Sequence) and all(name in statistics for name in NEEDED)
+    return summarize_images if has_all else None
 
 
 def summarize_images(results: xr.Dataset) -> xr.Dataset:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from attnscope.capture import Processor
+
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 _PIXELS = 448  # on the longer side
 
 
-def jpeg(pixels: Tensor, processor: Any) -> str:
+def jpeg(pixels: Tensor, processor: Processor) -> str:
     """What a model reads of an image, base64 of a small JPEG; "" without Pillow.
 
     The processor's mean and standard deviation are taken back; without them, the range of the numbers is spread.

@@ -185,7 +185,7 @@ def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tube
     return tubelets
 
 
-def _states(model: PreTrainedModel, given: dict[str, Any]) -> Tensor | None:
+def _states(model: PreTrainedModel, given: dict[str, Tensor]) -> Tensor | None:
     """What tells tokens apart before any attention, ``(part, token, width)``: keys, or else what is embedded."""
     seen = first_states(model, given)
     if seen is not None:
