@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,7 +89,7 @@ def test_a_pool_has_the_mean_over_all_its_queries():
     np.testing.assert_allclose(pool, expected, atol=1e-9)
 
 
-def test_what_cannot_be_looked_at_is_not_0(tokenizer):
+def test_what_cannot_be_looked_at_is_not_0(tokenizer, tmp_path):
     """Three causes: a mask, a window of some layers alone, and texts that are too short; the null says none too."""
     torch.manual_seed(0)
     models = {name: tiny(name) for name in ("gpt2", "mistral")}
@@ -118,7 +117,7 @@ def test_what_cannot_be_looked_at_is_not_0(tokenizer):
     )
     windowed = attnscope.scan(models["mistral"], TEXTS[:1], offsets=[-20, -1], **asked)  # it sees 8 tokens
     assert notes_of(windowed)["offsets"] == "weight_at_-20: none, for the mask lets no query look there."
-    told = as_dict(found, Path("run"))
+    told = as_dict(found, tmp_path)
     assert {one for head in told["offsets"]["chosen"]["share"] for row in head for one in row[2:]} == {None}
     assert "no query look there" in told["notes"]["offsets"]
 
