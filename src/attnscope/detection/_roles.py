@@ -173,6 +173,19 @@ def load_roles(run: RunFolder) -> xr.Dataset:
     ------
     AttnscopeError
         If it is gone.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import roles
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = roles(only="previous_token", limit=4, window=32, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         load_roles(run).equals(made)
+    True
     """
     stored = run.load(_PART)
     if stored is None:

@@ -138,6 +138,13 @@ def counts_of(roles: xr.Dataset) -> list[RoleCount]:
     ----------
     roles
         From `roles`.
+
+    Examples
+    --------
+    >>> from attnscope.detection import roles
+    >>> first = counts_of(roles(only="previous_token", limit=4, window=32))[0]
+    >>> first.name, first.reached, (first.layer, first.head)
+    ('previous_token', 1, (0, 3))
     """
     rows: list[RoleCount] = []
     for name in map(str, roles.role.values):
@@ -182,7 +189,14 @@ def _reaching(scores: np.ndarray, threshold: float | None) -> int | None:
 @reads("roles")
 @typed
 def headline(roles: xr.Dataset) -> list[str]:
-    """How many heads have each role, in sentences, beside as many with weights that know nothing."""
+    """How many heads have each role, in sentences, beside as many with weights that know nothing.
+
+    Examples
+    --------
+    >>> from attnscope.detection import roles
+    >>> headline(roles(only="previous_token", limit=4, window=32))[0]
+    'previous token: 1 of 12 heads at 0.5 or more; 0 with initialised weights, 0 with shuffled weights.'
+    """
     said: list[str] = []
     for row in counts_of(roles):
         names = " or ".join(row.controls)

@@ -127,6 +127,19 @@ def load_difference(run: RunFolder) -> xr.Dataset:
     ------
     AttnscopeError
         If it is gone.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from attnscope import scan
+    >>> from attnscope.store import RunFolder
+    >>> run = scan(limit=2, window=32)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = diff(run, run, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as stored:
+    ...         load_difference(stored).equals(made)
+    True
     """
     changes = run.load("changes")
     if changes is None:

@@ -49,7 +49,16 @@ class Change:
 
 @reads("diff")
 def changes_of(difference: xr.Dataset) -> list[Change]:
-    """All changes, those that are told from 0 first, the largest of each first."""
+    """All changes, those that are told from 0 first, the largest of each first.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> run = scan(limit=2, window=32)
+    >>> first = changes_of(diff(run, run))[0]
+    >>> first.statistic, first.change, first.changed
+    ('outside', 0.0, False)
+    """
     rows: list[Change] = []
     for number, name in enumerate(difference.statistic.values):
         for row, layer in enumerate(difference.layer.values):
@@ -78,7 +87,15 @@ def changes_of(difference: xr.Dataset) -> list[Change]:
 
 @reads("diff")
 def headline(difference: xr.Dataset) -> list[str]:
-    """What the changes come to, in sentences that say how sure they are."""
+    """What the changes come to, in sentences that say how sure they are.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> run = scan(limit=2, window=32)
+    >>> headline(diff(run, run))
+    ['Nothing differs: both scans have the same numbers everywhere.']
+    """
     rows = changes_of(difference)
     if all(row.change == 0 for row in rows):
         return ["Nothing differs: both scans have the same numbers everywhere."]

@@ -202,6 +202,19 @@ def load_patching(run: RunFolder) -> xr.DataTree:
     ------
     AttnscopeError
         If a part is gone.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import patch
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = patch(steps=0, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         load_patching(run).equals(made)
+    True
     """
     return stored_tree(run, {"pairs": _of_run(run)})
 

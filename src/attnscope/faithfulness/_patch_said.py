@@ -127,6 +127,12 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
     ----------
     tree
         From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import patch
+    >>> patch_headline(patch(steps=0))[1][:75]
+    "Patched: one head's output, of the clean run into the corrupted one. Most c"
     """
     rows, pairs = patched_places(tree), tree["pairs"].to_dataset()
     count = pairs.sizes["pair"]
@@ -168,7 +174,14 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
 @reads("patch")
 @typed
 def what_is_done(tree: xr.DataTree) -> str:
-    """What was put where, in one sentence."""
+    """What was put where, in one sentence.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import patch
+    >>> what_is_done(patch(steps=0))
+    "Patched: one head's output, of the clean run into the corrupted one."
+    """
     pairs = tree["pairs"].to_dataset()
     what = {"heads": "one head's output", "residual": "the residual stream after one block, at one position"}
     source, other = (

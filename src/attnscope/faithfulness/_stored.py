@@ -75,6 +75,19 @@ def load_intervention(run: RunFolder) -> xr.DataTree:
     ------
     AttnscopeError
         If a part is gone.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import intervene
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         load_intervention(run).equals(made)
+    True
     """
     return stored_tree(run, {"effects": run.results()})
 

@@ -169,6 +169,12 @@ def headline(tree: xr.DataTree) -> list[str]:
     ----------
     tree
         From `intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import intervene
+    >>> headline(intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False))[-1]
+    'Most changes without head 0.1: +1.924 nats (zero).'
     """
     rows = verdicts(tree)
     heads, effects = tree["heads"].to_dataset(), tree["effects"].to_dataset()

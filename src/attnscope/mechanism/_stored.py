@@ -70,6 +70,19 @@ def load_explanation(run: RunFolder) -> xr.DataTree:
     ------
     AttnscopeError
         If an analysis is damaged or gone.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import explain
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = explain(limit=2, window=16, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         load_explanation(run).equals(made)
+    True
     """
     finished: dict[str, Any] = run.state["analyses"]
     analyses = {str(name): _loaded(run, name) for name in finished["names"]}

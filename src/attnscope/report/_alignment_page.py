@@ -102,7 +102,15 @@ def whose(aligned: Aligned) -> str:
 
 
 def compared_heads(aligned: Aligned) -> xr.Dataset | None:
-    """What every head would give, where there is more than one: a single head is neither the best nor a grid."""
+    """What every head would give, where there is more than one: a single head is neither the best nor a grid.
+
+    Examples
+    --------
+    >>> from attnscope.report import compared_heads
+    >>> from attnscope.translation.alignment import Aligned
+    >>> compared_heads(Aligned("m", 2, 0, False, [], None, None, 0, [], "{}")) is None
+    True
+    """
     heads = aligned.heads
     return heads if heads is not None and heads["error_rate"].size > 1 else None
 

@@ -38,6 +38,18 @@ def write_roles_report(
     -------
     Path
         The file written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope.detection import roles
+    >>> from attnscope.report import write_roles_report
+    >>> result = roles(only="previous_token", limit=4, window=32)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_roles_report(result, Path(folder) / "report.html").read_text(encoding="utf-8")
+    >>> "previous token" in page
+    True
     """
     drawn = dict(role_figures(result)) if figures is None else figures
     rows = counts_of(result)

@@ -158,6 +158,15 @@ def run_at(folder: Path) -> Run | None:
     ------
     OSError
         If it cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope import scan
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = scan(limit=2, window=32, out=f"{place}/run")
+    ...     run_at(Path(place) / "run").command, run_at(Path(place)) is None
+    ('scan', True)
     """
     own = _of_manifest(folder)
     if own is not None and (own.complete or own.damage):

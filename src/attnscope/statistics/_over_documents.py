@@ -176,7 +176,21 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
 
 
 def heads_of_run(run: RunFolder) -> xr.Dataset:
-    """The same of a run, piece after piece; of pools the means and their errors, and of their windows the rest."""
+    """The same of a run, piece after piece; of pools the means and their errors, and of their windows the rest.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import scan
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = scan(limit=4, window=32, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         heads_of_run(run).entropy.dims
+    ('layer', 'head')
+    """
     texts, windows = _Gathered(), _Gathered()
     names = (run.signature.settings or {}).get("statistics", ())
     for place in run.pieces:

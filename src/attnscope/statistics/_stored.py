@@ -105,7 +105,20 @@ def load_heads(run: RunFolder) -> xr.Dataset | None:
 
 
 def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
-    """The same, piece by piece along ``text``: never more in memory than one, and the kinds of all texts."""
+    """The same, piece by piece along ``text``: never more in memory than one, and the kinds of all texts.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import scan
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = scan(limit=4, window=32, batch_size=2, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         sum(piece.sizes["text"] for piece in scan_pieces(run))
+    4
+    """
     summary = run.load(SUMMARY)
     for texts in run.pieces:
         part = summary
@@ -159,6 +172,18 @@ def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
         Folder of a scan.
     heads
         Pairs (layer, head), in the order in which they are asked for.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import scan
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = scan(limit=2, window=32, out=f"{place}/run", show=[(0, 3)])
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         keeps_maps_of(run, [(0, 3)]), keeps_maps_of(run, [(0, 1)])
+    (True, False)
     """
     sample = run.load(SAMPLE)
     return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in heads]

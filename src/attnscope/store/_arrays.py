@@ -34,7 +34,14 @@ def packed(dataset: xr.Dataset) -> bytes:
 
 
 def unpacked(content: bytes) -> xr.Dataset:
-    """The dataset that such a file holds, in memory; its variables in the order of their names."""
+    """The dataset that such a file holds, in memory; its variables in the order of their names.
+
+    Examples
+    --------
+    >>> from attnscope.store import packed, unpacked
+    >>> unpacked(packed(xr.Dataset({"loss": 1.5}))).loss.item()
+    1.5
+    """
     buffer = default_buffer_prototype().buffer
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         parts = {name: buffer.from_bytes(archive.read(name)) for name in archive.namelist()}

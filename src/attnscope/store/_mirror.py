@@ -285,7 +285,14 @@ def keeping_elsewhere(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 def naming_url(result: R) -> R:
-    """Results that name the URL of their run folder, where they named a folder here that stands for it."""
+    """Results that name the URL of their run folder, where they named a folder here that stands for it.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> naming_url(xr.Dataset(attrs={"run": "runs/first"})).attrs["run"]  # a folder here
+    'runs/first'
+    """
     for notes, key in ((getattr(result, "attrs", {}), "run"), (getattr(result, "encoding", {}), "source")):
         if key in notes:
             notes[key] = named(Path(notes[key]))

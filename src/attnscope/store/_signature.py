@@ -178,7 +178,15 @@ def short_hash(value: Any) -> str:
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
-    """SHA-256 of everything that a fast tokenizer does."""
+    """SHA-256 of everything that a fast tokenizer does.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> len(tokenizer_sha256(AutoTokenizer.from_pretrained(MODEL)))
+    64
+    """
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 

@@ -168,6 +168,16 @@ def translate_lines(
     ------
     AttnscopeError
         For an over-long line, if it is to be refused, and for settings that do not go together.
+
+    Examples
+    --------
+    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+    >>> from attnscope.translation import train_subwords
+    >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
+    >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
+    >>> model = RecurrentForConditionalGeneration(config).eval()  # not trained
+    >>> len(translate_lines(model, tokenizer, ["a dog", ""], beams=1))
+    2
     """
     check_whole(1, BEAMS, beams=beams, n_best=n_best)
     check_whole(1, batch_tokens=batch_tokens)

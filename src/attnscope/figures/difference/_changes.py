@@ -47,6 +47,14 @@ def difference_figures(changes: xr.Dataset) -> Iterator[tuple[str, Figure]]:
     ----------
     changes
         From `attnscope.diff`.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> from attnscope.figures.difference import difference_figures
+    >>> run = scan(limit=2, window=32)
+    >>> [name for name, _ in difference_figures(diff(run, run))]
+    ['change-maps', 'before-after']
     """
     yield "change-maps", change_maps(changes)
     yield "before-after", before_after(changes)
@@ -104,6 +112,14 @@ def before_after(changes: xr.Dataset) -> Figure:
     ----------
     changes
         From `attnscope.diff`.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> from attnscope.figures.difference import before_after
+    >>> run = scan(limit=2, window=32)
+    >>> before_after(diff(run, run, statistics=["entropy"])).axes[0].get_title(loc="left")
+    'entropy, nats'
     """
     names = [str(name) for name in changes.statistic.values]
     with figure_style():

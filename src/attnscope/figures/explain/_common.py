@@ -130,6 +130,17 @@ def legend_above(figure: Figure, axes: Axes, columns: int) -> None:
         Axes whose lines the legend names.
     columns
         Number of columns.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from attnscope.figures.explain import legend_above
+    >>> figure = Figure(layout="constrained")
+    >>> axes = figure.add_subplot()
+    >>> line = axes.plot([0, 1], label="measured")
+    >>> legend_above(figure, axes, 1)
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['measured']
     """
     handles, labels = axes.get_legend_handles_labels()
     columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)

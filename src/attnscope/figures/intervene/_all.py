@@ -70,6 +70,14 @@ def intervention_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
     ----------
     tree
         From `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import intervene
+    >>> from attnscope.figures.intervene import intervention_figures
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> [name for name, _ in intervention_figures(tree)]
+    ['effect-intervals', 'effect-maps', 'weight-against-effect']
     """
     yield "effect-intervals", effect_intervals(tree)
     yield "effect-maps", effect_maps(tree["heads"].to_dataset())

@@ -90,6 +90,14 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
     ----------
     tree
         From `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import intervene
+    >>> from attnscope.figures.intervene import effect_intervals
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> len(effect_intervals(tree).axes)
+    1
     """
     rows = verdicts(tree)[:LISTED]
     names = list(rows[0].effects)
@@ -129,6 +137,14 @@ def weight_against_effect(tree: xr.DataTree) -> Figure:
     ----------
     tree
         From `attnscope.intervene`. The mean ablation is drawn where there is one, else the first.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import intervene
+    >>> from attnscope.figures.intervene import weight_against_effect
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> len(weight_against_effect(tree).axes)
+    1
     """
     rows = verdicts(tree)
     name = "mean" if "mean" in rows[0].effects else next(iter(rows[0].effects))

@@ -33,6 +33,14 @@ def estimate_panels(tree: xr.DataTree) -> Figure:
     tree
         From `attnscope.intervene`, with estimates. The mean ablation is drawn where there is one; EAP-IG against
         resampling, as it interpolates towards another text; the importance, which has no sign, against zeroing's size.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import intervene
+    >>> from attnscope.figures.intervene import estimate_panels
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=1, why=False)
+    >>> bool(estimate_panels(tree).axes)
+    True
     """
     heads, agreement = tree["heads"].to_dataset(), tree["agreement"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
@@ -72,6 +80,14 @@ def removal_curves(curves: xr.Dataset) -> Figure:
     ----------
     curves
         The node ``curves`` of `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import intervene
+    >>> from attnscope.figures.intervene import removal_curves
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=1, curves=True, why=False)
+    >>> bool(removal_curves(tree["curves"].to_dataset()).axes)
+    True
     """
     removed = curves.removed.values
     units, _ = units_of(curves.source.values.tolist())

@@ -55,6 +55,13 @@ def patch_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
     ----------
     tree
         From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import patch
+    >>> from attnscope.figures.patch import patch_figures
+    >>> [name for name, _ in patch_figures(patch(steps=0))]
+    ['recovered-map', 'recovered-intervals']
     """
     by_position = "position" in tree["patched"].dims
     yield "recovered-by-position" if by_position else "recovered-map", recovered_map(tree)

@@ -22,6 +22,13 @@ def estimate_points(tree: xr.DataTree) -> Figure:
     ----------
     tree
         From `attnscope.patch`, with estimates.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import patch
+    >>> from attnscope.figures.patch import estimate_points
+    >>> len(estimate_points(patch(steps=2)).axes)
+    2
     """
     patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
     names = patched.estimator.values.tolist()

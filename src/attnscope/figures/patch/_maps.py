@@ -80,6 +80,13 @@ def recovered_intervals(tree: xr.DataTree) -> Figure:
     ----------
     tree
         From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import patch
+    >>> from attnscope.figures.patch import recovered_intervals
+    >>> len(recovered_intervals(patch(steps=0)).axes)
+    1
     """
     rows = patched_places(tree)[:LISTED]
     with figure_style():

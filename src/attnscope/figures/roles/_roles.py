@@ -46,6 +46,13 @@ def role_figures(result: xr.Dataset) -> Iterator[tuple[str, Figure]]:
     ----------
     result
         From `attnscope.roles`.
+
+    Examples
+    --------
+    >>> from attnscope.detection import roles
+    >>> from attnscope.figures.roles import role_figures
+    >>> [name for name, _ in role_figures(roles(only="previous_token", limit=4, window=32))]
+    ['role-maps', 'beside-controls']
     """
     yield "role-maps", role_maps(result)
     yield "beside-controls", beside_controls(result)
@@ -110,6 +117,13 @@ def beside_controls(result: xr.Dataset) -> Figure:
     ----------
     result
         From `attnscope.roles`.
+
+    Examples
+    --------
+    >>> from attnscope.detection import roles
+    >>> from attnscope.figures.roles import beside_controls
+    >>> len(beside_controls(roles(only="previous_token", limit=4, window=32)).axes)
+    1
     """
     controls = [str(name) for name in result.control.values] if "control" in result.coords else []
     rows = ["model", *controls]

@@ -49,7 +49,23 @@ class Map:
 
 
 def maps(sample: xr.Dataset) -> Iterator[Map]:
-    """Every map that a sample lists, with the rows that its queries have."""
+    """Every map that a sample lists, with the rows that its queries have.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import scan
+    >>> from attnscope.statistics import SAMPLE
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = scan(limit=2, window=32, out=f"{place}/run", show=[(0, 3)])
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         first = next(maps(run.load(SAMPLE)))
+    >>> first.window, first.count.shape  # a window, and a count for each of its queries
+    (0, (32,))
+    """
     count, rest = sample["count"].values, sample["rest"].values
     key, weight = sample["key"].values, sample["weight"].values
     last = np.cumsum(count.sum(1))

@@ -159,6 +159,13 @@ def first_states(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor 
         Vision encoder, in eval mode.
     given
         Arguments of its forward pass.
+
+    Examples
+    --------
+    >>> from transformers import ViTConfig, ViTModel
+    >>> config = ViTConfig(image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    >>> first_states(ViTModel(config).eval(), {"pixel_values": torch.zeros(1, 3, 8, 8)}).shape
+    torch.Size([1, 5, 16])
     """
     states: list[Tensor] = []
 

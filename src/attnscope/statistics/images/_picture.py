@@ -56,6 +56,12 @@ def jpeg_of(pixels: np.ndarray, shape: float) -> str:
         Numbers of the image, ``(row, column, 3)``, 8 bits.
     shape
         Columns for a row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> jpeg_of(np.zeros((4, 4, 3), dtype=np.uint8), shape=1.0)[:4]  # base64 of the start of every JPEG
+    '/9j/'
     """
     try:
         from PIL import Image as pillow  # noqa: N813

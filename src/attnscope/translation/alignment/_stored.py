@@ -32,6 +32,16 @@ def write_alignment(aligned: Aligned, folder: Path) -> None:
         From `align`.
     folder
         Folder of the files; it is there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.translation.alignment import Aligned
+    >>> aligned = Aligned("m", 0, None, False, [frozenset({(0, 1)})], None, None, 0, [], "{}")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_alignment(aligned, Path(folder))
+    ...     (Path(folder) / "links.txt").read_text().strip()
+    '0-1'
     """
     text = "".join(f"{pharaoh(links)}\n" for links in aligned.links)
     (folder / LINKS).write_text(text, encoding="utf-8")
