@@ -185,3 +185,12 @@ def test_many_translations_show_the_first_ones():
     assert '<td style="text-align: left">&lt;9&gt;</td>' in page
     assert "... and 2 more" in page
     assert (made[2:4].texts, made[-1][1].text) == (["2", "3"], "?")
+
+
+def test_it_is_said_how_many_sentences_were_cut():
+    several = [(Translation("a", left_out=tokens),) for tokens in (0, 3, 2)]
+    made = Translations(("a", "b", "c"), tuple(several))
+    said = "3 sentences translated, 2 of them cut (5 tokens left out)"
+    assert repr(made).splitlines()[0] == said
+    assert f"<p>{said}</p>" in made._repr_html_()
+    assert repr(made[:1]).splitlines()[0] == "1 sentence translated"

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from attnscope._numbers import count
+
 _SHOWN = 10  # sentences: more are counted
 
 
@@ -95,7 +97,9 @@ class Translations(Sequence[tuple[Translation, ...]]):
 
     @property
     def _said(self) -> str:
-        return f"{len(self)} sentence{'s' * (len(self) != 1)} translated"
+        said = f"{len(self)} sentence{'s' * (len(self) != 1)} translated"
+        cut = [tokens for tokens in self.left_out if tokens]
+        return f"{said}, {len(cut)} of them cut ({count(sum(cut), 'token')} left out)" if cut else said
 
     @property
     def _more(self) -> list[str]:
