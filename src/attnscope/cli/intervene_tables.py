@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,5 +221,7 @@ def _change(effect: Effect | None) -> str:
 
 
 def as_cell(value: Any) -> Any:
-    """A value as CSV has it."""
-    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value
+    """A value as CSV has it: nothing where there is none."""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.6g}"
+    return "" if value is None else value
