@@ -9,9 +9,11 @@ import torch
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture import load_model
+from attnscope.cli.roles import as_dict
 from attnscope.corpus import texts_of, windows_of
 from attnscope.detection import ROLES, counts_of, headline, needles_of
 from attnscope.detection._probes import delimiters_of
+from attnscope.report import write_roles_report
 from attnscope.store import skipped_of
 from attnscope.zoo import build
 from tests.cli.command import attnscope as command
@@ -184,3 +186,18 @@ def test_needles_that_are_none_are_refused():
     ):
         with pytest.raises(AttnscopeError, match=says):
             needles_of(given)
+
+
+def test_few_windows_give_no_interval(tmp_path):
+    """They tell nothing of others; texts of random tokens are always enough."""
+    found = attnscope.roles(only="previous_token, duplicate_token", limit=2, controls="none")
+    looks, repeats = (found.sel(role=role) for role in ("previous_token", "duplicate_token"))
+    assert looks.score.notnull().all()
+    assert looks.low.isnull().all()
+    assert looks.high.isnull().all()
+    assert repeats.low.notnull().all()
+    told = as_dict(found, tmp_path)
+    assert told["roles"][0]["low"] is told["heads"][0]["low"] is None
+    assert told["heads"][0]["score"] == float(looks.score[0, 0])
+    page = write_roles_report(found, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "nan" not in page.split("<table")[1].split("</table>")[0]

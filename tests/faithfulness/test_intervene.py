@@ -68,6 +68,20 @@ def test_heads_that_look_at_neighbours_are_needed_and_the_verdict_says_why(tree)
     assert len(rows) == 12
 
 
+def test_an_order_of_heads_is_said_with_what_it_is_known_from(tree):
+    """Two texts tell nothing of others: an interval that is drawn from them would say more than is known."""
+    (said,) = (sentence for sentence in headline(tree) if sentence.startswith("Rank correlation"))
+    at = tree["agreement"].to_dataset().sel(estimator="attribution", ablation="mean")
+    ends = (float(at[f"rank_correlation_{end}"]) for end in ("low", "high"))
+    assert "(12 heads over 6 windows): attribution patching" in said
+    assert " ({:.2f} to {:.2f}".format(*ends).replace("-", "−") in said
+    few = intervene(texts=TEXTS[:2])
+    assert few["agreement"].rank_correlation.notnull().any()
+    assert few["agreement"].rank_correlation_low.isnull().all()
+    (said,) = (sentence for sentence in headline(few) if sentence.startswith("Rank correlation"))
+    assert "(12 heads over 2 windows, too few for an interval): " in said
+
+
 def test_a_search_finds_the_same_heads(tree):
     searched = tree["search"].searched
     best = {tuple(place) for place in np.argwhere(searched.values >= np.sort(searched.values.ravel())[-2])}

@@ -252,6 +252,21 @@ def test_of_few_windows_no_quantiles_are_drawn(visit, made, tmp_path):
     assert "middle 80%" not in page.text_content("#readout")
 
 
+def test_the_colours_of_a_share_go_from_0_to_1(visit, made, tmp_path):
+    """Heads that put 0 to 2 in 100 of their weight on the first token look alike."""
+    faint = made.result.first_token
+    faint = 0.02 * (faint - faint.min()) / (faint.max() - faint.min())
+    result = made.result.assign(first_token=faint.assign_attrs(made.result.first_token.attrs))
+    page = visit(write_report(result, made.sample, tmp_path / "report.html"))
+    page.check("input[value=statistic]")
+    page.select_option("#statistic", label="Weight on the first token (share)")
+    colours = page.eval_on_selector_all(
+        "#grid [data-head]",
+        "all => all.map(e => getComputedStyle(e).backgroundColor.match(/[0-9]+/g).map(Number))",
+    )
+    assert np.ptp(np.array(colours), axis=0).max() <= 10
+
+
 def test_the_page_opens_on_the_kinds_of_heads(visit, path, made):
     page = visit(path)
     mixed = head_of_kind(made, "mixed")

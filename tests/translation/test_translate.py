@@ -215,3 +215,12 @@ def test_a_sentence_that_is_not_there_is_named(line):
 def test_an_empty_line_has_no_score(model, tokenizer):
     found = translate_lines(model, tokenizer, ["a", " "], beams=1, scores=True)
     assert [math.isnan(several[0].score) for several in found] == [False, True]
+
+
+def test_it_is_said_how_many_sentences_were_cut():
+    several = [(Translation("a", left_out=tokens),) for tokens in (0, 3, 2)]
+    made = Translations(("a", "b", "c"), tuple(several))
+    said = "3 sentences translated, 2 of them cut (5 tokens left out)"
+    assert repr(made).splitlines()[0] == said
+    assert f"<p>{said}</p>" in made._repr_html_()
+    assert repr(made[:1]).splitlines()[0] == "1 sentence translated"

@@ -114,7 +114,7 @@ def roles(
 
 
 def _print_csv(result: xr.Dataset) -> None:
-    emit(csv_text(_rows(result)))
+    emit(csv_text([[*map(as_cell, row)] for row in _rows(result)]))
 
 
 def _list() -> None:
@@ -132,7 +132,8 @@ def as_dict(result: xr.Dataset, folder: Path) -> dict[str, Any]:
     from attnscope.statistics import notes_of
     from attnscope.store import skipped_of
 
-    heads = [dict(zip(_rows(result)[0], row, strict=True)) for row in _rows(result)[1:]]
+    names, *rows = _rows(result)
+    heads = [dict(zip(names, row, strict=True)) for row in rows]
     return {
         "signature": json.loads(result.attrs["signature"]),
         "says": headline(result),
@@ -160,7 +161,7 @@ def _rows(result: xr.Dataset) -> list[list[Any]]:
                 values += [
                     float(part["control_score"].sel(control=name).values[row, head]) for name in controls
                 ]
-                table.append([int(layer), head, role, *map(as_cell, values)])
+                table.append([int(layer), head, role, *values])
     return table
 
 

@@ -98,10 +98,11 @@ def roles(
     xarray.Dataset
         Over ``role, layer, head``: ``score`` (mean over windows; NaN where the role is not asked of a layer), ``low``
         and ``high`` (95% interval by the bootstrap over documents, or windows where there are fewer than 6; over texts
-        of random tokens, over prompts), ``windows_reached`` (share of the windows in which the threshold is reached;
-        of ``first_token`` its mean over heads is the sink metric of Gu et al.). Over ``role, layer``: ``equal``, of
-        equal weights. Over ``control, role, layer, head``: ``control_score``. Over ``role``: ``threshold`` (NaN where
-        none is published), with the coordinates ``title``, ``definition``, ``source`` and ``probe``. The attributes
+        of random tokens, over prompts; NaN of fewer than 6), ``windows_reached`` (share of the windows in which the
+        threshold is reached; of ``first_token`` its mean over heads is the sink metric of Gu et al.). Over ``role,
+        layer``: ``equal``, of equal weights. Over ``control, role, layer, head``: ``control_score``. Over ``role``:
+        ``threshold`` (NaN where none is published), with the coordinates ``title``, ``definition``, ``source`` and
+        ``probe``. The attributes
         ``skipped`` and ``notes`` say, as JSON, which roles are not there and why, and what was read; ``beyond``, that
         windows are longer than the model's config names.
 

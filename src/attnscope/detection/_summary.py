@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope._documents import DRAWS, units_of
+from attnscope._documents import DRAWS, LEAST, units_of
 from attnscope._returned import reads
 from attnscope.detection._catalogue import ROLES
 from attnscope.detection._measured import EQUAL
@@ -31,7 +31,7 @@ class RoleCount:
     reached
         Heads whose mean score reaches the threshold; None without one.
     best, layer, head, low, high
-        The highest score, whose it is, and its 95% interval.
+        The highest score, whose it is, and its 95% interval (NaN where fewer than 6 windows or texts tell it).
     equal
         What equal weights give, at most.
     controls
@@ -121,8 +121,11 @@ def summed_up(
 def _with_interval(
     scores: np.ndarray, units: Sequence[Any], seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean over windows and its interval by the bootstrap over units, each a ratio of sums."""
+    """Mean over windows and its interval by the bootstrap over units, each a ratio of sums; NaN for fewer than 6."""
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
+    if len(numbers) < LEAST:
+        mean = scores.mean(0)
+        return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
     member = np.zeros((len(numbers), len(units)))
     member[[numbers[unit] for unit in units], range(len(units))] = 1.0
     draws = resampled(len(numbers), DRAWS, seed) @ member

@@ -6,7 +6,6 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope._documents import LEAST
 from attnscope.faithfulness._runs import ends_of
 from attnscope.faithfulness._summary import order_agreement, unit_draws
 from attnscope.faithfulness.arrays import by_document
@@ -91,7 +90,7 @@ def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         ``chance``: the share of random orders that agree as well, ``(estimator)``.
     """
     change, count = _changes(pairs).values, pairs.sizes["pair"]
-    weights = unit_draws(range(count), seed) if count >= LEAST else np.empty((0, count))
+    weights = unit_draws(range(count), seed)
     names = pairs.estimator.values.tolist()
     rows = [
         order_agreement(pairs.estimate.sel(estimator=name).values, change, weights, seed=seed)

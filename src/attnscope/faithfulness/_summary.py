@@ -9,7 +9,7 @@ import xarray as xr
 from scipy import stats
 
 from attnscope._arguments import typed
-from attnscope._documents import units_of
+from attnscope._documents import LEAST, units_of
 from attnscope.faithfulness.arrays import by_document
 
 _PERMUTATIONS = 2000
@@ -87,8 +87,9 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     -------
     xarray.Dataset
         ``rank_correlation`` (Spearman's, over all heads, of means over texts), its 95% interval ``_low`` and ``_high``
-        by the bootstrap over documents, and ``chance``: the share of random orders that agree as well,
-        ``(estimator, ablation)``. The ``importance`` has no sign, and is held against the size of the effect.
+        by the bootstrap over documents (NaN for fewer than 6 texts), and ``chance``: the share of random orders that
+        agree as well, ``(estimator, ablation)``. The ``importance`` has no sign, and is held against the size of the
+        effect.
     """
     names = [*effects.estimator.values.tolist(), "importance"]
     ablations = effects.ablation.values.tolist()
@@ -161,9 +162,9 @@ def _correlation(
 
 
 def unit_draws(documents: Sequence[Hashable], seed: int, draws: int = 200) -> np.ndarray:
-    """How often each text is drawn, unit by unit; none for one unit."""
+    """How often each text is drawn, unit by unit; none for fewer than 6 units, which tell nothing of others."""
     names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    if len(names) < 2:  # noqa: PLR2004
+    if len(names) < LEAST:
         return np.empty((0, len(documents)))
     drawn = np.random.default_rng(seed).multinomial(
         len(names), np.full(len(names), 1 / len(names)), size=draws

@@ -295,13 +295,22 @@ def _estimates_said(tree: xr.DataTree) -> list[str]:
     parts: list[str] = []
     for name in ("attribution", "integrated", "importance"):
         estimates = agreement.sel(estimator=name, ablation=ablation)
-        value, chance = float(estimates.rank_correlation), float(estimates.chance)
+        value, low, high, chance = (
+            float(estimates[key])
+            for key in ("rank_correlation", "rank_correlation_low", "rank_correlation_high", "chance")
+        )
         if np.isfinite(value):
-            doubt = "" if chance < SURE else f" (a random order ranks them as well in {chance:.0%} of cases)"
-            parts.append(f"{_NAMES[name]} {value:.2f}{doubt}".replace("-", "−"))
+            beside = [f"{low:.2f} to {high:.2f}"] if np.isfinite(low) else []
+            beside += [] if chance < SURE else [f"a random order ranks them as well in {chance:.0%} of cases"]
+            added = f" ({', '.join(beside)})" if beside else ""
+            parts.append(f"{_NAMES[name]} {value:.2f}{added}".replace("-", "−"))
     if not parts:
         return []
-    return [f"Rank correlation of estimates with the {ablation} ablation: {'; '.join(parts)}."]
+    heads = tree["heads"].to_dataset()
+    known = int(np.isfinite(heads.effect.sel(ablation=ablation)).sum())
+    of = f"{count(known, 'head')} over {count(int(heads.attrs['texts']), 'window')}"
+    few = "" if np.isfinite(agreement.rank_correlation_low).any() else ", too few for an interval"
+    return [f"Rank correlation of estimates with the {ablation} ablation ({of}{few}): {'; '.join(parts)}."]
 
 
 _NAMES = {

@@ -159,6 +159,7 @@ def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
         "units": "" if _says_share(words.long_name) and words.units == "share" else words.units,
         "help": words.reading,
         "signed": words.signed,
+        "largest": words.largest,
         "mean": numbers(mean_over_texts(variable).ravel()),
     }
     if (even := result.get(f"equal_{name}")) is not None:

@@ -67,8 +67,10 @@ function moveFocus(items, from, to) {
   items[to].focus();
 }
 
+/** From the lowest head to the highest; of a share from 0 to 1, or faint differences would look like strong ones. */
 function scaleOf(statistic) {
-  const known = statistic.mean.filter((v) => v !== null);
+  const ends = statistic.largest ? [0, statistic.largest] : [];
+  const known = [...statistic.mean.filter((v) => v !== null), ...ends];
   let low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 1;
   if (statistic.signed) { high = Math.max(Math.abs(low), Math.abs(high)) || 1; low = -high; }
   if (low === high) { low -= 0.5; high += 0.5; }

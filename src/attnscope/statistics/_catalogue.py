@@ -46,6 +46,11 @@ class Wording:
     signed: bool = False
 
     @property
+    def largest(self) -> float:
+        """The largest size that it can have, by what it is: 1 of a share; 0 where nothing bounds it."""
+        return 1.0 if self.units == "share" else 0.0
+
+    @property
     def attributes(self) -> dict[str, str]:
         """Those of a variable."""
         return {"long_name": self.long_name, "units": self.units}

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from attnscope._numbers import count
+
 _SHOWN = 10  # sentences: more are counted
 _LONGEST = 60  # characters of a text that is shown
 
@@ -108,7 +110,9 @@ class Translations(Sequence[tuple[Translation, ...]]):
     def _said(self) -> str:
         most = max(map(len, self.candidates), default=1)
         best = f", the best of up to {most} each" if most > 1 else ""
-        return f"{len(self)} sentence{'s' * (len(self) != 1)} translated{best}"
+        tokens = [left_out for left_out in self.left_out if left_out]
+        cut = f", {len(tokens)} of them cut ({count(sum(tokens), 'token')} left out)" if tokens else ""
+        return f"{len(self)} sentence{'s' * (len(self) != 1)} translated{best}{cut}"
 
     @property
     def _more(self) -> list[str]:

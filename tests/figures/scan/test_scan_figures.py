@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import matplotlib as mpl
 import numpy as np
 import pytest
+import xarray as xr
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -298,6 +299,22 @@ def test_overview_of_missing_or_equal_values(values, statistic):
     result = planted(2, 2, texts=2).result
     result[statistic][:] = values
     drawn(overview(result, statistic))
+
+
+@pytest.mark.parametrize(
+    ("units", "signed", "values", "ends"),
+    [
+        ("share", 0, [0.01, 0.02], (0, 1)),  # noise about 0: no head may look strong
+        ("share", 0, [-0.01, 0.5], (-0.01, 1)),  # an estimate
+        ("share", 1, [-0.01, 0.02], (-1, 1)),  # a difference of shares
+        ("nats", 0, [1.0, 2.5], (1, 2.5)),
+        ("tokens", 1, [1.0, -2.5], (-2.5, 2.5)),
+    ],
+)
+def test_the_colours_of_a_share_go_from_nothing_to_all(units, signed, values, ends):
+    about = {"units": units, "signed": signed}
+    made = xr.Dataset({"induction": (("layer", "head"), [values], about)})
+    assert overview(made, "induction").axes[0].images[0].get_clim() == ends
 
 
 def test_layers_of_several_kinds_are_told_apart(made):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.image import AxesImage
 
+    from attnscope.statistics import Wording
+
 _LEFT, _RIGHT, _BOTTOM, _TOP = 0.7, 1.05, 0.5, 0.4  # inches
 _DARK = 0.55  # luminance below which a number is written in white
 _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
@@ -32,8 +34,8 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     """Draw a statistic of every head, the mean over texts, as a grid of layers and heads.
 
     A signed statistic (``mean_offset``, ``direction``, or one with the attribute ``signed``) has colours that diverge
-    from 0: blue is left or less, orange is right or more. Its attribute ``least_reach`` is the value that the strongest
-    colour stands for at least, so that noise about 0 stays pale. A head without a value is hatched.
+    from 0: blue is left or less, orange is right or more. The colours of a share go to 1, so that faint differences
+    look faint; those of other statistics go from the lowest head to the highest. A head without a value is hatched.
 
     Parameters
     ----------
@@ -69,7 +71,6 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     words = wording(result, statistic)
     values = mean_over_texts(result[statistic])  # (layer, head)
     layers, heads = values.shape
-    least = float(result[statistic].attrs.get("least_reach", 0.0))
     cell = float(np.clip(5.0 / max(layers, heads), 0.28, 0.6))  # inches
     grid_width, grid_height = heads * cell, layers * cell
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
@@ -86,7 +87,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
         image = axes.imshow(
             values,
             cmap=_colours(words.signed),
-            norm=_scale(values, words.signed, least),
+            norm=_scale(values, words),
             aspect="auto",
         )
         for layer, head in np.argwhere(np.isnan(values)):
@@ -114,14 +115,17 @@ def _colours(signed: bool) -> Colormap | str:
     return LinearSegmentedColormap.from_list("left_right", [LEFT, "#F7F7F7", RIGHT]) if signed else "viridis"
 
 
-def _scale(values: np.ndarray, signed: bool, least: float = 0.0) -> Normalize:
+def _scale(values: np.ndarray, words: Wording) -> Normalize:
+    """From the lowest value to the highest, and as far at least as the statistic can go."""
     finite = values[np.isfinite(values)]
     if finite.size == 0:
-        return Normalize(-1.0 if signed else 0.0, 1.0)
-    if signed:
-        reach = max(float(np.abs(finite).max()), least) or 1.0
+        return Normalize(-1.0 if words.signed else 0.0, 1.0)
+    if words.signed:
+        reach = max(float(np.abs(finite).max()), words.largest) or 1.0
         return Normalize(-reach, reach)
     low, high = float(finite.min()), float(finite.max())
+    if words.largest:
+        low, high = min(low, 0.0), max(high, words.largest)
     return Normalize(low, high) if high > low else Normalize(low - 0.5, high + 0.5)
 
 

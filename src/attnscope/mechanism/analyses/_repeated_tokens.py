@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from attnscope.mechanism._study import Study
 
 _TOKENS, _TEXTS, _DRAWS = 32, 16, 1000
-_FAINT = 0.1  # share up to which an effect is drawn pale
 _PLACES = {"duplicate": 0, "induction": 1}  # tokens after the earlier occurrence
 
 REPEATED = Section(
@@ -122,7 +121,7 @@ def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Datas
     made = xr.Dataset(variables, places, {"tokens": count, "texts": _TEXTS})
     made = made.assign_coords(head=np.arange(made.sizes["head"]))
     for name in _PLACES:
-        made[name].attrs |= {"signed": 1, "least_reach": _FAINT}
+        made[name].attrs["signed"] = 1
     return made
 
 
