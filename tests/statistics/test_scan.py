@@ -174,6 +174,8 @@ def test_statistics_are_added_to_the_default_ones():
         ({"texts": ["essay.txt"]}, "looks like a file and does not exist; .*pathlib.Path"),
         ({"statistics": "default,xyz"}, "there is no statistic 'xyz'. All are listed"),
         ({"statistics": []}, "no statistic was named"),
+        ({"statistics": ""}, "no statistic was named"),
+        ({"out": __file__}, "is a file; expected a folder for the run: name another"),
     ],
 )
 def test_bad_settings_are_named(options, message):

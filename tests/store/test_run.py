@@ -185,7 +185,7 @@ def test_a_folder_of_another_command_is_refused(finished):
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(AttnscopeError, match="cannot use"), opened(tmp_path):
+    with pytest.raises(AttnscopeError, match="is a file; expected a folder"), opened(tmp_path):
         pass
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from attnscope import AttnscopeError
 from attnscope.training.config import read_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -14,3 +15,14 @@ def test_they_are_read_and_their_command_is_told(path):
     config = read_config(path)
     assert config.source or config.text
     assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+def test_a_file_without_a_setting_trains_nothing(tmp_path):
+    for text in ("", "# updates: 10\n"):
+        (tmp_path / "settings.yaml").write_text(text)
+        with pytest.raises(
+            AttnscopeError, match=r"holds no setting; expected one 'name: value' a line, or \{\}"
+        ):
+            read_config(tmp_path / "settings.yaml")
+    (tmp_path / "settings.yaml").write_text("{}")
+    assert read_config(tmp_path / "settings.yaml") == read_config()

@@ -52,8 +52,9 @@ def compare(
     ----------
     systems
         YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
-        made, taken as they are; or a mapping from names to these. By default three that learn the generated task in a
-        few minutes each: a recurrent model with one fixed vector, the same with additive attention, and a Transformer.
+        made, taken as they are; or a mapping from names to these. None, the default, trains three that learn the
+        generated task in a few minutes each: a recurrent model with one fixed vector, the same with additive attention,
+        and a Transformer.
     texts, targets
         Sentences to translate and their right translations: lists of strings, or paths as `read_parallel` reads them.
         By default what `read_test_text` says: new sentences of the generated task, or the validation text that all

@@ -124,6 +124,8 @@ def unreadable(path: Path, error: Exception | str) -> AttnscopeError:
     """
     if isinstance(error, FileNotFoundError):
         return AttnscopeError(f"{shown(path)}: no such file or folder: check the path")
+    if isinstance(error, IsADirectoryError):
+        return AttnscopeError(f"{shown(path)}: found a folder; expected a file: name one inside it")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return AttnscopeError(
         f"{shown(path)}: cannot be read ({reason}); expected a readable file or folder: check its permissions"

@@ -575,7 +575,7 @@ def choose(
     if names is None:
         return default
     if isinstance(names, str):
-        names = [name.strip() for name in names.split(",")]
+        names = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in names if name not in known and name not in brought and name != _DEFAULT]
     if unknown or not names:
         said = _unknown(unknown[0], known, of) if unknown else "no statistic was named"

@@ -425,5 +425,7 @@ def damage(path: Path, lost: str = "") -> AttnscopeError:
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     if not folder.exists():
         return []
+    if not folder.is_dir():
+        raise AttnscopeError(f"{folder} is a file; expected a folder for the run: name another")
     with os.scandir(folder) as entries:
         return list(entries)

@@ -320,7 +320,9 @@ def _from_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise AttnscopeError(f"{shown(path)} is not YAML: {reason_of(error)}") from None
     if values is None:
-        return {}
+        raise AttnscopeError(
+            f"{shown(path)} holds no setting; expected one 'name: value' a line, or {{}} for what is usual"
+        )
     if not isinstance(values, dict):
         raise AttnscopeError(
             f"{shown(path)} holds a {type(values).__name__}; expected settings, one 'name: value' a line"
