@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import json
+import math
 import logging
 import mmap
 import os
@@ -76,14 +77,16 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def as_cell(value: Any) -> Any:
-    """A value as CSV has it.
+    """A value as CSV has it: nothing where there is none.
 
     Examples
     --------
-    >>> as_cell(1 / 3), as_cell(None), as_cell("next")
-    ('0.333333', '', 'next')
+    >>> as_cell(1 / 3), as_cell(None), as_cell(float("nan")), as_cell("next")
+    ('0.333333', '', '', 'next')
     """
-    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else value
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.6g}"
+    return "" if value is None else value
 
 
 def emit_rows(rows: Sequence[Mapping[str, Any]]) -> None:
