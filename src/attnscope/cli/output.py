@@ -6,8 +6,8 @@ import csv
 import errno
 import io
 import json
-import math
 import logging
+import math
 import mmap
 import os
 import signal
