@@ -196,7 +196,7 @@ AsCsv = Annotated[
 class Command(TyperCommand):
     """A command that refuses a list with commas between when it is given twice: only the last would count.
 
-    Of a single value the last counts, as elsewhere. What may be repeated says so in its help.
+    Where a single value is given twice, the last counts, as elsewhere. What may be repeated says so in its help.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -43,7 +43,7 @@ class Node:
 def nodes_of(run: Run) -> list[Node]:
     """The arrays of a finished run: of a scan read as they are asked for, of other commands opened at once.
 
-    Of a scan with pools, the windows in short are a node of their own.
+    In a scan with pools, the windows in short are a node of their own.
 
     Raises
     ------

@@ -96,7 +96,7 @@ def scan(
         (``"essay.txt"``) is refused; one that is a URL (``"s3://bucket/corpus/"``) names files that fsspec reads. Or
         token ids, each row a window as it stands: what a tokenizer returns, a tensor, lists of whole numbers. By
         default the bundled sample. A file must not change before the scan has ended.
-        Of a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
+        For a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
         Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
         `attnscope.statistics.images`. Of a video encoder, folders of frames, JSON Lines with ``video``, or arrays
         ``(frame, row, column, 3)``: see `attnscope.statistics.videos`. Of Whisper, Wav2Vec2 and the like, sounds:

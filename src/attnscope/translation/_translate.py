@@ -67,7 +67,7 @@ def translate(
     n_best
         Number of translations of each sentence.
     sample, temperature, seed
-        Whether tokens are drawn instead of taking the best; what their logits are divided by; of what is random.
+        Whether tokens are drawn instead of taking the best; divisor of their logits; seed of the draws.
     batch_tokens
         Source tokens that are translated at a time, times the beams.
     overlong

@@ -24,7 +24,7 @@ class Translation:
         The translation.
     score
         Log-probability in nats over ``tokens ** length_penalty``, the end counted; NaN if it was not asked for, and of
-        an empty line, for which nothing was generated.
+        an empty line, for which nothing was generated. Of a line that was split, the sum over its pieces.
     left_out
         Tokens of the source that were cut off.
     """

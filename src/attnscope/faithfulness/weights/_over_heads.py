@@ -41,7 +41,7 @@ class TestPlan:
     heads
         ``(layer, head)`` each; None for all.
     seed
-        Seed of what is random; each head of each text has numbers of its own.
+        Seed of the random numbers; each head of each text has numbers of its own.
     masked
         See `ReadText`.
     predicts

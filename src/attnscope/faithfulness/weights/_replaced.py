@@ -74,7 +74,7 @@ def permutation_test(
         Share of a text's tokens behind masks, for a masked language model: it predicts there. Others predict at each
         of their places.
     seed
-        Seed of what is random.
+        Seed of the random numbers.
     progress
         Called with a `Progress` after each head.
 

@@ -196,7 +196,7 @@ def canonical_correlations(
         Share of variance that is kept on either side; 1 keeps all that rounding permits.
     rounding
         Error of the covariance as a share of its largest eigenvalue, about 1e-7 where products were summed in float32.
-        Of the states only components with 100 times as much variance are kept; correlations are then good to 1%.
+        Only components of the states with 100 times as much variance are kept; correlations are then good to 1%.
     strong
         Correlations above this, and above what noise would show, are counted.
 

@@ -96,7 +96,7 @@ def interventions(
         How many principal components are projected out.
     draws, seed
         Number of draws and seed of the bootstrap over texts (``_low`` and ``_high`` are its 2.5 % and 97.5 % points),
-        and of what is random.
+        and of the permutations and random phases.
 
     Returns
     -------
