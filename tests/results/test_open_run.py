@@ -92,6 +92,15 @@ def test_an_unfinished_run_is_said_to_be_one(command, tmp_path):
         open_run(tmp_path / "run")
 
 
+def test_what_another_version_wrote_is_said_to_be_of_one(tmp_path):
+    record = {"signature": {"command": "align"}, "score": None, "heads": None}  # without what came later
+    with OwnedFolder(tmp_path / "run", "align") as folder, folder.replacing("links.txt", "run.json") as new:
+        (new / "run.json").write_text(json.dumps(record))
+        (new / "links.txt").write_text("")
+    with pytest.raises(AttnscopeError, match=r"has no '.*', so another version of attnscope wrote it"):
+        open_run(tmp_path / "run")
+
+
 def test_a_folder_of_something_else_is_no_run(tmp_path):
     tiny("bert").save_pretrained(tmp_path / "model")
     for path in (tmp_path / "model", tmp_path / "nowhere"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +74,7 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
     if command in _OF_TEXTS:
         if part is not None:
             return _part_of(RunFolder(folder, state["signature"]), part)
-        with RunFolder(folder, state["signature"]) as run:
+        with RunFolder(folder, state["signature"]) as run, _of_this_version(folder):
             return _of_texts(run)
     if part is not None:
         raise AttnscopeError(f"{folder} has no part {part!r}: only scans have parts")
@@ -80,7 +82,20 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
     damaged = [name for name in owned.damaged() if not name.startswith(VIEWS)]
     if damaged:
         raise damage(folder / damaged[0], ". Give the same command again, which makes it anew")
-    return _of_translation(owned)
+    with _of_this_version(folder):
+        return _of_translation(owned)
+
+
+@contextmanager
+def _of_this_version(folder: Path) -> Generator[None]:
+    """Files that are whole and lack what is read here were written by another version."""
+    try:
+        yield
+    except KeyError as error:
+        raise AttnscopeError(
+            f"{folder} has no {error.args[0]!r}, so another version of attnscope wrote it: give its command again "
+            "with another folder (--out)"
+        ) from error
 
 
 def _part_of(run: RunFolder, part: str) -> xr.Dataset:
@@ -111,11 +126,12 @@ def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
     """
     if not run.complete:
         raise unfinished(run.path, run.command)
-    if run.command in _OF_TEXTS and run.signature is not None:
-        folder = RunFolder(run.path, run.signature)
-        folder.look()
-        return _of_texts(folder)
-    return _of_translation(OwnedFolder(run.path, run.command).look())
+    with _of_this_version(run.path):
+        if run.command in _OF_TEXTS and run.signature is not None:
+            folder = RunFolder(run.path, run.signature)
+            folder.look()
+            return _of_texts(folder)
+        return _of_translation(OwnedFolder(run.path, run.command).look())
 
 
 def unfinished(folder: Path, command: str) -> AttnscopeError:
