@@ -179,7 +179,7 @@ def test_each_share_of_blocks_has_its_own_means():
 def test_heads_of_which_nothing_is_known_are_left_out():
     values = np.array([[np.nan, 2.0], [1.0, np.nan]])
     assert _ends_and_mean(values) == ("1", "1.0", "1.5", "2", "0.1")
-    assert _ends_and_mean(np.full((2, 2), np.nan)) == ("",) * 5
+    assert _ends_and_mean(np.full((2, 2), np.nan)) == ("–", "", "–", "–", "")
     assert _ends_and_mean(np.array([[128.4, 1234.5]])) == ("128", "0.0", "681", "1,230", "0.1")
     assert _ends_and_mean(np.ones((2, 2))) == ("1", "", "1", "1", "")
 

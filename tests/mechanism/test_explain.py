@@ -244,7 +244,7 @@ class TestBadInput:
         [
             ({"layer": 9}, "no self-attention layer 9: choose from 0"),
             ({"layer": 0, "head": 4}, "no head 4: heads are counted from 0 to 3"),
-            ({"band": LENGTH}, f"the band is {LENGTH}"),
+            ({"band": LENGTH}, rf"band \(--band\) is {LENGTH}"),
             ({"frequencies": (16, 20)}, "windows of 32 tokens have 1 to 16 cycles"),
             ({"frequencies": (16, 16)}, "within 1..15 cycles per 32 tokens"),
             ({"limit": -1}, "limit .* is -1"),

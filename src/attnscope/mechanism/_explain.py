@@ -38,7 +38,7 @@ from attnscope.tasks import Part, Parts, Share, Task, do_share, pending, way_in
 if TYPE_CHECKING:
     from attnscope.capture import Model
 
-_SHORTEST = 6  # tokens of a window: below, no wave is read off the cross-spectrum
+_SHORT = 6  # tokens of a window: below, no wave is read off the cross-spectrum
 _CROSSED = (
     "its queries and keys have positions in different texts; see where its heads look with scan and align"
 )
@@ -315,9 +315,9 @@ def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
 
 def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:
     """What an analysis would refuse only after all texts were read."""
-    if length < _SHORTEST:
+    if length < _SHORT:
         raise AttnscopeError(
-            f"windows of {length} tokens are too short for waves; expected {_SHORTEST} or more: give a longer window "
+            f"windows of {length} tokens are too short for waves; expected {_SHORT} or more: give a longer window "
             "(--window)"
         )
     if band >= length:

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from attnscope._numbers import percent
 from attnscope.translation.alignment._links import Gold, Links, score_alignments, within
 
-CHANCE = 0.01  # of the level that random links stay above
+_BELOW = 0.01  # of the level that random links stay above
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def baselines(
             of_word = _drawn(drawn, of_pair[0], certain[target], both[target])
             mean, variance = mean + of_word[0], variance + of_word[1]
     whole = sum(map(len, aligned)) + sum(map(len, gold.sure))
-    deviations = float(norm.ppf((1 - CHANCE) ** (1 / chosen_of)))
+    deviations = float(norm.ppf((1 - _BELOW) ** (1 / chosen_of)))
     return Baselines(
         score_alignments(diagonal, gold.sure, gold.possible).error_rate,
         1 - mean / whole if whole else math.nan,
