@@ -57,12 +57,12 @@ def test_folders_that_were_trained_give_the_same_numbers_as_json_and_csv(compare
     found = json.loads(attnscope("compare", *folders, "--by-length", "4,8", "--json", cwd=place).stdout)
     assert [row["system"] for row in found["systems"]] == ["none", "additive"]
     assert found["sentences"] == sum(found["sentences_by_length"].values()) == 40
-    assert list(found["systems"][1]["bleu_by_length"]) == ["1-4", "5-8", "9+"]
+    assert list(found["systems"][1]["BLEU"]["by_length"]) == ["1-4", "5-8", "9+"]
     assert [point["updates"] for point in found["systems"][0]["learning_curve"]] == [3, 6]
     assert found["systems"][0]["alignment_error_rate"] is None
     assert not (place / "again" / "report.html").exists()
     rows = list(csv.DictReader(io.StringIO(attnscope("compare", *folders, "--csv", cwd=place).stdout)))
-    assert [float(row["bleu"]) for row in rows] == [row["bleu"] for row in found["systems"]]
+    assert [float(row["bleu"]) for row in rows] == [row["BLEU"]["score"] for row in found["systems"]]
     assert int(float(rows[0]["parameters"])) == found["systems"][0]["parameters"]
 
 

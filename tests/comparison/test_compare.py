@@ -218,6 +218,26 @@ def test_the_text_is_joined_as_the_systems_were_trained():
     )
 
 
+def test_a_text_that_is_given_stays_as_it_is():
+    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}), given=False)]
+    given = ["one", "two", "three"], ["1", "2", "3"]
+    assert read_test_text(systems, *given).source == given[0]
+    assert len(read_test_text(systems, *given, join=3)) < len(given[0])
+
+
+def test_the_signature_names_the_system_that_others_are_held_against(tree, out, tmp_path):
+    shutil.copytree(out, tmp_path / "out")
+    turned = attnscope.compare(dict(reversed(CONFIGS.items())), out=tmp_path / "out", **OPTIONS)
+    signatures = [json.loads(one.attrs["signature"]) for one in (tree, turned)]
+    assert [one["settings"]["baseline"] for one in signatures] == ["none", "additive"]
+    assert signatures[0]["systems"] == signatures[1]["systems"]
+
+
+def test_a_system_is_given_once(out):
+    with pytest.raises(AttnscopeError, match="additive is given twice: each system once"):
+        read_systems([out / "systems" / "additive", out / "systems" / "additive"], out)
+
+
 def test_files_of_text(tmp_path):
     (tmp_path / "s").write_text("a b\n\nc\n")
     (tmp_path / "r").write_text("x y\n\nz\n")

@@ -47,6 +47,7 @@ def test_the_page_says_how_wrong_whose_and_over_what(text):
     assert "layer 0, head 1, the head with the lowest error rate on these very sentences." in flat
     assert "6 of people's links point past the end" in text
     assert "Line 2, error rate 10.0%" in text
+    assert re.findall(r'id="pair-(\d)" open', text) == ["2"]  # neither the luckiest nor the worst
     assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 4
 
 

@@ -3,7 +3,9 @@
 import html
 import re
 
+import numpy as np
 import pytest
+import xarray as xr
 
 from attnscope.report import write_comparison_report
 from tests.report.planted_comparison import HOSTILE, NAMES, planted
@@ -50,6 +52,7 @@ def test_scores_stand_by_length(text):
     assert first == ["1–10", "85", "97.0", "99.0", "98.0"]
     assert last == ["51+", "86", "11.0", "97.0", "90.0"]
     flat = " ".join(html.unescape(re.sub("<[^>]+>", "", text)).split())
+    assert "fixed vector holds the whole sentence in one fixed vector" in flat
     told = "From sentences of 1–10 words (85) to those of 51+ (86), BLEU goes from 97.0 to 11.0 with fixed vector,"
     assert told in flat
     # 99 to 97 lies within intervals of 3 on either side, 98 to 90 does not
@@ -76,3 +79,28 @@ def test_what_there_is_not_is_not_spoken_of(tmp_path):
     assert len(re.findall("<img", text)) == 2
     assert cells(text, 0)[1][3] == ""
     assert "BLEU goes" not in text  # without intervals no trend is told from chance
+
+
+def test_what_is_not_compared_is_not_spoken_of(tmp_path):
+    tree = planted()
+    scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
+    scores["lower_by_length"][0, :, 0] = np.nan  # the shortest sentences of the first system are too few
+    tree["scores"], tree["alignment"] = (
+        scores,
+        alignment.assign(read_from=("system", ["layer 0, head 0"] * 3)),
+    )
+    text = write_comparison_report(tree, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"with <bdi>{NAMES[0]}</bdi>" not in text
+    assert f"with <bdi>{NAMES[2]}</bdi>" in text
+    assert "one fixed vector" not in text
+
+
+def test_one_system_has_no_test(tmp_path):
+    tree = xr.DataTree.from_dict(
+        {name: node.to_dataset().isel(system=[0]) for name, node in planted().children.items()}
+    )
+    tree.attrs = planted().attrs
+    text = write_comparison_report(tree, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "1 translation system compared" in text
+    assert "paired bootstrap" not in text
+    assert "p" not in cells(text, 0)[0]

@@ -85,7 +85,9 @@ def align(
     step: _Step = "predicts",
     words: _Words = "space",
     rule: _Rule = "argmax",
-    threshold: Annotated[float, typer.Option(help="Least weight of a link under --rule threshold.")] = 0.2,
+    threshold: Annotated[
+        float | None, typer.Option(help="Least weight of a link under --rule threshold.", show_default="0.2")
+    ] = None,
     out: _Out = None,
     task: options.Task = None,
     ray: options.Ray = None,
@@ -249,8 +251,9 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
             style="bold",
             highlight=False,
         )
-    if aligned.baselines is not None:
-        console.print(f"to compare: {aligned.baselines.in_words()}", highlight=False)
+    if aligned.score is not None and aligned.baselines is not None:
+        beside = aligned.baselines.in_words(aligned.score.error_rate)
+        console.print(f"to compare: {beside}", highlight=False)
     if aligned.outside:
         point = "points past the end of its" if aligned.outside == 1 else "point past the end of their"
         console.print(f"{count(aligned.outside, 'gold link')} {point} sentence", highlight=False)

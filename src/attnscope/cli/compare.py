@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope._nulls import with_nulls
+from attnscope._numbers import count
 from attnscope.cli import options
 from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
 from attnscope.cli.place import PAGE, draw_views
@@ -40,7 +41,7 @@ _Join = Annotated[
     int | None,
     typer.Option(
         help="Largest number of neighbouring sentences joined into one (from 1 to so many, at random).",
-        show_default="as in training",
+        show_default="as in training; a text that is given stays as it is",
     ),
 ]
 _ByLength = Annotated[
@@ -152,9 +153,8 @@ def _draw(tree: xr.DataTree, out: Path, formats: tuple[str, ...]) -> Path | None
 
 
 def _rows(tree: xr.DataTree) -> list[dict[str, Any]]:
-    """Numbers of each system by name; what does not exist is None."""
+    """A line of CSV for each system; what does not exist is None."""
     scores = tree["scores"].to_dataset()
-    of_system = [str(name) for name, values in scores.data_vars.items() if values.dims == ("system",)]
     rows: list[dict[str, Any]] = []
     for system in scores["system"].values:
         at = scores.sel(system=system)
@@ -163,10 +163,19 @@ def _rows(tree: xr.DataTree) -> list[dict[str, Any]]:
             short = str(metric).lower()
             row |= {
                 short if name == "score" else f"{short}_{name}": _value(at[name].sel(metric=metric))
-                for name in ("score", "lower", "upper", "difference", "p_value")
+                for name in (
+                    *("score", "lower", "upper"),
+                    *("difference", "difference_lower", "difference_upper", "p_value"),
+                )
             }
-        rows.append(row | {name: _value(at[name]) for name in of_system})
+        rows.append(row | _of_system(scores, str(system)))
     return rows
+
+
+def _of_system(scores: xr.Dataset, system: str) -> dict[str, float | None]:
+    """What there is of a system beside its scores."""
+    names = [str(name) for name, values in scores.data_vars.items() if values.dims == ("system",)]
+    return {name: _value(scores[name].sel(system=system)) for name in names}
 
 
 def _value(number: Any) -> float | None:
@@ -174,17 +183,14 @@ def _value(number: Any) -> float | None:
 
 
 def _as_json(tree: xr.DataTree) -> dict[str, Any]:
+    from attnscope.cli.score import scores_of
+
     scores, curves = tree["scores"].to_dataset(), tree["curves"].to_dataset()
-    rows = _rows(tree)
-    for row in rows:
-        at, curve = scores.sel(system=row["system"]), curves.sel(system=row["system"])
-        row["bleu_by_length"] = {
-            str(bucket): {
-                name: _value(at[f"{name}_by_length"].sel(metric="BLEU", bucket=bucket))
-                for name in ("score", "lower", "upper")
-            }
-            for bucket in scores["bucket"].values
-        }
+    rows: list[dict[str, Any]] = []
+    for system in map(str, scores["system"].values):
+        curve = curves.sel(system=system)
+        row = {"system": system, **scores_of(scores, system), **_of_system(scores, system)}
+        rows.append(row)
         row["learning_curve"] = [
             {str(name): _value(curve[name].sel(validation=i)) for name in curve.data_vars}
             for i in range(curves.sizes["validation"])
@@ -224,7 +230,8 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
     for name, cut in zip(scores["system"].values, scores["sentences_cut"].values, strict=True):
         if cut:
             console.print(
-                f"{name}: {cut} sentences longer than it was trained for were cut",
+                f"{name}: {count(int(cut), 'sentence')} longer than it was trained for "
+                f"{'was' if cut == 1 else 'were'} cut",
                 highlight=False,
                 markup=False,
             )
@@ -243,7 +250,7 @@ def _table(scores: xr.Dataset) -> Table:
     from rich.text import Text
 
     several, known = scores.sizes["system"] > 1, "alignment_error_rate" in scores
-    title = f"{scores.attrs['sentences']} sentences"
+    title = count(scores.attrs["sentences"], "sentence")
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope._documents import LEAST
 from attnscope._nulls import with_nulls
+from attnscope._numbers import count
 from attnscope.cli.output import emit, json_text, new_console, progress_bar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import xarray as xr
     from rich.console import Console
+
+_NUMBERS = ("score", "lower", "upper", "difference", "difference_lower", "difference_upper", "p_value")
+_BY_LENGTH = "_by_length"
 
 
 def score(
@@ -101,33 +108,30 @@ def length_limits(text: str) -> list[int]:
         raise AttnscopeError(f"--by-length {text!r}: expected whole numbers such as 10,20,30") from error
 
 
+def scores_of(result: xr.Dataset, system: str) -> dict[str, Any]:
+    """The numbers of one system by metric, and by length within it; what does not exist is null."""
+
+    def values(names: Sequence[str], **where: Any) -> dict[str, Any]:
+        return with_nulls({name.removesuffix(_BY_LENGTH): float(result[name].sel(where)) for name in names})
+
+    told: dict[str, Any] = {}
+    for metric in result["metric"].values:
+        at = {"system": system, "metric": metric}
+        told[str(metric)] = values(_NUMBERS, **at)
+        if "bucket" in result.dims:
+            told[str(metric)]["by_length"] = {
+                str(bucket): values([f"{name}{_BY_LENGTH}" for name in _NUMBERS[:3]], **at, bucket=bucket)
+                for bucket in result["bucket"].values
+            }
+    return told
+
+
 def _as_json(result: xr.Dataset) -> dict[str, Any]:
-    """Numbers by system and metric; what does not exist is null."""
-
-    def values(names: list[str], **where: Any) -> dict[str, Any]:
-        return with_nulls({name.removesuffix("_by_length"): float(result[name].sel(where)) for name in names})
-
-    names = ["score", "lower", "upper", "difference", "difference_lower", "difference_upper", "p_value"]
-    systems: list[dict[str, Any]] = []
-    for system in result["system"].values:
-        row: dict[str, Any] = {"system": str(system)}
-        for metric in result["metric"].values:
-            row[str(metric)] = values(names, system=system, metric=metric)
-            if "bucket" in result.dims:
-                row[str(metric)]["by_length"] = {
-                    str(bucket): values(
-                        ["score_by_length", "lower_by_length", "upper_by_length"],
-                        system=system,
-                        metric=metric,
-                        bucket=bucket,
-                    )
-                    for bucket in result["bucket"].values
-                }
-        systems.append(row)
-    out = {
+    names = [str(name) for name in result["system"].values]
+    out: dict[str, Any] = {
         "sentences": result.attrs["sentences"],
         "signature": json.loads(result.attrs["signature"]),
-        "systems": systems,
+        "systems": [{"system": name, **scores_of(result, name)} for name in names],
     }
     if "bucket" in result.dims:
         counts = zip(result["bucket"].values, result["sentences"].values, strict=True)
@@ -137,12 +141,15 @@ def _as_json(result: xr.Dataset) -> dict[str, Any]:
 
 
 def _print_tables(result: xr.Dataset) -> None:
-
     console = new_console()
     for metric in result["metric"].values:
         _print_scores(console, result, str(metric))
         if "bucket" in result.dims:
             _print_by_length(console, result, str(metric))
+    if result.attrs["sentences"] < LEAST:
+        console.print(
+            f"No interval and no test of fewer than {LEAST} sentences.", style="dim", highlight=False
+        )
     for metric, signature in json.loads(result.attrs["signature"]).items():
         console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)
 
@@ -153,17 +160,22 @@ def _print_scores(console: Console, result: xr.Dataset, metric: str) -> None:
 
     table = Table(title=f"{metric} over {_sentences(result)}", title_justify="left")
     table.add_column("system")
-    several = result.sizes["system"] > 1
-    for heading in (metric, "95% interval", *(("difference", "95% interval", "p") if several else ())):
+    several, drawn = result.sizes["system"] > 1, bool(result["lower"].notnull().any())
+    interval = ("95% interval",) * drawn
+    headings = [metric, *interval]
+    if several:
+        headings += ["difference", *interval, *(("p",) * drawn)]
+    for heading in headings:
         table.add_column(heading, justify="right")
     for i, system in enumerate(result["system"].values):
         at = result.sel(system=system, metric=metric)
-        row = [_number(at["score"]), _interval(at["lower"], at["upper"])]
+        row = [_number(at["score"]), *([_interval(at["lower"], at["upper"])] * drawn)]
         if several and i == 0:
             row.append("baseline")
         elif several:
+            row.append(_number(at["difference"], "+.2f"))
+        if drawn and several and i:
             row += [
-                _number(at["difference"], "+.2f"),
                 _interval(at["difference_lower"], at["difference_upper"], "+.2f"),
                 _number(at["p_value"], ".3f"),
             ]
@@ -172,8 +184,7 @@ def _print_scores(console: Console, result: xr.Dataset, metric: str) -> None:
 
 
 def _sentences(result: xr.Dataset) -> str:
-    count = result.attrs["sentences"]
-    return f"{count} sentence" + "s" * (count != 1)
+    return count(result.attrs["sentences"], "sentence")
 
 
 def _print_by_length(console: Console, result: xr.Dataset, metric: str) -> None:

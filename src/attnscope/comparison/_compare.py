@@ -122,6 +122,7 @@ def compare(
     text = read_test_text(asked, texts, targets, join=join)
     shown = _shown_pair(text, line)
     length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")
+    limits = list(by_length or ()) or length_limits(text.source, length_in)
     validated = asked[0].config or read_config()
 
     def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
@@ -129,7 +130,7 @@ def compare(
             hypotheses,
             text.target,
             texts=text.source,
-            by_length=list(by_length or ()) or length_limits(text.source, length_in),
+            by_length=limits,
             length_in=length_in,
             tokenize=tokenize or validated.bleu_tokenizer,
             lowercase=validated.lowercase if lowercase is None else lowercase,
@@ -154,6 +155,12 @@ def compare(
             "compare",
             systems={name: output.signature for name, output in outputs.items()},
             scores=json.loads(scores.attrs["signature"]),
+            settings={
+                "baseline": asked[0].name,
+                "by_length": limits,
+                "length_in": length_in,
+                "line": shown + 1,
+            },
         )
         with explained(f"write to {out}", "Free some room and give the same command again"):
             folder.write(

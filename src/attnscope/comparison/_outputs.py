@@ -23,6 +23,7 @@ from attnscope.training import attends, best_aligning_head, threads_of_one, trai
 from attnscope.translation import ParallelText, TaskText, translate_lines
 from attnscope.translation.alignment import forced_alignment
 
+NO_ATTENTION = "no attention"  # where a system's alignment would be read from
 _TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
 _log = logging.getLogger("attnscope")
 
@@ -198,7 +199,7 @@ class SystemOutputs:
     def _weights(self, loaded: LoadedModel, aligned: dict[str, Any]) -> tuple[np.ndarray | None, str]:
         """Attention on the shown pair, and which heads it is of: the judged one, else the mean of all."""
         if not attends(loaded.model):
-            return None, "no attention"
+            return None, NO_ATTENTION
         layer, head = aligned.get("layer"), aligned.get("head")
         pair = [self.text.source[self.shown]], [self.text.target[self.shown]]
         (words,) = forced_alignment(loaded.model, loaded.tokenizer, *pair, layer=layer, head=head)

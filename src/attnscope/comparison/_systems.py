@@ -80,6 +80,10 @@ def read_systems(
     named: list[tuple[str, str | Path | TrainConfig]] = list(pairs)
     if not named:
         raise AttnscopeError("there is no system to compare: give YAML files of settings, or trained folders")
+    folders = [Path(given).resolve() for _, given in named if isinstance(given, str | Path)]
+    twice = [folder for folder in folders if folders.count(folder) > 1]
+    if twice:
+        raise AttnscopeError(f"{twice[0].name} is given twice: each system once")
     named_systems: dict[str, System] = {}
     for name, given in named:
         own = _unique(name, list(named_systems))

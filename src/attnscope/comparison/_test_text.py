@@ -32,7 +32,8 @@ def read_test_text(
     texts, targets
         Sentences and their translations, or paths as `read_parallel` reads them.
     join
-        Neighbouring pairs joined into one, at most; by default the most that any system was trained with.
+        Neighbouring pairs joined into one, at most. By default texts that are given stay as they are, and the systems'
+        own is joined by the most that any of them was trained with.
 
     Returns
     -------
@@ -56,7 +57,8 @@ def read_test_text(
         raise AttnscopeError("found only one of texts and targets (--text, --target): give both or neither")
     configs = {system.name: system.config for system in systems}
     if join is None:
-        join = max([config.join for config in configs.values() if config is not None], default=1)
+        joined = [config.join for config in configs.values() if config is not None]
+        join = max(joined, default=1) if texts is None else 1
     if join < 1:
         raise AttnscopeError(f"join is {join}: expected 1, which joins nothing, or more")
     text = _shared(configs, join) if texts is None or targets is None else _given(texts, targets)

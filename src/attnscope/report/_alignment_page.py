@@ -75,10 +75,13 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
         whose=whose(aligned),
         chosen_on_gold=aligned.chosen_on_gold and heads is not None,
         score=None if aligned.score is None else _rates(aligned.score),
-        beside="" if aligned.baselines is None else aligned.baselines.in_words(),
+        beside=""
+        if aligned.score is None or aligned.baselines is None
+        else aligned.baselines.in_words(aligned.score.error_rate),
         outside=aligned.outside,
         grid=None if heads is None else picture(error_rate_grid(heads, chosen)),
         passed_over=aligned.passed_over,
+        open=0 if aligned.score is None else len(aligned.pairs[:_MOST_PAIRS]) // 2,  # neither best nor worst
         most_words=MOST_WORDS,
         pairs=[_shown(pair) for pair in aligned.pairs[:_MOST_PAIRS]],
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope._returned import reads
-from attnscope.comparison import error_rate_note
+from attnscope.comparison import NO_ATTENTION, error_rate_note
 from attnscope.figures.translation import comparison_figures
 from attnscope.report._embed import STYLES, picture, write_page
 from attnscope.report._scan_content import parsed
@@ -57,6 +57,7 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
         known=known,
         error_rates=error_rate_note(scores) if known else "",
         cut={str(system["system"].item()): int(system) for system in scores["sentences_cut"] if system},
+        fixed=[str(of.item()) for of in alignment["system"][alignment["read_from"] == NO_ATTENTION]],
         pictures={name: picture(figure) for name, figure in comparison_figures(tree).items()},
         line=alignment.attrs["line"],
         source=" ".join(map(str, alignment["source"].values)),
@@ -65,7 +66,9 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
 
 
 def _headings(scores: xr.Dataset) -> list[str]:
-    headings = ["Parameters", "BLEU", "95% interval", "p", "chrF", "Training, min", "Tokens/s", "Sentences/s"]
+    several = ["p"] if scores.sizes["system"] > 1 else []
+    headings = ["Parameters", "BLEU", "95% interval", *several, "chrF"]
+    headings += ["Training, min", "Tokens/s", "Sentences/s"]
     return [*headings, "AER, %"] if "alignment_error_rate" in scores else headings
 
 
@@ -80,7 +83,7 @@ def _system(tree: xr.DataTree, name: str) -> dict[str, Any]:
         f"{int(at['parameters']):,}",
         _number(bleu["score"], ".1f"),
         interval,
-        _number(bleu["p_value"], ".3f"),
+        *([_number(bleu["p_value"], ".3f")] if tree["scores"].sizes["system"] > 1 else []),
         _number(at["score"].sel(metric="chrF"), ".1f"),
         _number(at["training_seconds"] / 60, ".1f"),
         _number(at["training_tokens_per_second"], ",.0f"),
@@ -99,14 +102,16 @@ def _system(tree: xr.DataTree, name: str) -> dict[str, Any]:
 def _trends(scores: xr.Dataset) -> list[dict[str, Any]]:
     """BLEU of the shortest and the longest sentences by each system, and whether their intervals are apart.
 
-    Nothing where there is but one length, or no interval that could tell a trend from chance.
+    Nothing where there is but one length, nor of a system that lacks an interval at either end.
     """
     bleu = scores.sel(metric="BLEU")
-    if bleu.sizes["bucket"] == 1 or bool(bleu["lower_by_length"].isnull().all()):
+    if bleu.sizes["bucket"] == 1:
         return []
     trends: list[dict[str, Any]] = []
     for name in bleu["system"].values:
         first, last = (bleu.sel(system=name).isel(bucket=end) for end in (0, -1))
+        if bool(first["lower_by_length"].isnull() | last["lower_by_length"].isnull()):
+            continue
         apart = bool(
             (first["lower_by_length"] > last["upper_by_length"])
             | (last["lower_by_length"] > first["upper_by_length"])

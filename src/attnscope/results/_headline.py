@@ -96,8 +96,10 @@ def _of_alignment(aligned: Any) -> list[str]:
         return [f"{len(aligned.links)} sentence pairs, no alignments by people to hold the links against."]
     rates = map(percent, (aligned.score.error_rate, aligned.score.precision, aligned.score.recall))
     said = "{} sentence pairs: error rate {}, precision {}, recall {}."
-    beside = [] if aligned.baselines is None else [f"To compare: {aligned.baselines.in_words()}."]
-    return [said.format(len(aligned.links), *rates), *beside]
+    headline = [said.format(len(aligned.links), *rates)]
+    if aligned.baselines is not None:
+        headline.append(f"To compare: {aligned.baselines.in_words(aligned.score.error_rate)}.")
+    return headline
 
 
 def _of_comparison(tree: xr.DataTree) -> list[str]:

@@ -75,9 +75,16 @@ def test_the_signature_names_all_that_the_links_depend_on(gold):
     assert signature["text"]["pairs"] == 5
     assert signature["settings"] == {
         "layer": 0, "head": 1, "end": "drop", "step": "predicts", "words": "space", "batch_size": 16,
-        "rule": "intersection", "threshold": 0.2,
+        "rule": "intersection",
     }  # fmt: skip
-    assert json.loads(run(layer=0, head=1).signature)["text"] == signature["text"]
+    judged, alone = signature["text"], json.loads(run(layer=0, head=1).signature)["text"]
+    assert alone == {name: value for name, value in judged.items() if name != "gold_sha256"}
+    turned = Gold(gold.sure[::-1], gold.possible[::-1])  # gold chooses the head, and rates depend on it
+    assert json.loads(run(gold=turned).signature)["text"]["gold_sha256"] != judged["gold_sha256"]
+    by_threshold = json.loads(run(rule="threshold").signature)["settings"]
+    assert by_threshold["threshold"] == 0.2
+    with pytest.raises(AttnscopeError, match=r"threshold \(--threshold\) is for the rule threshold alone"):
+        run(threshold=0.9)
     other = attnscope.align(Reordering(), ["b"], ["b"], tokenizer=small_tokenizer())
     assert json.loads(other.signature)["text"]["source_sha256"] != signature["text"]["source_sha256"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnscope._arguments import typed
 from attnscope.capture import Tokenizer, borrowing, load_model
-from attnscope.checks import check_real, check_whole
+from attnscope.checks import check_real, check_whole, shortly
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell, tell_nobody
 from attnscope.store import keeping_elsewhere
@@ -16,7 +16,7 @@ from attnscope.tasks import Task, way_in
 from attnscope.translation._lines import Lines, check_parallel, lines_of_text
 from attnscope.translation.alignment._aligned import Aligned, aligned_of
 from attnscope.translation.alignment._kept import in_memory, kept
-from attnscope.translation.alignment._links import Gold, read_gold
+from attnscope.translation.alignment._links import LEAST_WEIGHT, THRESHOLD, Gold, read_gold
 from attnscope.translation.alignment._work import Work
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def align(
     step: str = "predicts",
     words: str = "space",
     rule: str = "argmax",
-    threshold: float = 0.2,
+    threshold: float | None = None,
     every_head: bool | None = None,
     shown: int = 0,
     batch_size: int = 16,
@@ -86,7 +86,7 @@ def align(
     end, step, words, batch_size
         As in `forced_alignment`.
     rule, threshold
-        As in `links`.
+        As in `links`; the threshold, 0.2 by default, is for the rule of that name alone.
     every_head
         Whether to judge every head; by default where there is gold and neither layer nor head was given.
     shown
@@ -118,6 +118,10 @@ def align(
     check_whole(1, batch_size=batch_size)
     check_whole(0, 1, gold_first=gold_first)
     check_real(0.0, 1.0, threshold=threshold)
+    if threshold is not None and rule != THRESHOLD:
+        raise AttnscopeError(
+            f"a threshold (--threshold) is for the rule threshold alone, and the rule (--rule) is {shortly(rule)}"
+        )
     sources, targets = lines_of_text(texts, "the text"), lines_of_text(targets, "the target")
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
@@ -142,7 +146,7 @@ def align(
         layer,
         head,
         judges is not None and (open_choice if every_head is None else every_head),
-        {"rule": rule, "threshold": threshold},
+        {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == THRESHOLD else {})},
         {"end": end, "step": step, "words": words, "batch_size": batch_size},
         judges,
         progress or tell_nobody,

@@ -39,18 +39,24 @@ class Baselines:
     chance_level: float
     heads: int = 1
 
-    def in_words(self) -> str:
+    def in_words(self, error_rate: float) -> str:
         """What stands beside an error rate wherever one is shown.
+
+        Parameters
+        ----------
+        error_rate
+            Of the links themselves.
 
         Examples
         --------
         >>> from attnscope.translation.alignment import Baselines
-        >>> Baselines(0.887, 0.958, 0.951, heads=16).in_words()
-        'the diagonal 88.7%; random words 95.8%, the best of 16 such heads below 95.1% in 1 of 100'
+        >>> Baselines(0.503, 0.881, 0.845, heads=8).in_words(0.827)
+        'the diagonal alone is better, 50.3%; random words 88.1%, the best of 8 such heads below 84.5% in 1 of 100'
         """
+        better = "the diagonal alone is better," if self.diagonal < error_rate else "the diagonal alone"
         best = f"the best of {self.heads} such heads " if self.heads > 1 else ""
         return (
-            f"the diagonal {percent(self.diagonal)}; random words {percent(self.chance)}, "
+            f"{better} {percent(self.diagonal)}; random words {percent(self.chance)}, "
             f"{best}below {percent(self.chance_level)} in 1 of 100"
         )
 

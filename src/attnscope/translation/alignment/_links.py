@@ -17,6 +17,8 @@ from attnscope.translation._lines import check_parallel, read_lines
 
 Links: TypeAlias = frozenset[tuple[int, int]]  # (source word, target word), counted from 0
 
+THRESHOLD = "threshold"  # the rule that makes links of all weights from a least one on
+LEAST_WEIGHT = 0.2
 _LONGEST_LINK = 40  # characters
 _LINK = re.compile(r"(\d+)([-p?])(\d+)")
 
@@ -59,7 +61,9 @@ class AlignmentScore:
     links: int
 
 
-def links(weights: Float[np.ndarray, "target source"], rule: str = "argmax", threshold: float = 0.2) -> Links:
+def links(
+    weights: Float[np.ndarray, "target source"], rule: str = "argmax", threshold: float = LEAST_WEIGHT
+) -> Links:
     """Read links off the weights of one sentence pair.
 
     Parameters
@@ -95,7 +99,7 @@ def links(weights: Float[np.ndarray, "target source"], rule: str = "argmax", thr
     """
     if threshold <= 0:
         raise AttnscopeError(f"threshold must be above 0, found {threshold}")
-    if rule == "threshold":
+    if rule == THRESHOLD:
         chosen = weights >= threshold
     elif rule in {"argmax", "intersection"}:
         chosen = weights > 0

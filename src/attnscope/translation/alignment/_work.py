@@ -82,6 +82,10 @@ class Work:
             "source_sha256": _digest(self.sources),
             "target_sha256": _digest(self.targets),
         }
+        if self.gold is not None:  # numbered as it was read
+            text["gold_sha256"] = _digest(
+                [*map(pharaoh, self.gold.sure), "", *map(pharaoh, self.gold.possible)]
+            )
         return Signature(
             "align",
             model=self.identity,
@@ -93,11 +97,7 @@ class Work:
 
     def signature_of_all(self, shown: int) -> Signature:
         """What all results depend on, known before anything is measured."""
-        gold = self.gold
-        judges = None if gold is None else _digest([*map(pharaoh, gold.sure), *map(pharaoh, gold.possible)])
-        return self.signature(
-            self.layer, self.head, gold_sha256=judges, every_head=self.every_head, shown=shown
-        )
+        return self.signature(self.layer, self.head, every_head=self.every_head, shown=shown)
 
     def _linked(self, pair: ForcedPair) -> dict[str, Any]:
         """Of one pair, by the name of the variable."""

@@ -14,6 +14,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from attnscope._arguments import typed
+from attnscope._documents import LEAST
 from attnscope.checks import check_seed, check_whole, shortly, unexpected
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -84,7 +85,8 @@ def score(
     xarray.Dataset
         ``score``, ``lower`` and ``upper`` (the middle 95% of resamples), ``p_value``, ``difference``,
         ``difference_lower``, ``difference_upper`` (from the baseline, which has NaN itself), all ``(system, metric)``
-        in points of 0 to 100. One sentence alone has no interval. With `by_length` also ``score_by_length``,
+        in points of 0 to 100. Fewer than 6 sentences have no interval and no test: on 5 no paired test can go below
+        1 in 16, whatever they are. With `by_length` also ``score_by_length``,
         ``lower_by_length``, ``upper_by_length`` ``(system, metric, bucket)`` and ``sentences (bucket)``; an empty
         bucket is NaN. The attribute ``signature`` is JSON with the signature of each metric.
 
@@ -134,7 +136,7 @@ def score(
     for name, metric in metrics.items():
         change = prepare if name == "BLEU" else None
         statistics[name] = _statistics(metric, list(systems.values()), references, change)
-        signatures[name] = _signature(metric, resamples, seed)
+        signatures[name] = _signature(metric, resamples if count >= LEAST else 0, seed)
     if prepare is not None:
         version = importlib.metadata.version("sacremoses")
         signatures["BLEU"] = signatures["BLEU"].replace(
@@ -290,7 +292,7 @@ def _compare(
         for column, (name, metric) in enumerate(metrics.items()):
             parts = [part[chosen] for part in statistics[name]]
             out["score"][:, column] = [_value(metric, part.sum(0)) for part in parts]
-            if resamples and len(chosen) > 1:  # of one sentence all resamples are the same
+            if resamples and len(chosen) >= LEAST:
                 drawn = _resampled(metric, np.stack(parts).astype(np.float64), resamples, seed)
                 _intervals(out, column, drawn)
         out["difference"][1:] = out["score"][1:] - out["score"][:1]
