@@ -70,11 +70,19 @@ def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
         axes.set_yticks(
             range(len(names)), [drawable(name, longest=_LONGEST_NAME) for name in names], parse_math=False
         )
-        axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, 103), xlabel=f"{metric}, with 95% interval")
+        drawn = ", with 95% interval" * bool(at["lower"].notnull().any())
+        top = _top(at["score"], at["upper"])
+        axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, top), xlabel=f"{metric}{drawn}")
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color="0.92", linewidth=0.6)
         axes.set_axisbelow(True)
     return figure
+
+
+def _top(*values: xr.DataArray) -> float:
+    """End of an axis of scores: the next ten above the largest, and a little room for its mark."""
+    largest = max((float(of.max()) for of in values if of.notnull().any()), default=0.0)
+    return 1.03 * min(100, 10 * math.ceil(max(largest, 1) / 10))
 
 
 def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
@@ -136,7 +144,7 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
         axes.set(
             xlabel=f"Source length, {scores.attrs.get('length_in', 'words')} (n: sentences)",
             ylabel=metric,
-            ylim=(0, 103),
+            ylim=(0, _top(at["score_by_length"], at["upper_by_length"])),
         )
         axes.grid(axis="y", color="0.92", linewidth=0.6)
         axes.set_axisbelow(True)
