@@ -41,6 +41,19 @@ def test_pairs_come_with_the_furthest_first_and_without_groups_that_are_not_ther
     assert of(result, "<b>", "user").above < 0
 
 
+@pytest.mark.parametrize(
+    ("sources", "over"),
+    [
+        (list("abcdefgh"), "8 pools"),
+        (list("aabcdefg"), "7 pools of different documents"),
+        (["a"] * 8, "8 pools"),
+    ],
+)
+def test_of_a_scan_in_pools_intervals_are_over_pools(result, sources, over):
+    pools = result.assign(window_count=("text", [4] * 8)).assign_coords(source=("text", sources))
+    assert {pair.over for pair in group_pairs(pools)} == {over}
+
+
 def test_windows_without_a_group_do_not_count(result):
     some = result.copy(deep=True)
     for name in ("group_weight", "place_group_weight", "equal_group_weight"):
