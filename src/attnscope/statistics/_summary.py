@@ -120,7 +120,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
         summary[name].attrs = {"long_name": long_name, "units": units}
     majority = label_share.argmax(-1)
     documents = [str(name) for name in results.source.values] if "source" in results.coords else None
-    numbers = {"intervals_over": units_in(results)[1]}
+    numbers: dict[str, Any] = {"intervals_over": units_in(results)[1]}
     numbers |= _numbers(labels, majority, directions, present, names, documents, seed)
     if clusters is not None:
         numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
