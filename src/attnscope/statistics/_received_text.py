@@ -60,7 +60,7 @@ def received(
     model, tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     texts
-        The text, or token ids; of several, and of a long one, the first window is taken.
+        One text, or its token ids; of a long one the first window is taken.
     targets
         What the decoder of an encoder-decoder reads; by default what the encoder reads.
     layer, head
@@ -82,7 +82,7 @@ def received(
     Raises
     ------
     AttnscopeError
-        If there is no such layer or head, or `observation` is below 1.
+        If several texts are given, there is no such layer or head, or `observation` is below 1.
 
     Examples
     --------
