@@ -45,6 +45,7 @@ from ._raw import weights
 from ._reading import Reading
 from ._received_text import received
 from ._row_intervals import intervals
+from ._row_samples import ESTIMATED
 from ._rows import indicator_columns, reduce_call
 from ._said import corpus_said, ranking_said
 from ._scan import scan
@@ -69,6 +70,7 @@ from ._watched import Seen, watch
 __all__ = [
     "DEFAULT",
     "EQUAL",
+    "ESTIMATED",
     "HEADS",
     "LEAST_SHARE",
     "LOCAL",
