@@ -194,6 +194,20 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
     )
 
 
+def no_interval_said(pairs: Sequence[GroupPair]) -> str:
+    """Why pairs have no interval, with a space behind; nothing where all have one.
+
+    Examples
+    --------
+    >>> no_interval_said([])
+    ''
+    """
+    short = next((pair for pair in pairs if pair.low != pair.low), None)
+    if short is None:
+        return ""
+    return f"A pair without an interval: fewer than {LEAST} {short.over.partition(' ')[2]} have both groups. "
+
+
 def _beyond_chance(
     results: xr.Dataset, means: MeanGroupWeights, documents: Sequence[Hashable]
 ) -> np.ndarray | None:
