@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, Need, column_sums, measure, output_of
+from attnscope.bundled import MODEL
 from attnscope.capture import (
     Site,
     Tokenizer,
@@ -19,6 +20,7 @@ from attnscope.capture import (
     forward,
     layer_coordinates,
     load_model,
+    refuse_senses,
     watching,
 )
 from attnscope.checks import check_whole
@@ -94,6 +96,7 @@ def received(
     (2,)
     """
     check_whole(0, layer=layer, head=head)
+    refuse_senses("received", MODEL if model is None else model, texts, revision=revision)
     check_whole(1, observation=observation)
     tell = progress or tell_nobody
     tell(Progress("loading the model", 0.0))

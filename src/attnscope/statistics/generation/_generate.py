@@ -15,7 +15,16 @@ import xarray as xr
 from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
-from attnscope.capture import TOLERANCE, LoadedModel, borrowing, device_of, load_model, quiet, signature_of
+from attnscope.capture import (
+    TOLERANCE,
+    LoadedModel,
+    borrowing,
+    device_of,
+    load_model,
+    quiet,
+    refuse_senses,
+    signature_of,
+)
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.corpus import Chats, Groups, IdNames, Sources, Window, kept
 from attnscope.errors import AttnscopeError, explaining
@@ -145,6 +154,7 @@ def generate(
     )
     patterns = patterns_of(spans)
     given = kept(texts) if isinstance(texts, Iterator) else texts
+    refuse_senses("generate", model, given, field=field, revision=revision)
     corpus, _ = read_sides(
         given, None, field=field, by_line=by_line, stride=None, chat=chat, chat_template=chat_template
     )
