@@ -167,14 +167,7 @@ def generate(
         dtype=dtype,
         trust_remote_code=trust_remote_code,
     )
-    if not loaded.model.can_generate():
-        is_bundled = loaded.name == MODEL.name
-        what = (
-            "the bundled model is a masked language model, which"
-            if is_bundled
-            else type(loaded.model).__name__
-        )
-        raise AttnscopeError(f"{what} cannot generate: give a causal model or an encoder-decoder")
+    _check_writes(loaded)
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
     length = _prompt_length(loaded, window, new_tokens)
@@ -192,6 +185,17 @@ def generate(
         return results.assign_attrs(attributes | job.checked)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         return _in_folder(job, attributes, run)
+
+
+def _check_writes(loaded: LoadedModel) -> None:
+    """Refuse a model that cannot generate."""
+    if loaded.model.can_generate():
+        return
+    is_bundled = loaded.name == MODEL.name
+    what = (
+        "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
+    )
+    raise AttnscopeError(f"{what} cannot generate: give a causal model or an encoder-decoder")
 
 
 def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Dataset:
