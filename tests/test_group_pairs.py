@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope._group_pairs import group_pairs, said_of
+from attnscope._group_pairs import group_pairs, no_interval_said, said_of
 from tests.report.planted_result import planted, with_groups
 
 
@@ -41,6 +41,19 @@ def test_pairs_come_with_the_furthest_first_and_without_groups_that_are_not_ther
     assert of(result, "<b>", "user").above < 0
 
 
+@pytest.mark.parametrize(
+    ("sources", "over"),
+    [
+        (list("abcdefgh"), "8 pools"),
+        (list("aabcdefg"), "7 pools of different documents"),
+        (["a"] * 8, "8 pools"),
+    ],
+)
+def test_of_a_scan_in_pools_intervals_are_over_pools(result, sources, over):
+    pools = result.assign(window_count=("text", [4] * 8)).assign_coords(source=("text", sources))
+    assert {pair.over for pair in group_pairs(pools)} == {over}
+
+
 def test_windows_without_a_group_do_not_count(result):
     some = result.copy(deep=True)
     for name in ("group_weight", "place_group_weight", "equal_group_weight"):
@@ -50,6 +63,9 @@ def test_windows_without_a_group_do_not_count(result):
     assert np.isnan(found.low)  # too few for an interval
     assert found.as_dict()["low"] is None
     assert found.weight == pytest.approx(0.9)
+    assert no_interval_said([found]) == (
+        "A pair without an interval: fewer than 6 windows have both groups. "
+    )
 
 
 def test_no_head_is_far_above_its_places_for_groups_at_random():

@@ -43,6 +43,16 @@ def test_each_result_has_a_summary_with_a_picture_and_a_page(results, command):
     assert len(repr(shown).splitlines()) >= 1
 
 
+def test_a_scan_says_by_what_heads_are_ranked_in_the_words_of_the_tables(results):
+    """With an end of 1 beyond the band no head is local; in pools, what is counted are their windows."""
+    few = results["scan"].assign(outside=results["scan"].outside * 0 + 1)
+    assert "no local head: none has 0.5 of its weight inside the band and twice" in repr(few.attnscope)
+    assert "most positional heads: share of all weight at one offset: " in repr(few.attnscope)
+    pools = few.assign(window_count=("text", [4] * few.sizes["text"]))
+    assert f"{4 * few.sizes['text']} windows" in repr(pools.attnscope)
+    assert f"in {few.sizes['text']} pools" in repr(pools.attnscope)
+
+
 def test_names_are_escaped():
     scan = attnscope.scan(texts=TEXTS).assign_attrs(model="<script>alert(1)</script>")
     assert "<script>" not in scan.attnscope._repr_html_()

@@ -1,9 +1,15 @@
 """What intervals are over: documents, whose windows are not independent, or windows where there are too few."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    import xarray as xr
 
 LEAST = 6  # of fewer, no mean can be told from 0: all have one sign in more than 5% of cases
 LEVEL = 0.95  # of intervals, and of what is told from 0
@@ -25,6 +31,36 @@ def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
     return range(len(documents)), "windows"
 
 
+def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequence[Hashable], str]:
+    """What the bootstrap draws of results along ``text``, and what it is called in them.
+
+    Of a scan in pools that is pools, or those with different first documents: no more is kept of documents.
+
+    Parameters
+    ----------
+    results
+        With the document of each text as ``source``; each is one where it is not there.
+    known
+        Which texts count, all by default, ``(text,)``.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> pools = xr.Dataset({"window_count": ("text", [4] * 7)}, {"source": ("text", list("abcdefg"))})
+    >>> units_in(pools)[1], units_in(pools.drop_vars("window_count"))[1]
+    ('pools', 'documents')
+    """
+    sources = (
+        results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["text"]))
+    )
+    if known is not None:
+        sources = [source for source, there in zip(sources, known, strict=True) if there]
+    drawn, unit = units_of(sources)
+    if "window_count" in results:
+        return drawn, "pools" if len(set(drawn)) == len(drawn) else "pools of different documents"
+    return drawn, called_in(results.attrs)[unit]
+
+
 def called_in(attributes: Mapping[str, Any]) -> dict[str, str]:
     """What documents and windows are called in results that have these attributes.
 
@@ -41,6 +77,7 @@ _CALLED = {
     "images": {"documents": "images", "windows": "images"},
     "videos": {"documents": "videos", "windows": "videos"},
     "sounds": {"documents": "sounds", "windows": "windows"},
+    "pools": {"documents": "pools of different documents", "windows": "pools"},
     "texts with images": {"documents": "texts", "windows": "texts"},
 }
 

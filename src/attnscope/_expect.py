@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -191,20 +190,17 @@ class Expectation:
         return self.run[name].sel(layer=self.layer, head=self.head)
 
     def _measured(self, said: str, values: xr.DataArray) -> Measured:
-        from attnscope._documents import called_in, units_of
+        from attnscope._documents import units_in
         from attnscope.faithfulness.arrays import by_document
 
-        documents: Sequence[Hashable] = (
-            self.run.source.values.tolist() if "source" in self.run.coords else range(len(values))
-        )
         known = ~np.isnan(values.values)  # a short window has no such offset
-        drawn, called = units_of(documents)
+        drawn, called = units_in(self.run)
         units = [document for document, there in zip(drawn, known, strict=True) if there]
         if not units:
             raise AttnscopeError(f"no text has a {said}: longer windows are needed")
         over_documents = by_document(values.values[known], units)
         units_said = str(values.attrs.get("units", "1"))
-        over = f"{len(set(units))} {called_in(self.run.attrs)[called]}"
+        over = f"{len(set(units))} {called}"
         return Measured(
             said,
             float(over_documents.mean),

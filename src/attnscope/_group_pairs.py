@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope._documents import LEAST, units_of
+from attnscope._documents import LEAST, units_in
 from attnscope._nulls import with_nulls
 from attnscope.faithfulness.arrays import above_zero, by_document
 
@@ -40,7 +40,7 @@ class GroupPair:
         95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows. It is of this head by
         itself, which is the largest of many.
     windows, over
-        How many windows have both groups, and what the interval is over.
+        How many windows (in a scan of pools: pools) have both groups, and what the interval is over.
     beyond_chance
         Whether it is above both nulls beyond chance: if no head were in any pair, one would be found in at most 5% of
         results (see `group_pairs`). None with fewer than 6 windows, where that is not known.
@@ -133,12 +133,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
     ((1, 1), True)
     """
     means = MeanGroupWeights.of(results)
-    sources: Sequence[Hashable] = (
-        cast("Sequence[Hashable]", results.source.values.tolist())
-        if "source" in results.coords
-        else range(results.sizes["text"])
-    )
-    told = _beyond_chance(results, means, units_of(sources)[0])
+    told = _beyond_chance(results, means, units_in(results)[0])
     pairs: list[GroupPair] = []
     for i, query in enumerate(results.group_query.values):
         for j, key in enumerate(results.group_key.values):
@@ -153,7 +148,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
             at = {"layer": layer, "head": head, "group_query": i, "group_key": j}
             each = (results.group_weight - results[null]).isel(at).values
             there = np.isfinite(each)
-            drawn, called = units_of([source for source, known in zip(sources, there, strict=True) if known])
+            drawn, called = units_in(results, there)
             interval = by_document(each[there], drawn)
             pairs.append(
                 GroupPair(
@@ -197,6 +192,20 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
         f"In {len(told)} of {len(pairs)} pairs a head is above both nulls beyond chance (were there nothing, one "
         "would be found in at most 5% of such tables)"
     )
+
+
+def no_interval_said(pairs: Sequence[GroupPair]) -> str:
+    """Why pairs have no interval, with a space behind; nothing where all have one.
+
+    Examples
+    --------
+    >>> no_interval_said([])
+    ''
+    """
+    short = next((pair for pair in pairs if pair.low != pair.low), None)
+    if short is None:
+        return ""
+    return f"A pair without an interval: fewer than {LEAST} {short.over.partition(' ')[2]} have both groups. "
 
 
 def _beyond_chance(

@@ -10,7 +10,12 @@ import numpy as np
 from attnscope._nulls import with_nulls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import xarray as xr
+
+
+_ROUNDING = 1e-5  # of weights that a model gives in 32 bits
 
 
 @dataclass(frozen=True)
@@ -25,22 +30,28 @@ class SpanUse:
         Mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
         new tokens and texts.
     layer, head
-        The head whose weight is furthest above the larger of the other two.
+        The head whose weight is furthest above the larger of the other two; None where none is above, as where all
+        keys are of the span.
     most, most_equal, most_places
         Weights of that head, in the order of `weight, equal, places`.
 
-    Where keys are of another text, what places give is not known, and is NaN.
+    Where keys are of another text, what places give is not known, and is NaN; so are the weights of no head.
     """
 
     span: str
     weight: float
     equal: float
     places: float
-    layer: int
-    head: int
+    layer: int | None
+    head: int | None
     most: float
     most_equal: float
     most_places: float
+
+    @property
+    def named(self) -> str:
+        """The head as tables have it, ``layer.head``; a dash where there is none."""
+        return "–" if self.head is None else f"{self.layer}.{self.head}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
@@ -88,8 +99,10 @@ def span_uses(results: xr.Dataset) -> list[SpanUse]:
         mean, mean_equal, mean_places = (
             float(value[number][known].mean()) for value in (weight, equal, places)
         )
+        is_above = bool(above[layer, head] > _ROUNDING)
         most, most_equal, most_places = (
-            float(value[number, layer, head]) for value in (weight, equal, places)
+            float(value[number, layer, head]) if is_above else float("nan")
+            for value in (weight, equal, places)
         )
         rows.append(
             SpanUse(
@@ -97,11 +110,27 @@ def span_uses(results: xr.Dataset) -> list[SpanUse]:
                 weight=mean,
                 equal=mean_equal,
                 places=mean_places,
-                layer=int(results.layer[layer]),
-                head=int(results["head"][head]),
+                layer=int(results.layer[layer]) if is_above else None,
+                head=int(results["head"][head]) if is_above else None,
                 most=most,
                 most_equal=most_equal,
                 most_places=most_places,
             )
         )
     return rows
+
+
+def dashes_said(uses: Sequence[SpanUse]) -> str:
+    """Why a table of spans has no number in some places; nothing where it has all.
+
+    Examples
+    --------
+    >>> nan = float("nan")
+    >>> dashes_said([SpanUse("source", 1.0, 1.0, nan, None, None, nan, nan, nan)])
+    'No head is above: source, as where all keys are of the span. Keys of another text have no places: source.'
+    """
+    none = ", ".join(use.span for use in uses if use.head is None)
+    placeless = ", ".join(use.span for use in uses if use.places != use.places)
+    said = [f"No head is above: {none}, as where all keys are of the span."] if none else []
+    said += [f"Keys of another text have no places: {placeless}."] if placeless else []
+    return " ".join(said)

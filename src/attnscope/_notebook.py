@@ -134,13 +134,13 @@ def _is_measured(result: xr.Dataset | xr.DataTree) -> bool:
 
 
 def _of_scan(result: xr.Dataset) -> list[str]:
-    from attnscope.statistics import rank_heads
+    from attnscope.statistics import corpus_said, rank_heads, ranking_said
 
-    shape = f"{_heads_of(result)} over {count(result.sizes['text'], 'window')}"
+    shape = f"{_heads_of(result)} over {corpus_said(result)}"
     lines = [shape, *([str(result.attrs["kinds"])] if "kinds" in result.attrs else [])]
     for name, rows in rank_heads(result).items():
         first = ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in rows[:5])
-        lines.append(f"most {name} heads: {first or 'none with twice the weight that equal weights give'}")
+        lines.append(ranking_said(result, name, rows) + (f": {first}" if first else ""))
     return lines
 
 

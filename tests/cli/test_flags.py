@@ -132,6 +132,14 @@ def test_a_list_is_given_once(name, flag):
         typer.main.get_command(app).main([name, flag, "1", f"{flag}=2"], standalone_mode=False)
 
 
+@pytest.mark.parametrize("words", [["--offsets", "-1", "-64"], ["--offsets=-1", "-64"]])
+def test_a_list_of_negative_numbers_is_told_to_have_commas(words):
+    with pytest.raises(attnscope.AttnscopeError, match=r"found --offsets -1 -64; .*: --offsets -1,-64"):
+        typer.main.get_command(app).main(["scan", *words, "text.txt"], standalone_mode=False)
+    command = typer.main.get_command(app).commands["scan"]
+    assert command.make_context("scan", ["--offsets", "-1,-64"]).params["offsets"] == "-1,-64"
+
+
 def test_of_a_single_value_the_last_counts():
     assert len(LISTS) > 15
     command = typer.main.get_command(app).commands["scan"]

@@ -11,12 +11,13 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, LlamaConfig
 import attnscope
 from attnscope.attention import AttentionCall, measure
 from attnscope.bundled import MODEL, TEXT
-from attnscope.statistics import DEFAULT, rank_heads, reduce_call, summarize
+from attnscope.statistics import DEFAULT, notes_of, rank_heads, reduce_call, summarize
 from attnscope.statistics._catalogue import STATISTICS
 from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._pass import dimensions
 from attnscope.statistics._questions import majority_names
 from attnscope.statistics._rows import bin_coordinates, indicator_columns, plan
+from tests.families import tiny
 
 N, BAND = 320, 10
 OFFSET = np.arange(N)[None, :] - np.arange(N)[:, None]
@@ -210,3 +211,15 @@ def test_the_chemistry_model_keeps_its_heads_through_its_layers(models):
     names = majority_names(attnscope.scan(models / "rxnmapper-albert", reactions))
     assert {row[3] for row in names} == {"previous"}
     assert {row[4] for row in names} == {"next"}
+
+
+@pytest.mark.parametrize(("family", "told"), [("bloom", True), ("gpt2", False)])
+def test_local_heads_of_a_bias_by_distance_are_said_to_need_no_training(family, told):
+    """Random weights: ALiBi alone makes heads local, and a model without a bias has no such note."""
+    ids = np.random.default_rng(0).integers(3, 60, (16, 60)).tolist()
+    scan = attnscope.scan(tiny(family), ids, tokenizer="bundled", device="cpu")
+    notes = notes_of(scan)
+    assert ("which by itself can make heads local" in notes.get("bias", "")) == told
+    assert "bias" not in notes_of(
+        scan.assign_attrs(kinds="No kinds of heads beyond chance. Heads: mixed: 8.")
+    )

@@ -12,6 +12,7 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError, open_run
+from attnscope.results import headline_of
 from attnscope.statistics import in_pools
 from attnscope.statistics._places import with_rows
 from tests.families import tiny
@@ -266,3 +267,14 @@ def test_what_is_lost_of_the_windows_is_measured_again(corpus, kept, tmp_path):
         attnscope.scan("bundled", corpus, **given)
     assert attnscope.scan("bundled", corpus, repair=True, **given).identical(whole)
     assert open_run(tmp_path / "run", part="windows").identical(short)
+
+
+def test_what_is_said_of_a_scan_in_pools_is_said_of_pools(kept):
+    """Of a pool only the first document is kept: no number of documents is known."""
+    _, pools = kept
+    assert json.loads(pools.attrs["summary"])["intervals_over"].startswith("pools")
+    assert "pools" in attnscope.expect(pools, layer=0, head=0).statistic("entropy").over
+    changed = pools.assign(entropy=pools.entropy + np.random.default_rng(0).random(pools.entropy.shape))
+    [said] = headline_of("diff", attnscope.diff(pools, changed, statistics=["entropy"]))[:1]
+    assert "pools" in said
+    assert "documents" not in said.replace("pools of different documents", "")

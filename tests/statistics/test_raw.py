@@ -36,6 +36,19 @@ def test_one_head_is_its_part_of_all():
     np.testing.assert_allclose(whole.sum("key"), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize("verb", [attnscope.weights, attnscope.received])
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (["The tide is out.", "It rained."], "several texts"),
+        ([IDS, IDS], "2 rows of token ids"),
+    ],
+)
+def test_several_texts_are_refused(verb, texts, found):
+    with pytest.raises(AttnscopeError, match=f"found {found}; expected one: choose it"):
+        verb("bundled", texts)
+
+
 def test_what_is_not_there_or_too_large_is_refused(monkeypatch):
     with pytest.raises(AttnscopeError, match="no attention layer 3"):
         attnscope.weights(texts="The tide is out.", layer=3)

@@ -18,7 +18,7 @@ PIXELS = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0)
 
 def test_of_an_image_from_patch_to_patch():
     model, _ = vision_model("vit")
-    found = attnscope.weights(model, PIXELS, layer=1)
+    found = attnscope.weights(model, PIXELS[:1], layer=1)
     model.set_attn_implementation("eager")
     with torch.no_grad():
         eager = model(PIXELS[:1], output_attentions=True).attentions
@@ -29,15 +29,15 @@ def test_of_an_image_from_patch_to_patch():
 def test_a_model_that_was_loaded_before_reads_images_too():
     model, _ = vision_model("vit")
     loaded = load_model(model, need_tokenizer=False)
-    assert attnscope.weights(loaded, PIXELS).equals(attnscope.weights(model, PIXELS))
+    assert attnscope.weights(loaded, PIXELS[:1]).equals(attnscope.weights(model, PIXELS[:1]))
     assert attnscope.scan(loaded, PIXELS).equals(attnscope.scan(model, PIXELS))
 
 
 def test_of_an_image_in_the_type_that_was_asked_for(tmp_path):
     model, _ = vision_model("vit")
     model.save_pretrained(tmp_path)
-    found = attnscope.weights(tmp_path, PIXELS, layer=0, device="cpu", dtype="bfloat16")
-    assert found.equals(attnscope.weights(model.to(torch.bfloat16), PIXELS, layer=0))
+    found = attnscope.weights(tmp_path, PIXELS[:1], layer=0, device="cpu", dtype="bfloat16")
+    assert found.equals(attnscope.weights(model.to(torch.bfloat16), PIXELS[:1], layer=0))
 
 
 def test_of_a_sound_from_a_token_of_its_transcript_to_seconds(tmp_path):
@@ -77,14 +77,18 @@ def test_of_a_text_with_an_image_the_image_is_read(tmp_path):
 def test_what_is_no_one_matrix_is_refused():
     model, _ = vision_model("swin")
     with pytest.raises(AttnscopeError, match="attends in 4 windows of 16 places"):
-        attnscope.weights(model, PIXELS, layer=0)
+        attnscope.weights(model, PIXELS[:1], layer=0)
+    with pytest.raises(AttnscopeError, match=r"found 2 images, .*; expected one"):
+        attnscope.weights(model, PIXELS)
     with pytest.raises(AttnscopeError, match="window and words are of texts"):
-        attnscope.weights(model, PIXELS, window=8)
+        attnscope.weights(model, PIXELS[:1], window=8)
     with pytest.raises(AttnscopeError, match="targets are of texts"):
-        attnscope.weights(model, PIXELS, targets=["What?"])
+        attnscope.weights(model, PIXELS[:1], targets=["What?"])
 
 
-@pytest.mark.parametrize("verb", [attnscope.explain, attnscope.intervene])
+@pytest.mark.parametrize(
+    "verb", [attnscope.explain, attnscope.intervene, attnscope.roles, attnscope.received, attnscope.generate]
+)
 def test_verbs_that_read_texts_alone_refuse_them_by_name(verb):
     with pytest.raises(AttnscopeError, match=f"found images, and {verb.__name__} reads texts alone: scan, "):
         verb(vision_model("vit")[0], PIXELS)

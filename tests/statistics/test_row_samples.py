@@ -203,6 +203,11 @@ def test_a_scan_says_that_its_numbers_are_estimates(tmp_path):
     assert (result.entropy.mean("text") != truth).any()
     np.testing.assert_allclose(result.profile, whole.profile, atol=1e-6)
     assert "64 queries of each window that has more, drawn at random" in result.attrs["rows"]
+    assert "some numbers are estimates, and kinds of heads rest on them" in result.attrs["rows"]
+    few = attnscope.scan(texts=[TEXT], rows=64, statistics=["band_sum", "entropy"], clusters=2)
+    assert (
+        "some numbers are estimates. Estimated: entropy. " in few.attrs["rows"]
+    )  # kinds are of the band alone
     assert json.loads(result.attrs["signature"])["settings"]["rows"] == 64
 
 
@@ -233,6 +238,10 @@ def test_the_command_shows_intervals(tmp_path):
     assert "Widest 95% intervals of a head's mean over these windows, from end to end: entropy 0." in notes
     page = next((tmp_path / "attnscope-runs").glob("*/report.html")).read_text()
     assert '"within":' in page
+    lede, details = page.partition("</header>")[0].split('<details id="estimated">')
+    assert "some numbers are estimates" in lede
+    assert "gini_simpson" not in lede
+    assert "gini_simpson" in details
     assert notes[:40] in page
 
 

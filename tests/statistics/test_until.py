@@ -1,5 +1,7 @@
 """A scan that ends when its intervals are narrow enough, at the same text however often it was stopped."""
 
+import re
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -52,7 +54,8 @@ def test_it_ends_where_the_intervals_are_narrow_enough(unbroken):
     looks = [4 * 4, 8 * 4, 16 * 4, 32 * 4, 64 * 4]
     assert texts in looks[1:]
     assert texts < whole.sizes["text"]
-    assert f"Stopped after {texts} texts" in found.attrs["until"]
+    assert f"Stopped after {texts} windows" in found.attrs["until"]
+    assert f"{widest_interval(found):.2g} wide, and 0.06 was asked for" in found.attrs["until"]
     for look in looks[: looks.index(texts)]:
         assert widest_interval(whole.isel(text=slice(look))) > 0.06
     assert widest_interval(found) <= 0.06
@@ -62,7 +65,22 @@ def test_it_ends_where_the_intervals_are_narrow_enough(unbroken):
 def test_all_is_read_where_it_is_never_enough():
     found = attnscope.scan("bundled", TEXT, until=0.0, limit=20, **GIVEN)
     assert found.sizes["text"] == 20
-    assert "until" not in found.attrs
+    assert found.attrs["until"] == (
+        "Not stopped, all 20 windows were read: the widest 95% interval of a head's mean share is "
+        f"{widest_interval(found):.2g} wide, and 0 was asked for (it is looked at after 4, 8, 16, ... batches)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"limit": 3}, "fewer than 6 windows have no 95% interval"),
+        ({"pool": 2, "limit": 40}, r"all \d+ pools"),
+    ],
+)
+def test_what_was_read_is_said_in_its_own_units(more, said):
+    found = attnscope.scan("bundled", TEXT, until=0.0, **GIVEN, **more)
+    assert re.search(said, found.attrs["until"])
 
 
 @pytest.mark.parametrize("windows", [10, 40, 58])

@@ -478,6 +478,8 @@ def has_class_token(embeddings: nn.Module) -> bool:
 # the reason why an analysis is left out, and decides nothing; under another name the scheme is said to be not known.
 _SCHEMES = (
     ("alibi", "it lowers scores with distance (ALiBi)"),
+    ("bloomattention", "it lowers scores with distance (ALiBi)"),
+    ("mptattention", "it lowers scores with distance (ALiBi)"),
     ("roformersinusoidal", "it turns queries and keys by their positions (RoPE)"),
     ("rotary", "it turns queries and keys by their positions (RoPE)"),
     ("relative_attention_bias", "it adds a bias for each distance to the scores (T5)"),

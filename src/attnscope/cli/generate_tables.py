@@ -123,14 +123,15 @@ def _print_text(console: Console, text: xr.Dataset) -> None:
 
 
 def _print_turns(console: Console, rows: list[Turn]) -> None:
-    table = _table("head", "own output", "equal", "places", "turn", "95%", "beyond\nchance")
+    known = any(row.low == row.low for row in rows)
+    interval = ["95%"] if known else []
+    table = _table("head", "own output", "equal", "places", "turn", *interval, "beyond\nchance")
     for row in rows[:_HEADS]:
-        known = row.low == row.low
         table.add_row(
             f"{row.layer}.{row.head}",
             *(f"{first:.2f} → {last:.2f}" for first, last in (row.own, row.equal, row.places)),
             f"{row.turn:+.2f}",
-            f"{row.low:+.2f} to {row.high:+.2f}" if known else "",
+            *([f"{row.low:+.2f} to {row.high:+.2f}"] if known else []),
             {True: "yes", False: "not shown", None: "not known"}[row.beyond_chance],
         )
     console.print(table)
@@ -141,18 +142,21 @@ def _print_turns(console: Console, rows: list[Turn]) -> None:
 def _print_spans(console: Console, results: xr.Dataset) -> None:
     from rich.markup import escape
 
-    from attnscope._named_spans import span_uses
+    from attnscope._named_spans import dashes_said, span_uses
 
     _say(console, "spans: mean weight while the texts are written", style="bold")
     table = _table("span", "all heads", "equal", "places", "most above", "weight", "equal", "places")
-    for use in span_uses(results):
+    uses = span_uses(results)
+    for use in uses:
         table.add_row(
             escape(use.span),
             *(_share(value) for value in (use.weight, use.equal, use.places)),
-            f"{use.layer}.{use.head}",
+            use.named,
             *(_share(value) for value in (use.most, use.most_equal, use.most_places)),
         )
     console.print(table)
+    if dashes := dashes_said(uses):
+        _say(console, dashes, style="dim")
 
 
 def _table(first: str, *columns: str) -> Table:
@@ -167,7 +171,7 @@ def _table(first: str, *columns: str) -> Table:
 
 
 def _share(value: float) -> str:
-    return f"{value:.2f}" if value == value else ""  # noqa: PLR0124
+    return f"{value:.2f}" if value == value else "–"  # noqa: PLR0124
 
 
 def _turn_cells(row: Turn) -> list[Any]:

@@ -52,7 +52,7 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
     """The pairs of groups between which a head looks most, beside equal weights."""
     from rich.table import Table
 
-    from attnscope._group_pairs import CAUTION, group_pairs, said_of
+    from attnscope._group_pairs import CAUTION, group_pairs, no_interval_said, said_of
 
     every = group_pairs(results)
     pairs = [pair for pair in every if pair.above > 0]
@@ -81,7 +81,8 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
     heads = results.sizes["layer"] * results.sizes["head"]
     console.print(
         f"{said_of(every)}{largest}. Each is the largest of {heads} heads: its interval is of that head by itself. "
-        f"Above: the weight less the larger null. Equal: equal weights over what a token may see. {CAUTION}",
+        f"{no_interval_said(pairs[:_PAIRS])}Above: the weight less the larger null. "
+        f"Equal: equal weights over what a token may see. {CAUTION}",
         style="dim",
         highlight=False,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
@@ -193,6 +194,9 @@ AsCsv = Annotated[
 ]
 
 
+_NEGATIVE = re.compile(r"[-\u2212][0-9]")
+
+
 class Command(TyperCommand):
     """A command that refuses a list with commas between when it is given twice: only the last would count.
 
@@ -205,8 +209,15 @@ class Command(TyperCommand):
         Raises
         ------
         AttnscopeError
-            If a list is given twice.
+            If a list is given twice, or with spaces between negative numbers, which would be read as options.
         """
+        lists = {name for option in self.params if _is_list(option) for name in option.opts}
+        words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
+        for flag, first, second in zip(words, words[1:], words[2:], strict=False):
+            if flag in lists and _NEGATIVE.match(second):
+                raise AttnscopeError(
+                    f"found {flag} {first} {second}; expected commas between, without spaces: {flag} {first},{second}"
+                )
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option in given:
             if _is_list(option) and given.count(option) > 1:

@@ -156,27 +156,17 @@ def print_csv(results: xr.Dataset) -> None:
 
 
 _MOST = 4  # heads whose keys are listed where no ranking leads to any
-_MEANING = {
-    "positional": ("share of all weight at one offset", "at one offset other than 0"),
-    "local": ("weight inside the band of offsets", "inside the band"),
-    "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
-}
-_MEANING_OF_IMAGES = {
-    "positional": ("share of a patch's weight on one neighbour", "on one other patch at an offset"),
-    "local": ("weight of a patch within 1 patch of it", "within 1 patch"),
-    "sink-like": ("weight of patches on the class token or registers", "on the class token or registers"),
-}
 
 
 def print_tables(results: xr.Dataset) -> None:
     """The rankings of heads, and what kinds there are."""
-    from attnscope.statistics import LEAST_SHARE, LOCAL, notes_of, numbering_note, rank_heads
+    from attnscope.statistics import corpus_said, notes_of, numbering_note, rank_heads, ranking_said
 
     console = new_console()
     sizes = results.sizes
     console.print(
         f"{results.attrs['model']}: {count(sizes['layer'], 'layer')} x {count(sizes['head'], 'head')} over "
-        f"{_said_corpus(results)}",
+        f"{corpus_said(results)}",
         highlight=False,
         markup=False,
     )
@@ -186,16 +176,9 @@ def print_tables(results: xr.Dataset) -> None:
         console.print(numbering, style="dim", highlight=False, markup=False)
     ranked = rank_heads(results)
     for kind, rows in ranked.items():
-        what, where = (_MEANING_OF_IMAGES if _is_of_images(results) else _MEANING)[kind]
+        console.print(f"\n{ranking_said(results, kind, rows)}", style="bold", highlight=False)
         if rows:
-            console.print(f"\nmost {kind} heads: {what}", style="bold", highlight=False)
             console.print(_table_of_heads(rows))
-        else:
-            least = LOCAL if kind == "local" else LEAST_SHARE
-            none = (
-                f"\nno {kind} head: none has {least} of its weight {where} and twice what equal weights give"
-            )
-            console.print(none, style="bold", highlight=False)
     _print_asked(results, console)
     if sizes["text"] > 1 and any(row["label"] for rows in ranked.values() for row in rows):
         each = _entries(results)
@@ -277,31 +260,6 @@ def _entries(results: xr.Dataset) -> str:
 def _is_of_images(results: xr.Dataset) -> bool:
     """Whether a scan read images."""
     return results.attrs.get("reads") == "images"
-
-
-def _said_corpus(results: xr.Dataset) -> str:
-    """How much was read."""
-    from attnscope.statistics import unit_of
-
-    texts = results.sizes["text"]
-    if not _is_of_images(results):
-        tokens = f"{int(results.length.sum())} {unit_of(results)}"
-        if "target_length" in results:
-            tokens += f", {int(results.target_length.sum())} of the target"
-        if "image_tokens" in results:
-            images = results.image_tokens.values[results.image_tokens.values > 0]
-            tokens += f", {images.sum()} of {count(len(images), 'image')}"
-        if results.attrs.get("reads") == "videos":
-            return f"{count(texts, 'video')} ({tokens})"
-        if "window_count" in results:
-            return f"{count(int(results.window_count.sum()), 'window')} ({tokens}) in {count(texts, 'pool')}"
-        return f"{count(texts, 'window')} ({tokens})"
-    if "rows" not in results:
-        return count(texts, "image")
-    grids = sorted(set(zip(results.rows.values.tolist(), results.columns.values.tolist(), strict=True)))
-    beside = int((results.length - results.rows * results.columns).max())
-    said = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
-    return f"{count(texts, 'image')} of {said} patches and {count(beside, 'token')} beside them"
 
 
 def _missing(results: xr.Dataset) -> str:

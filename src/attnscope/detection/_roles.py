@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope.capture import LoadedModel, borrowing, load_model, signature_of
+from attnscope.bundled import MODEL
+from attnscope.capture import LoadedModel, borrowing, load_model, refuse_senses, signature_of
 from attnscope.checks import check_seed, check_whole
 from attnscope.corpus import Sources, Window, texts_of, windows_of
 from attnscope.detection._catalogue import ROLES, choose_roles
@@ -123,6 +124,7 @@ def roles(
     check_whole(1, limit=limit, window=window, batch_size=batch_size)
     check_seed(seed)
     hidden = needles_of(needles)
+    refuse_senses("roles", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus = texts_of(texts, field=field, by_line=by_line)
     loaded = load_model(
         model,

@@ -230,15 +230,15 @@ def contrasts_said(tested: xr.Dataset) -> list[str]:
         )
     )
     said = [f"{tested.attrs['field']}: {listed}."]
+    by = "pools of different documents" if pooled else "documents"
     known, differs = np.isfinite(tested.p.values), tested.differs.values
     if not known.any():
-        needed = f"{LEAST} pools of different documents" if pooled else f"{LEAST} documents"
-        return [*said, f"Nothing is told apart: each value, and all others, need {needed} or more."]
+        return [*said, f"Nothing is told apart: each value, and all others, need {LEAST} {by} or more."]
     heads, every = differs.any((0, 1)).sum(), known.any((0, 1)).sum()
     rate = f"{float(tested.attrs['level']):.0%}"
     said.append(
         f"{heads} of {every} heads differ in some statistic between a value and all others: {differs.sum()} of "
-        f"{known.sum()} differences are told from 0 (false discovery rate {rate}, by documents)."
+        f"{known.sum()} differences are told from 0 (false discovery rate {rate}, by {by})."
     )
     lengths = tested.length.values
     if np.isfinite(lengths).all() and lengths.max() > _UNLIKE * lengths.min():

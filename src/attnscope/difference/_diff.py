@@ -296,7 +296,7 @@ def _compared(
         attrs={
             "texts": first.sizes["text"],
             "documents": len(set(documents)),
-            "reads": str(first.attrs.get("reads", "texts")),
+            "reads": "pools" if "window_count" in first else str(first.attrs.get("reads", "texts")),
             "intervals_over": units_of(documents)[1],
             "tested": int(len(set(units_of(documents)[0])) >= LEAST),
             "matching": rule,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope._named_spans import SpanUse, span_uses
+from attnscope._named_spans import SpanUse, dashes_said, span_uses
 from attnscope._returned import reads
 from attnscope._turning import CAUTION, Turn, said_of_turns, turns
 from attnscope.report._embed import MOST_ROWS, STYLES, numbers, script_json, write_page
@@ -43,7 +43,7 @@ def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
     --------
     See `attnscope.generate`, and docs/generation.md.
     """
-    rows = turns(results)
+    rows, uses = turns(results), span_uses(results)
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3
     shown = max(1, min(results.sizes["sequence"], _MOST // size))
     return write_page(
@@ -59,7 +59,9 @@ def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
         caution=CAUTION,
         turns=[_turn(row) for row in rows[:MOST_ROWS]],
         turn_count=len(rows),
-        spans=[_span(use) for use in span_uses(results)],
+        intervals=any(np.isfinite(row.low) for row in rows),
+        spans=[_span(use) for use in uses],
+        dashes=dashes_said(uses),
         shown=shown,
         texts=results.sizes["sequence"],
         data=script_json(_data(results.isel(sequence=slice(shown)), rows)),
@@ -131,11 +133,11 @@ def _turn(row: Turn) -> dict[str, Any]:
 
 def _span(use: SpanUse) -> dict[str, Any]:
     def shown(value: float) -> str:
-        return f"{value:.3f}" if np.isfinite(value) else ""
+        return f"{value:.3f}" if np.isfinite(value) else "–"
 
     return {
         "name": use.span,
         "means": [shown(value) for value in (use.weight, use.equal, use.places)],
-        "head": f"{use.layer}.{use.head}",
+        "head": use.named,
         "most": [shown(value) for value in (use.most, use.most_equal, use.most_places)],
     }

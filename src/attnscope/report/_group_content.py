@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnscope._group_pairs import CAUTION, MeanGroupWeights, group_pairs, said_of
+from attnscope._group_pairs import CAUTION, MeanGroupWeights, group_pairs, no_interval_said, said_of
 from attnscope.report._embed import numbers
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
             "head": f"{pair.layer}.{pair.head}",
             "numbers": [f"{value:.3f}" for value in (pair.weight, pair.equal, pair.places)],
             "above": f"{pair.above:+.3f}".replace("-", "−"),
-            "interval": ""
+            "interval": "–"
             if pair.low != pair.low
             else f"{pair.low:.3f} to {pair.high:.3f}".replace("-", "−"),
             "over": pair.over,
@@ -57,4 +57,9 @@ def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
         }
         for pair in pairs[:_PAIRS]
     ]
-    return {"rows": rows, "above": len(pairs), "said": said_of(every), "caution": CAUTION}
+    return {
+        "rows": rows,
+        "above": len(pairs),
+        "said": said_of(every),
+        "caution": no_interval_said(pairs[:_PAIRS]) + CAUTION,
+    }

@@ -17,7 +17,7 @@ from attnscope.report._received import pack_received
 from attnscope.report._scan_content import any_known, flatten, page_data, parsed, pieces_note
 from attnscope.report._scan_images import patch_data, picture_data, view_data
 from attnscope.report._window import pack_windows
-from attnscope.statistics import notes_of, numbering_note, unit_of
+from attnscope.statistics import ESTIMATED, notes_of, numbering_note, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +108,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         unit=unit_of(result),
         target_tokens=_total(result, "target_length"),
         decoder=_notes(result, data["layerNames"]),
+        estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
         layers=len(data["layers"]),
         heads=len(data["heads"]),
         statistics=data["statistics"],
@@ -148,7 +149,9 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
 
 def _notes(result: xr.Dataset, layer_names: Sequence[str]) -> str:
     """What a reader has to know of how the model was read."""
-    said = [*notes_of(result).values(), str(result.attrs.get("kinds", ""))]
+    notes = notes_of(result)
+    notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest stands below
+    said = [*notes.values(), str(result.attrs.get("kinds", ""))]
     return with_minus(" ".join(filter(None, [*said, numbering_note(layer_names)])))
 
 

@@ -36,13 +36,15 @@ const LINES = [["equal", "line-equal"], ["places", "line-place"], ["weight", "li
 function drawMultiples() {
   const box = byId("multiples");
   box.style.gridTemplateColumns = `auto repeat(${data.columns}, minmax(56px, 1fr))`;
-  const cells = [];
+  const cells = [], apart = [];
   data.layers.forEach((layer, i) => {
     cells.push(html("span", { class: "name" }, data.kinds[i] === "cross" ? `${layer} cross` : `${layer}`));
     for (let column = 0; column < data.columns; column++) {
       const head = data.heads.findIndex(([l, h]) => l === layer && h === column);
       if (head < 0) { cells.push(html("span")); continue; }
-      const picture = svg("svg", { viewBox: "0 0 100 44", preserveAspectRatio: "none", "aria-hidden": "true" },
+      const none = !points("weight", head, state.span, 100, 44, 2);
+      if (none && apart.at(-1) !== i) apart.push(i);
+      const picture = none ? html("span", { class: "none" }, "–") : svg("svg", { viewBox: "0 0 100 44", preserveAspectRatio: "none", "aria-hidden": "true" },
         ...LINES.map(([name, kind]) => svg("polyline", { class: kind, points: points(name, head, state.span, 100, 44, 2) })),
         svg("line", { class: "cursor", y1: 0, y2: 44 }));
       const button = html("button", { type: "button", "data-head": head, "aria-pressed": head === state.head,
@@ -52,6 +54,10 @@ function drawMultiples() {
     }
   });
   box.replaceChildren(...cells);
+  const crossing = apart.every((i) => data.kinds[i] === "cross") ? " look at the source alone"
+    : apart.some((i) => data.kinds[i] === "cross") ? " look at other tokens" : " look at the text that is written alone";
+  byId("no-keys").textContent = apart.length === data.layers.length ? `–: this text has no “${data.spans[state.span]}”.`
+    : apart.length ? `–: no key of “${data.spans[state.span]}”. The heads of layer${apart.length > 1 ? "s" : ""} ${apart.map((i) => data.layers[i]).join(", ")}${crossing}.` : "";
 }
 
 function drawLines() {
@@ -117,7 +123,8 @@ function choose() {
   const last = Math.max(1, data.texts[state.text].steps - 1), x = 2 + (state.step / last) * 96;
   for (const button of document.querySelectorAll("#multiples button")) {
     button.setAttribute("aria-pressed", Number(button.dataset.head) === state.head);
-    fill(button.querySelector(".cursor"), { x1: x, x2: x }, []);
+    const cursor = button.querySelector(".cursor");
+    if (cursor) fill(cursor, { x1: x, x2: x }, []);
   }
   drawLines();
   tellToken();

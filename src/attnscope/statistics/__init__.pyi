@@ -45,7 +45,9 @@ from ._raw import weights
 from ._reading import Reading
 from ._received_text import received
 from ._row_intervals import intervals
+from ._row_samples import ESTIMATED
 from ._rows import indicator_columns, reduce_call
+from ._said import corpus_said, ranking_said
 from ._scan import scan
 from ._scan_texts import beyond_note, window_length
 from ._stored import (
@@ -68,6 +70,7 @@ from ._watched import Seen, watch
 __all__ = [
     "DEFAULT",
     "EQUAL",
+    "ESTIMATED",
     "HEADS",
     "LEAST_SHARE",
     "LOCAL",
@@ -103,6 +106,7 @@ __all__ = [
     "compare_call",
     "compare_forms",
     "context",
+    "corpus_said",
     "default_out",
     "direction",
     "effective_labels",
@@ -130,6 +134,7 @@ __all__ = [
     "peaks",
     "pooled",
     "rank_heads",
+    "ranking_said",
     "received",
     "recent_queries",
     "reduce_call",

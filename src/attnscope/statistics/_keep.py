@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import xarray as xr
 
+from attnscope._documents import called_in
 from attnscope.statistics._over_documents import heads_of_run
 from attnscope.statistics._pools import (
     in_order,
@@ -25,7 +26,7 @@ from attnscope.store import RunFolder, are_in, is_finished
 from attnscope.tasks import Parts, Share, Task, by_task, pending, task_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from attnscope.capture import Team
@@ -95,7 +96,7 @@ def measured(
     if folder is not None:
         with RunFolder(folder, signature, repair=asked.repair) as run:
             return _in_folder(run, job, kinds, attributes, asked)
-    results = pools_alone(joined(in_order(_batches(job, asked, None, lambda _: False))))
+    results = pools_alone(joined(in_order(_batches(job, asked, attributes, None, lambda _: False))))
     if kinds is not None:
         results = results.merge(kinds(results), combine_attrs="no_conflicts")
     return results.assign_attrs(attributes | job.notes)
@@ -178,7 +179,7 @@ def _in_folder(
         if not whole:
             held = Held(tuple(run.pieces))
             done = held if team.size == 1 else lambda texts: team.agreed(lambda: held(texts))
-            _keep(run, _batches(job, asked, run, done))
+            _keep(run, _batches(job, asked, attributes, run, done))
         end(run, kinds, attributes | job.notes)
     results = load_scan(run)
     keeps = show is None or not run.is_writable() or keeps_maps_of(run, show)
@@ -199,7 +200,11 @@ def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attrib
 
 
 def _batches(
-    job: Job, asked: Asked, run: RunFolder | None, done: Callable[[range], bool]
+    job: Job,
+    asked: Asked,
+    attributes: Mapping[str, str],
+    run: RunFolder | None,
+    done: Callable[[range], bool],
 ) -> Iterator[xr.Dataset]:
     """All that are not done; as many as it takes, where that was asked for."""
     if asked.until is None:
@@ -207,7 +212,8 @@ def _batches(
         return
     enough = Enough(asked.until, run)
     yield from enough.over(job.batches(enough.before(done)))
-    job.notes |= enough.note
+    each = "pools" if asked.pool else called_in(attributes)["windows"]
+    job.notes |= enough.note(each)
 
 
 def _followed(job: Job, show: Sequence[tuple[int, int]] | None) -> xr.Dataset:

@@ -37,6 +37,7 @@ from attnscope.corpus import (
 )
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics._catalogue import EQUAL
+from attnscope.statistics._distance_bias import bias_note
 from attnscope.statistics._labelled import labelled
 from attnscope.statistics._long_maps import long_block
 from attnscope.statistics._map_weights import ROWS, share_room
@@ -284,6 +285,8 @@ class Measurement:
                 f"{type(self.loaded.model).__name__} is a causal language model by its kind, but its attention sees "
                 "later tokens: it is measured as bidirectional."
             )
+        if {"band_sum", "bin_sum"} <= set(self.names):
+            self.notes |= bias_note(self.loaded.model, inputs)
         if self.batch_size > 1 and self._padding_matters():
             self.batch_size = 1
             self.notes["padding"] = (

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from attnscope.capture import Model, Processor, Tokenizer
-    from attnscope.corpus import Sources, Window, Words
+    from attnscope.corpus import Sources, Texts, Window, Words
 
 LIMIT = 1 << 30  # bytes of the weights asked for
 
@@ -74,8 +74,8 @@ def weights(
     model, tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     texts
-        The text, or token ids; of several, and of a long one, the first window is taken. Or an image, a sound, a text
-        with images, in the forms that `attnscope.scan` takes; of several the first.
+        One text, or its token ids; of a long one the first window is taken. Or one image, sound or text with images,
+        in the forms that `attnscope.scan` takes.
     targets
         What the decoder of an encoder-decoder reads; by default what the encoder reads. Of a sound its transcript; by
         default the one beside it.
@@ -96,8 +96,8 @@ def weights(
     Raises
     ------
     AttnscopeError
-        If there is no such layer or head, its layer attends in windows of an image, or the weights take more than 1
-        GiB.
+        If several texts are given, there is no such layer or head, its layer attends in windows of an image, or the
+        weights take more than 1 GiB.
 
     Examples
     --------
@@ -137,6 +137,8 @@ def weights(
             raise AttnscopeError(
                 "window and words are of texts, and these are not plain texts: leave them out"
             )
+        if len(sense) > 1:
+            raise _several(f"{len(sense)} images, videos, sounds or texts with images")
         loading = Loading(revision, device, dtype, trust_remote_code)
         asked = Asked(limit=1, processor=tokenizer, loading=loading)
         read = first_of(given, sense, asked, targets).watch_first(observe)
@@ -204,11 +206,30 @@ def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: 
     corpus, other = texts_and_targets(
         texts, targets, by_line=targets is not None, blank_lines=targets is not None
     )
+    if texts is not None:
+        _refuse_several(corpus)
     if other is None or isinstance(corpus, EncodedTexts):
         return next(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=1), 1))
     pairs = LinePairs(corpus, other, loaded.tokenizer, decoder_start(loaded.model), length=length, limit=1)
     pairs.check()
     return next(iter(pairs))
+
+
+def _refuse_several(corpus: Texts) -> None:
+    """Refuse more than one text; what can be read only once is not looked at."""
+    if isinstance(corpus, EncodedTexts):
+        if len(corpus.rows) > 1:
+            raise _several(f"{len(corpus.rows)} rows of token ids")
+    elif not corpus.streams:
+        filled = (text for text in corpus if text.content.strip())
+        if len(list(islice(filled, 2))) > 1:
+            raise _several("several texts")
+
+
+def _several(found: str) -> AttnscopeError:
+    return AttnscopeError(
+        f"found {found}; expected one: choose it, or measure all of them with attnscope.scan"
+    )
 
 
 def _labelled(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, Need, column_sums, measure, output_of
+from attnscope.bundled import MODEL
 from attnscope.capture import (
     Site,
     Tokenizer,
@@ -19,6 +20,7 @@ from attnscope.capture import (
     forward,
     layer_coordinates,
     load_model,
+    refuse_senses,
     watching,
 )
 from attnscope.checks import check_whole
@@ -60,7 +62,7 @@ def received(
     model, tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     texts
-        The text, or token ids; of several, and of a long one, the first window is taken.
+        One text, or its token ids; of a long one the first window is taken.
     targets
         What the decoder of an encoder-decoder reads; by default what the encoder reads.
     layer, head
@@ -82,7 +84,7 @@ def received(
     Raises
     ------
     AttnscopeError
-        If there is no such layer or head, or `observation` is below 1.
+        If several texts are given, there is no such layer or head, or `observation` is below 1.
 
     Examples
     --------
@@ -94,6 +96,7 @@ def received(
     (2,)
     """
     check_whole(0, layer=layer, head=head)
+    refuse_senses("received", MODEL if model is None else model, texts, revision=revision)
     check_whole(1, observation=observation)
     tell = progress or tell_nobody
     tell(Progress("loading the model", 0.0))

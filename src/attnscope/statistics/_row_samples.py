@@ -10,6 +10,7 @@ import torch
 
 from attnscope.attention import bin_ranges, measure_by_level, measure_rows
 from attnscope.statistics._catalogue import CHOSEN, EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
+from attnscope.statistics._places import NEEDED
 from attnscope.statistics._row_draws import RowSample, sizes_of
 from attnscope.statistics._rows import Rows, first_of, reduce_call, there
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from attnscope.statistics._row_draws import Draw
     from attnscope.statistics._second_pass import Asking
 
+ESTIMATED = "Estimated: "  # begins the names in the note
 OF_ALL_ROWS = frozenset({"band", "columns", CHOSEN})  # had of every row from its log-sum-exp
 _STEP = 2.0**-12  # of a row's part, by which its influence is found
 
@@ -251,7 +253,13 @@ def rows_note(count: int, names: Sequence[str]) -> str:
     """What a reader has to know of numbers that are estimates."""
     estimated = [name for name in STATISTICS if name in names and not set(KNOWN[name].needs) <= OF_ALL_ROWS]
     exact = [name for name in names if name not in estimated]
+    kinds = (
+        ", and kinds of heads rest on them"
+        if set(NEEDED) <= set(names) and set(NEEDED) & set(estimated)
+        else ""
+    )
+    known = f"some numbers are estimates{kinds}" if estimated else "no number here is an estimate"
     return (
-        f"{count} queries of each window that has more, drawn at random, were measured: "
-        f"{', '.join(estimated) or 'nothing'} estimated from them. Of all queries: {', '.join(exact) or 'nothing'}."
+        f"{count} queries of each window that has more, drawn at random, were measured: {known}. "
+        f"{ESTIMATED}{', '.join(estimated) or 'nothing'}. Of all queries: {', '.join(exact) or 'nothing'}."
     )

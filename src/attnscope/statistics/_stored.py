@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
+from attnscope.statistics._distance_bias import with_local_heads
 from attnscope.statistics._nowhere import notes_of_nowhere
 from attnscope.statistics._profile import with_profile
 from attnscope.statistics._short_windows import notes_of_short
@@ -23,6 +24,7 @@ NOTES = (
     "unknown",
     "decoder",
     "causality",
+    "bias",
     "padding",
     "tower",
     "pooling",
@@ -66,6 +68,7 @@ def notes_of(results: xr.Dataset) -> dict[str, str]:
     {'beyond': 'Windows may have 64 tokens.'}
     """
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
+    notes = with_local_heads(notes, str(results.attrs.get("kinds", "")))
     return notes_of_short(results, notes) | notes_of_nowhere(results, unit_of(results))
 
 

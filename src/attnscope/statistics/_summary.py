@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnscope._documents import units_of
+from attnscope._documents import units_in
 from attnscope._nulls import with_nulls
 from attnscope.statistics._independence import (
     effective_labels,
@@ -120,7 +120,8 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
         summary[name].attrs = {"long_name": long_name, "units": units}
     majority = label_share.argmax(-1)
     documents = [str(name) for name in results.source.values] if "source" in results.coords else None
-    numbers = _numbers(labels, majority, directions, present, names, documents, seed)
+    numbers: dict[str, Any] = {"intervals_over": units_in(results)[1]}
+    numbers |= _numbers(labels, majority, directions, present, names, documents, seed)
     if clusters is not None:
         numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
     summary.attrs["summary"] = json.dumps(with_nulls(numbers))
@@ -224,7 +225,6 @@ def _numbers(
     information, chance = label_information(labels, seed=seed)
     numbers: dict[str, Any] = {
         "texts": len(labels),
-        "intervals_over": units_of(range(len(labels)) if documents is None else documents)[1],
         "label_information": information,
         "label_information_by_chance": chance,
     }

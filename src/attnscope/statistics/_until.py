@@ -97,15 +97,30 @@ class Enough:
         except EnoughError:
             return
 
-    @property
-    def note(self) -> dict[str, str]:
-        """What a reader has to know of a scan that ended before its texts did."""
-        if not self.texts:
-            return {}
+    def note(self, each: str) -> dict[str, str]:
+        """What a reader has to know of how wide intervals are, and of a scan that ended before its texts did.
+
+        Parameters
+        ----------
+        each
+            What entries of ``text`` are called, in the plural.
+        """
+        whole = in_a_row(self.parts)
+        if self.texts:
+            whole = whole.isel(text=whole.text.values < self.texts)
+        read, width = whole.sizes["text"], widest_interval(whole)
+        found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
+        if np.isinf(width):
+            found = f"fewer than {LEAST} {each} have no 95% interval"
+        if self.texts:
+            return {
+                "until": f"Stopped after {read} {each}, the first of the corpus: {found}, and {self.until:g} was asked "
+                "for. The rest was not read: these intervals tell of it only if texts come in no order."
+            }
+        first = ", ".join(str(_FIRST << power) for power in range(3))
+        looks = f"it is looked at after {first}, ... {'pools' if each == 'pools' else 'batches'}"
         return {
-            "until": f"Stopped after {self.texts} texts, the first of the corpus: no 95% interval of a head's mean "
-            f"share is wider than {self.until:g}. The rest was not read: these intervals tell of it only if texts "
-            "come in no order."
+            "until": f"Not stopped, all {read} {each} were read: {found}, and {self.until:g} was asked for ({looks})."
         }
 
     def _is_enough(self, texts: int) -> bool:

@@ -15,7 +15,16 @@ import xarray as xr
 from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers
 from attnscope.bundled import MODEL
-from attnscope.capture import TOLERANCE, LoadedModel, borrowing, device_of, load_model, quiet, signature_of
+from attnscope.capture import (
+    TOLERANCE,
+    LoadedModel,
+    borrowing,
+    device_of,
+    load_model,
+    quiet,
+    refuse_senses,
+    signature_of,
+)
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.corpus import Chats, Groups, IdNames, Sources, Window, kept
 from attnscope.errors import AttnscopeError, explaining
@@ -145,6 +154,7 @@ def generate(
     )
     patterns = patterns_of(spans)
     given = kept(texts) if isinstance(texts, Iterator) else texts
+    refuse_senses("generate", model, given, field=field, revision=revision)
     corpus, _ = read_sides(
         given, None, field=field, by_line=by_line, stride=None, chat=chat, chat_template=chat_template
     )
@@ -157,14 +167,7 @@ def generate(
         dtype=dtype,
         trust_remote_code=trust_remote_code,
     )
-    if not loaded.model.can_generate():
-        is_bundled = loaded.name == MODEL.name
-        what = (
-            "the bundled model is a masked language model, which"
-            if is_bundled
-            else type(loaded.model).__name__
-        )
-        raise AttnscopeError(f"{what} cannot generate: give a causal model or an encoder-decoder")
+    _check_writes(loaded)
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
     length = _prompt_length(loaded, window, new_tokens)
@@ -182,6 +185,17 @@ def generate(
         return results.assign_attrs(attributes | job.checked)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         return _in_folder(job, attributes, run)
+
+
+def _check_writes(loaded: LoadedModel) -> None:
+    """Refuse a model that cannot generate."""
+    if loaded.model.can_generate():
+        return
+    is_bundled = loaded.name == MODEL.name
+    what = (
+        "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
+    )
+    raise AttnscopeError(f"{what} cannot generate: give a causal model or an encoder-decoder")
 
 
 def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Dataset:

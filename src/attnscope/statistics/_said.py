@@ -1,0 +1,75 @@
+"""What a scan read and which heads lead its rankings, in the words of tables and of notebooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope._numbers import count
+from attnscope.statistics._kinds import LEAST_SHARE, LOCAL
+from attnscope.statistics._stored import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
+
+    from attnscope.statistics._questions import RankedHead
+
+_RANKED_BY = {
+    "positional": ("share of all weight at one offset", "at one offset other than 0"),
+    "local": ("weight inside the band of offsets", "inside the band"),
+    "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
+}
+_RANKED_BY_OF_IMAGES = {
+    "positional": ("share of a patch's weight on one neighbour", "on one other patch at an offset"),
+    "local": ("weight of a patch within 1 patch of it", "within 1 patch"),
+    "sink-like": ("weight of patches on the class token or registers", "on the class token or registers"),
+}
+
+
+def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> str:
+    """By what heads are ranked; where none is, what none has.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> ranking_said(xr.Dataset(), "local", [])
+    'no local head: none has 0.5 of its weight inside the band and twice what equal weights give'
+    """
+    what, where = (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
+    if rows:
+        return f"most {kind} heads: {what}"
+    least = LOCAL if kind == "local" else LEAST_SHARE
+    return f"no {kind} head: none has {least} of its weight {where} and twice what equal weights give"
+
+
+def corpus_said(results: xr.Dataset) -> str:
+    """How much was read.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> corpus_said(xr.Dataset({"length": ("text", [40, 40])}))
+    '2 windows (80 tokens)'
+    """
+    texts = results.sizes["text"]
+    if results.attrs.get("reads") != "images":
+        if "length" not in results:
+            return count(texts, "window")
+        tokens = f"{int(results.length.sum())} {unit_of(results)}"
+        if "target_length" in results:
+            tokens += f", {int(results.target_length.sum())} of the target"
+        if "image_tokens" in results:
+            images = results.image_tokens.values[results.image_tokens.values > 0]
+            tokens += f", {images.sum()} of {count(len(images), 'image')}"
+        if results.attrs.get("reads") == "videos":
+            return f"{count(texts, 'video')} ({tokens})"
+        if "window_count" in results:
+            return f"{count(int(results.window_count.sum()), 'window')} ({tokens}) in {count(texts, 'pool')}"
+        return f"{count(texts, 'window')} ({tokens})"
+    if "rows" not in results:
+        return count(texts, "image")
+    grids = sorted(set(zip(results.rows.values.tolist(), results.columns.values.tolist(), strict=True)))
+    beside = int((results.length - results.rows * results.columns).max())
+    said = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
+    return f"{count(texts, 'image')} of {said} patches and {count(beside, 'token')} beside them"
