@@ -1,6 +1,6 @@
+from ._cause import cause
 from ._columns import column_notes, known_columns, order_note, question
 from ._sentences import (
-    cause,
     foretold,
     headline,
     independence_note,
