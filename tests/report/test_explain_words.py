@@ -91,8 +91,13 @@ def test_a_model_with_a_table_of_positions_has_readings_and_no_scheme(trees, pag
         assert "random order" not in said
 
 
-def test_of_a_random_model_no_head_is_foretold(trees, pages, monkeypatch):
-    assert {row.kernel_agrees for row in rank_explanations(trees["random llama"])} == {None}
+def test_of_a_random_model_no_head_is_foretold_and_nothing_is_explained(trees, pages, monkeypatch):
+    rows = rank_explanations(trees["random llama"])
+    assert not any(row.prefers for row in rows)
+    assert {(row.kernel_agrees, row.kernel_share, row.position_share) for row in rows} == {(None, None, None)}
+    assert "Offsets and what position explains" not in pages["random llama"]
+    assert "parts of profiles that are flat" in pages["random llama"]
+    assert "parts of profiles that are flat" not in pages["llama"]
     for said in (pages["random llama"], re.sub(r"\s+", " ", printed(trees["random llama"], monkeypatch))):
         assert "alone foretells" not in said
         assert "so by chance" not in said

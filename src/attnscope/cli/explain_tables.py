@@ -117,7 +117,7 @@ def print_tables(tree: xr.DataTree) -> None:
     columns = column_notes(tree, rows[:TABLE_ROWS], names, "–")
     for note in filter(None, (mask_note(tree), *columns, independence_note(rows))):
         console.print(note, style="dim", highlight=False)
-    if _works_against(tree):
+    if _works_against(tree, rows):
         console.print(
             "A share of position below 0, with all of its interval: position alone works against that head's profile "
             "of scores.",
@@ -129,11 +129,13 @@ def print_tables(tree: xr.DataTree) -> None:
     )
 
 
-def _works_against(tree: xr.DataTree) -> bool:
-    """Whether the share of position of some head lies below 0 with its interval."""
+def _works_against(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> bool:
+    """Whether the share of position of some head of the table lies below 0 with its interval."""
     if "position_content" not in tree.children:
         return False
-    return bool((tree["position_content"].to_dataset()["position_share_high"] < 0).any())
+    high = tree["position_content"].to_dataset()["position_share_high"]
+    shared = [row for row in rows if row.position_share is not None]
+    return any(float(high.sel(layer=row.layer, head=row.head)) < 0 for row in shared)
 
 
 def tables_of_heads(rows: Sequence[HeadExplanation], console: Console) -> list[Table]:
@@ -174,7 +176,7 @@ def _table_of_heads(rows: Sequence[HeadExplanation], shown: Sequence[str], known
 def _cell(row: HeadExplanation, key: str, form: Callable[[Any], str]) -> str:
     value = getattr(row, key)
     if value is None:
-        return "–" if key.startswith("offset") else ""
+        return "–" if key.startswith("offset") or key.endswith("_share") else ""
     return form(value)
 
 

@@ -76,7 +76,7 @@ def column_notes(
             f"{there['offset_of_weights']}: the offset of the largest mean weight; {nothing} where that is no more "
             "than chance."
         )
-    return notes + _of_readings(there, nothing) + _of_scheme(tree, there) + _of_shares(tree, there)
+    return notes + _of_readings(there, nothing) + _of_scheme(tree, there) + _of_shares(tree, there, nothing)
 
 
 def _of_readings(there: Mapping[str, str], nothing: str) -> list[str]:
@@ -114,16 +114,16 @@ def _of_scheme(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
     return [f"{'; '.join(said)}."] if said else []
 
 
-def _of_shares(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
+def _of_shares(tree: xr.DataTree, there: Mapping[str, str], nothing: str) -> list[str]:
     shares = [there[key] for key in ("position_share", "kernel_share") if key in there]
     if not shares:
         return []
     content = tree["position_content"].attrs if "position_content" in tree.children else {}
     first = f" of the first {content['texts']} windows" if "texts" in content else ""
     said = (
-        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets. Estimated between different "
-        "texts, so that noise does not add to it, a share may leave 0 to 1 a little; far outside, other parts of the "
-        "scores work against it."
+        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets; {nothing} for a head that "
+        "prefers none, where there is nothing to explain. Estimated between different texts, so that noise does not "
+        "add to it, a share may leave 0 to 1 a little; far outside, other parts of the scores work against it."
     )
     return [said]
 
