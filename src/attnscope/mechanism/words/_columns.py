@@ -12,7 +12,7 @@ import xarray as xr
 
 from attnscope._arguments import typed
 from attnscope.mechanism._ranking import HeadExplanation
-from attnscope.mechanism._verdict import READINGS
+from attnscope.mechanism._verdict import READINGS, SAME
 
 _RANDOM = {
     "rotation": "if the rotation had random phases",
@@ -76,10 +76,15 @@ def column_notes(
             f"{there['offset_of_weights']}: the offset of the largest mean weight; {nothing} where that is no more "
             "than chance."
         )
-    return notes + _of_readings(there, nothing) + _of_scheme(tree, there) + _of_shares(tree, there, nothing)
+    return (
+        notes
+        + _of_readings(rows, there, nothing)
+        + _of_scheme(tree, there)
+        + _of_shares(tree, there, nothing)
+    )
 
 
-def _of_readings(there: Mapping[str, str], nothing: str) -> list[str]:
+def _of_readings(rows: Sequence[HeadExplanation], there: Mapping[str, str], nothing: str) -> list[str]:
     notes: list[str] = []
     readings = [there[key] for key in READINGS if key in there]
     if readings:
@@ -89,6 +94,12 @@ def _of_readings(there: Mapping[str, str], nothing: str) -> list[str]:
             f"{', '.join(readings)}: {many} of one trace, the scores of queries and keys (without any bias) "
             f"summed along offsets; {nothing} where it has no peak that stands out of noise{noise}."
         )
+        found = [getattr(row, key) for row in rows for key in READINGS]
+        if any(value is not None and abs(value) <= SAME for value in found):
+            notes.append(
+                "An offset of about 0 there may be tokens that meet themselves: queries and keys are means over texts, "
+                "which keep some of their words; the noise that the readings are held against has no words."
+            )
     if "agree" in there:
         notes.append(
             f"{there['agree']}: both lie within half a token of the weights' offset; asked of heads that position "
