@@ -15,7 +15,7 @@ from attnscope.cli.change_tables import changed_columns, changes_of_heads
 from attnscope.figures.explain import explain_figures
 from attnscope.mechanism import HeadExplanation, rank_explanations
 from attnscope.mechanism._verdict import READINGS
-from attnscope.mechanism.words import column_notes
+from attnscope.mechanism.words import HEADINGS, column_notes, known_columns
 from attnscope.report import write_explain_report
 from attnscope.store import skipped_of
 from tests.families import tiny
@@ -130,7 +130,20 @@ def test_of_a_random_model_no_head_is_foretold_and_nothing_is_explained(trees, p
     assert "parts of profiles that are flat" not in pages["llama"]
     for said in (pages["random llama"], re.sub(r"\s+", " ", printed(trees["random llama"], monkeypatch))):
         assert "alone foretells" not in said
-        assert "so by chance" not in said
+        assert "foretold by chance" not in said.lower()
+
+
+def test_table_and_page_call_columns_alike_and_tell_the_names_of_the_data(trees, pages, monkeypatch):
+    headings = {
+        key: words for key, words in HEADINGS.items() if key in known_columns(rank_explanations(trees["t5"]))
+    }
+    assert {"kernel_agrees", "kernel_chance", "position_share", "kernel_share"} <= set(headings)
+    said = re.sub(r"\s+", " ", printed(trees["t5"], monkeypatch))
+    for key, words in headings.items():
+        assert words.capitalize() in pages["t5"]
+        if key not in {"layer", "attention", "head", "prefers", "coherence"}:
+            assert f"{words.removeprefix('offset: ')} is {key}" in said
+            assert f"“{words.capitalize()}” is {key}" in pages["t5"]
 
 
 @pytest.mark.parametrize("model", ["llama", "t5", "random llama", "bundled"])

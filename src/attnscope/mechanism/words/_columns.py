@@ -14,6 +14,26 @@ from attnscope._arguments import typed
 from attnscope.mechanism._ranking import HeadExplanation
 from attnscope.mechanism._verdict import READINGS, SAME
 
+#: What the columns of a table of heads are called, on the terminal and on the page.
+HEADINGS = {
+    "layer": "layer",
+    "attention": "attention",
+    "head": "head",
+    "peak_weight": "weight",
+    "offset_of_weights": "offset: weights",
+    "offset_of_spectrum": "offset: spectrum",
+    "offset_of_correlation": "offset: correlation",
+    "agree": "agree",
+    "chance": "by chance",
+    "offset_of_kernel": "offset: scheme",
+    "kernel_agrees": "scheme foretells",
+    "kernel_chance": "foretold by chance",
+    "position_share": "share of position",
+    "kernel_share": "share of scheme",
+    "prefers": "more than chance",
+    "coherence": "coherence",
+}
+
 _RANDOM = {
     "rotation": "if the rotation had random phases",
     "bias": "if the bias had its values in random order",
@@ -57,16 +77,18 @@ def column_notes(
     rows
         The heads of the table.
     names
-        What the table calls its columns.
+        What the table calls its columns, of `HEADINGS`, as it writes them.
     nothing
         What stands where there is no offset.
 
     Examples
     --------
-    >>> named = {"offset_of_weights": "weights", "offset_of_kernel": "scheme", "kernel_agrees": "so"}
+    >>> named = {"offset_of_weights": "weights", "offset_of_kernel": "scheme", "kernel_agrees": "scheme foretells"}
     >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, offset_of_weights=-1.0)
-    >>> column_notes(xr.DataTree(), [head], named, "–")
-    ['weights: the offset of the largest mean weight; – where that is no more than chance.']
+    >>> for note in column_notes(xr.DataTree(), [head], named, "–"):
+    ...     print(note)
+    weights: the offset of the largest mean weight; – where that is no more than chance.
+    In --json and --csv: weights is offset_of_weights.
     """
     known = known_columns(rows)
     there = {key: name for key, name in names.items() if key in known}
@@ -81,7 +103,14 @@ def column_notes(
         + _of_readings(rows, there, nothing)
         + _of_scheme(tree, there)
         + _of_shares(tree, there, nothing)
+        + _in_data(there)
     )
+
+
+def _in_data(there: Mapping[str, str]) -> list[str]:
+    """By which names the columns go where programs read them."""
+    others = [f"{name} is {key}" for key, name in there.items() if HEADINGS[key] != key]
+    return [f"In --json and --csv: {', '.join(others)}."] if others else []
 
 
 def _of_readings(rows: Sequence[HeadExplanation], there: Mapping[str, str], nothing: str) -> list[str]:

@@ -201,6 +201,20 @@ def layer_numbers(tree: xr.DataTree) -> str:
 
 @reads("explain")
 @typed
+def findings(tree: xr.DataTree) -> list[str]:
+    """What was found, in sentences, without how it was looked for.
+
+    Examples
+    --------
+    >>> findings(xr.DataTree())
+    []
+    """
+    said = (*summary(rank_explanations(tree)), foretold(tree), cause(tree))
+    return [sentence for sentence in said if sentence]
+
+
+@reads("explain")
+@typed
 def headline(tree: xr.DataTree) -> list[str]:
     """What an explanation comes to, in sentences: those of the terminal, of the page and of a run's description.
 
@@ -209,8 +223,7 @@ def headline(tree: xr.DataTree) -> list[str]:
     >>> headline(xr.DataTree())
     []
     """
-    said = (*summary(rank_explanations(tree)), foretold(tree), cause(tree), mask_note(tree))
-    return [sentence for sentence in said if sentence]
+    return [*findings(tree), *filter(None, [mask_note(tree)])]
 
 
 @reads("explain")
