@@ -27,6 +27,7 @@ from attnscope.mechanism.words import independence_note, mask_note, summary
 from tests.families import tiny
 from tests.mechanism import planted_schemes
 from tests.mechanism.planted_waves import planted
+from tests.mechanism.planted_waves import planted
 from tests.planted import LENGTH, causal, wave_bert
 
 WORDS = 400
@@ -120,6 +121,20 @@ def test_a_slope_has_no_peak_and_a_hill_on_it_has_its_top():
     found = find_peaks(np.stack([slope, hill]), offset, offsets=(-30, 0))
     assert np.isnan(found.offset[0]).all()
     assert found.offset[1].tolist() == [-4, -4]
+
+
+def test_no_reading_between_tokens_lies_beyond_the_mask():
+    offset = np.arange(-30, 31)
+    hill = np.exp(-(((offset - 0.2) / 2) ** 2))[None]
+    assert find_peaks(hill, offset).refined[0, 0] == pytest.approx(0.2, abs=0.05)
+    assert find_peaks(hill, offset, offsets=(-30, 0)).refined.tolist() == [[0, 0]]
+    ahead = planted(offset=0.05, frequencies=(13, 19, 26, 31, 37))
+    told, held = (
+        float(cross_spectrum(ahead.inputs, ahead.query, ahead.key, offsets=offsets).band_offset)
+        for offsets in (None, (-30, 0))
+    )
+    assert told == pytest.approx(0.05, abs=1e-6)
+    assert held == 0
 
 
 def test_noise_has_no_clear_peak_and_a_shift_has():

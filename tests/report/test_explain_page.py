@@ -100,6 +100,9 @@ def test_the_page_says_where_the_mask_lets_heads_look(tree, tmp_path):
     )
     page = write_explain_report(causal, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "The mask lets heads look at offsets −63 to 0. Peaks are looked for there alone" in page
+    bold = re.findall(r"<strong>(.*?)</strong>", page[: page.index("<nav")])
+    assert bold
+    assert not [sentence for sentence in bold if "mask" in sentence]  # what was found, not how
 
 
 def test_one_analysis_alone_is_a_page(tree, tmp_path):

@@ -2,15 +2,22 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+import xarray as xr
 from rich.console import Console
 
 import attnscope
 from attnscope.cli import explain_tables
-from attnscope.mechanism import rank_explanations
+from attnscope.cli.change_tables import changed_columns, changes_of_heads
+from attnscope.figures.explain import explain_figures
+from attnscope.mechanism import HeadExplanation, rank_explanations
+from attnscope.mechanism._verdict import READINGS
+from attnscope.mechanism.words import HEADINGS, column_notes, known_columns
 from attnscope.report import write_explain_report
+from attnscope.store import skipped_of
 from tests.families import tiny
 from tests.translation.small_translators import small_tokenizer
 
@@ -76,6 +83,29 @@ def test_a_rotary_model_has_no_readings_and_chance_is_that_of_random_phases(tree
         assert "takes heads as independent" not in said or "So many come by chance" in said
 
 
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize(("offset", "told"), [(0.4, True), (-0.02, True), (-1.0, False), (None, False)])
+def test_a_reading_of_about_0_may_be_a_token_that_meets_itself(reading, offset, told):
+    row = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None)
+    rows = [row, replace(row, **{reading: offset}), replace(row, **{reading: 3.0})]
+    notes = column_notes(xr.DataTree(), rows, {name: name for name in READINGS}, "–")
+    assert ("tokens that meet themselves" in " ".join(notes)) == told
+
+
+def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_told(monkeypatch):
+    settings = {"tokenizer": small_tokenizer(), "window": 24, "band": 5, "limit": 4, "interventions": True}
+    tree = attnscope.explain(tiny("gpt2"), TEXTS, **settings)
+    said = re.sub(r"\s+", " ", printed(tree, monkeypatch))
+    assert "No head prefers an offset: there is no weight at one" in said
+    assert "t*" not in said
+    assert changes_of_heads(tree) == []
+    assert set(changed_columns(tree, rank_explanations(tree))[0].values()) == {None}
+    figure = dict(explain_figures(tree))["interventions"]
+    assert not [text.get_text() for axes in figure.axes for text in axes.texts]
+    shifted = "positions-shifted" in tree["interventions"].change.values
+    assert shifted != ("positions-shifted" in skipped_of(tree))
+
+
 def test_a_bias_is_called_a_bias(trees, pages, monkeypatch):
     for said in (pages["t5"], re.sub(r"\s+", " ", printed(trees["t5"], monkeypatch))):
         assert "how often it would be if the bias had its values in random order" in said
@@ -91,11 +121,29 @@ def test_a_model_with_a_table_of_positions_has_readings_and_no_scheme(trees, pag
         assert "random order" not in said
 
 
-def test_of_a_random_model_no_head_is_foretold(trees, pages, monkeypatch):
-    assert {row.kernel_agrees for row in rank_explanations(trees["random llama"])} == {None}
+def test_of_a_random_model_no_head_is_foretold_and_nothing_is_explained(trees, pages, monkeypatch):
+    rows = rank_explanations(trees["random llama"])
+    assert not any(row.prefers for row in rows)
+    assert {(row.kernel_agrees, row.kernel_share, row.position_share) for row in rows} == {(None, None, None)}
+    assert "Offsets and what position explains" not in pages["random llama"]
+    assert "parts of profiles that are flat" in pages["random llama"]
+    assert "parts of profiles that are flat" not in pages["llama"]
     for said in (pages["random llama"], re.sub(r"\s+", " ", printed(trees["random llama"], monkeypatch))):
         assert "alone foretells" not in said
-        assert "so by chance" not in said
+        assert "foretold by chance" not in said.lower()
+
+
+def test_table_and_page_call_columns_alike_and_tell_the_names_of_the_data(trees, pages, monkeypatch):
+    headings = {
+        key: words for key, words in HEADINGS.items() if key in known_columns(rank_explanations(trees["t5"]))
+    }
+    assert {"kernel_agrees", "kernel_chance", "position_share", "kernel_share"} <= set(headings)
+    said = re.sub(r"\s+", " ", printed(trees["t5"], monkeypatch))
+    for key, words in headings.items():
+        assert words.capitalize() in pages["t5"]
+        if key not in {"layer", "attention", "head", "prefers", "coherence"}:
+            assert f"{words.removeprefix('offset: ')} is {key}" in said
+            assert f"“{words.capitalize()}” is {key}" in pages["t5"]
 
 
 @pytest.mark.parametrize("model", ["llama", "t5", "random llama", "bundled"])

@@ -20,7 +20,7 @@ _NODE = "interventions"
 
 
 def changes_of_heads(tree: xr.DataTree) -> list[dict[str, Any]] | None:
-    """For ``--json``: of every head and change the weight at the head's offset; None where none was asked for."""
+    """For ``--json``: the weight at a head's offset by change, of heads that prefer one; None if none was asked for."""
     if _NODE not in tree.children:
         return None
     content = tree[_NODE].to_dataset()
@@ -33,6 +33,7 @@ def changes_of_heads(tree: xr.DataTree) -> list[dict[str, Any]] | None:
             }
             for layer in content.layer.values.tolist()
             for head in content["head"].values.tolist()
+            if math.isfinite(content.target.sel(layer=layer, head=head))
             for change in content.change.values
         ]
     )
@@ -71,7 +72,7 @@ def changed_columns(
 
 
 def print_changes(tree: xr.DataTree, rows: Sequence[HeadExplanation], console: Console) -> None:
-    """The weight of the first heads at their offsets, before and after every change of their input."""
+    """The weight at their offsets of the first heads that prefer one, before and after every change of their input."""
     if _NODE not in tree.children:
         return
     from rich.table import Table
@@ -79,6 +80,10 @@ def print_changes(tree: xr.DataTree, rows: Sequence[HeadExplanation], console: C
     from attnscope.mechanism.passes import CHANGES
 
     content = tree[_NODE].to_dataset()
+    rows = [row for row in rows if row.prefers]
+    if not rows:
+        console.print("No head prefers an offset: there is no weight at one that a change could move.")
+        return
     heads = [content.sel(layer=row.layer, head=row.head) for row in rows[:_CHANGED]]
     table = Table(title="weight at the offset t*, before and after a change", title_justify="left")
     table.add_column("layer.head\nt*")
@@ -92,7 +97,11 @@ def print_changes(tree: xr.DataTree, rows: Sequence[HeadExplanation], console: C
     if len(rows) > _CHANGED:
         more = count(len(rows) - _CHANGED, "more head")
         console.print(f"and {more}: --csv lists all, --json with 95% intervals", highlight=False)
-    console.print("t*: the offset where the head's mean profile is highest.", style="dim", highlight=False)
+    console.print(
+        "t*: the offset where the head's mean profile is highest; of heads that prefer an offset.",
+        style="dim",
+        highlight=False,
+    )
     for name in names:
         if name in CHANGES:
             console.print(f"{name}: {CHANGES[name]}.", style="dim", highlight=False)

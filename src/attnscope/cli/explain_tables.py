@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from attnscope._numbers import count
@@ -80,14 +81,13 @@ def print_tables(tree: xr.DataTree) -> None:
     """The headline, a table of heads, and how to read it."""
     from attnscope.mechanism import rank_explanations
     from attnscope.mechanism.words import (
-        cause,
+        HEADINGS,
         column_notes,
-        foretold,
+        findings,
         independence_note,
         layer_numbers,
         mask_note,
         skipped_by_reason,
-        summary,
     )
 
     console = new_console()
@@ -104,7 +104,7 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(tree.attrs["decoder"], style="dim", highlight=False)
     if numbering := layer_numbers(tree):
         console.print(numbering, style="dim", highlight=False, markup=False)
-    for sentence in filter(None, (*summary(rows), foretold(tree), cause(tree))):
+    for sentence in findings(tree):
         console.print(sentence, style="bold", highlight=False)
     for table in tables_of_heads(rows[:TABLE_ROWS], console):
         console.print(table)
@@ -113,11 +113,11 @@ def print_tables(tree: xr.DataTree) -> None:
     print_changes(tree, rows, console)
     for names, reason in skipped_by_reason(tree):
         console.print(f"no {names}: {reason}", style="dim", highlight=False, markup=False)
-    names = {key: heading.removeprefix("offset:").replace("\n", " ").strip() for key, heading, _ in _COLUMNS}
+    names = {key: HEADINGS[key].removeprefix("offset: ") for key, _ in _COLUMNS}
     columns = column_notes(tree, rows[:TABLE_ROWS], names, "–")
     for note in filter(None, (mask_note(tree), *columns, independence_note(rows))):
         console.print(note, style="dim", highlight=False)
-    if _works_against(tree):
+    if _works_against(tree, rows):
         console.print(
             "A share of position below 0, with all of its interval: position alone works against that head's profile "
             "of scores.",
@@ -129,11 +129,13 @@ def print_tables(tree: xr.DataTree) -> None:
     )
 
 
-def _works_against(tree: xr.DataTree) -> bool:
-    """Whether the share of position of some head lies below 0 with its interval."""
+def _works_against(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> bool:
+    """Whether the share of position of some head of the table lies below 0 with its interval."""
     if "position_content" not in tree.children:
         return False
-    return bool((tree["position_content"].to_dataset()["position_share_high"] < 0).any())
+    high = tree["position_content"].to_dataset()["position_share_high"]
+    shared = [row for row in rows if row.position_share is not None]
+    return any(float(high.sel(layer=row.layer, head=row.head)) < 0 for row in shared)
 
 
 def tables_of_heads(rows: Sequence[HeadExplanation], console: Console) -> list[Table]:
@@ -159,23 +161,28 @@ def _table_of_heads(rows: Sequence[HeadExplanation], shown: Sequence[str], known
     from rich import box
     from rich.table import Table
 
+    from attnscope.mechanism.words import HEADINGS
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     wanted = {*shown, *(_NAMING & known)}
     columns = [column for column in _COLUMNS if column[0] in wanted]
-    for key, heading, _ in columns:
-        table.add_column(
-            heading, justify="left" if key in {"attention", "agree", "kernel_agrees"} else "right"
-        )
+    for key, _ in columns:
+        left = key in {"attention", "agree", "kernel_agrees"}
+        table.add_column(_in_lines(HEADINGS[key]), justify="left" if left else "right")
     for row in rows:
-        table.add_row(*(_cell(row, key, form) for key, _, form in columns))
+        table.add_row(*(_cell(row, key, form) for key, form in columns))
     return table
 
 
 def _cell(row: HeadExplanation, key: str, form: Callable[[Any], str]) -> str:
     value = getattr(row, key)
     if value is None:
-        return "–" if key.startswith("offset") else ""
+        return "–" if key.startswith("offset") or key.endswith("_share") else ""
     return form(value)
+
+
+def _in_lines(heading: str) -> str:
+    return "\n".join(wrap(heading, max(_NARROW, *map(len, heading.split()))))
 
 
 def _yes(value: bool) -> str:
@@ -187,21 +194,22 @@ def _number(value: float | None, form: str) -> str:
     return text if not text or float(text) else text.lstrip("+-")
 
 
-_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("layer", "layer", str),
-    ("attention", "attention", str),
-    ("head", "head", str),
-    ("peak_weight", "weight", partial(_number, form=".3f")),
-    ("offset_of_weights", "offset:\nweights", partial(_number, form="+.0f")),
-    ("offset_of_spectrum", "offset:\nspectrum", partial(_number, form="+.2f")),
-    ("offset_of_correlation", "offset:\ncorrelation", partial(_number, form="+.2f")),
-    ("agree", "agree", _yes),
-    ("chance", "by\nchance", partial(_number, form=".2f")),
-    ("offset_of_kernel", "offset:\nscheme", partial(_number, form="+.0f")),
-    ("kernel_agrees", "so", _yes),
-    ("kernel_chance", "so by\nchance", partial(_number, form=".2f")),
-    ("position_share", "share of\nposition", partial(_number, form=".2f")),
-    ("kernel_share", "share of\nscheme", partial(_number, form=".2f")),
+_NARROW = 8  # characters of a heading on one line, if no word of it is longer
+_COLUMNS: tuple[tuple[str, Callable[[Any], str]], ...] = (
+    ("layer", str),
+    ("attention", str),
+    ("head", str),
+    ("peak_weight", partial(_number, form=".3f")),
+    ("offset_of_weights", partial(_number, form="+.0f")),
+    ("offset_of_spectrum", partial(_number, form="+.2f")),
+    ("offset_of_correlation", partial(_number, form="+.2f")),
+    ("agree", _yes),
+    ("chance", partial(_number, form=".2f")),
+    ("offset_of_kernel", partial(_number, form="+.0f")),
+    ("kernel_agrees", _yes),
+    ("kernel_chance", partial(_number, form=".2f")),
+    ("position_share", partial(_number, form=".2f")),
+    ("kernel_share", partial(_number, form=".2f")),
 )
 _NAMING = {"layer", "attention", "head"}
 

@@ -307,6 +307,8 @@ def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
         study.reasons["cross_attention"] = _CROSSED
     chosen = (*ANALYSES, *more)
     study.run(chosen)
+    for result in study.results.values():
+        study.reasons |= json.loads(result.attrs.get("left_out", "{}"))
     order = [analysis.name for analysis in chosen]
     remarks = [name for name in study.reasons if name not in order]
     study.reasons = {name: study.reasons[name] for name in (*remarks, *order) if name in study.reasons}

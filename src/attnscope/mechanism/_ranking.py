@@ -34,7 +34,7 @@ class HeadExplanation:
     offset_of_spectrum, offset_of_correlation
         The two readings of its scores, tokens.
     position_share
-        Share of position in the variance of the mean scores over offsets.
+        Share of position in the variance of the mean scores over offsets, where it prefers one.
     peak_weight, weight_level
         Its largest mean weight at one offset, and what chance would give there.
     coherence
@@ -44,8 +44,8 @@ class HeadExplanation:
     weights_of
         Earlier layer whose query and key matrices its own layer uses again; None where it uses none again.
     offset_of_kernel, kernel_agrees, kernel_chance, kernel_share
-        With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`. Whether it agrees is asked of
-        a head that prefers an offset.
+        With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`. Whether it agrees, and its
+        share, is asked of a head that prefers an offset.
     """
 
     layer: int

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.figures.explain import explain_figures
 from attnscope.mechanism import analyses_of, known_analyses, rank_explanations
 from attnscope.mechanism.words import (
+    HEADINGS,
     column_notes,
     independence_note,
     known_columns,
@@ -59,24 +60,15 @@ class PageTable:
     elsewhere: list[tuple[str, str]]  # address on the page, name
 
 
-#: Columns of the table: key, heading, what a first click does.
-COLUMNS = (
-    ("layer", "Layer", "ascending"),
-    ("attention", "Attention", "ascending"),
-    ("head", "Head", "ascending"),
-    ("offset_of_weights", "Offset by weights", "descending"),
-    ("offset_of_spectrum", "Offset by cross-spectrum", "descending"),
-    ("offset_of_correlation", "Offset by cross-correlation", "descending"),
-    ("agree", "Scores agree", "descending"),
-    ("chance", "By chance", "ascending"),
-    ("offset_of_kernel", "Offset by scheme", "descending"),
-    ("kernel_agrees", "Scheme foretells", "descending"),
-    ("kernel_chance", "So by chance", "descending"),
-    ("position_share", "Explained by position", "descending"),
-    ("kernel_share", "Explained by scheme", "descending"),
-    ("peak_weight", "Largest mean weight", "descending"),
-    ("prefers", "More than chance", "descending"),
-    ("coherence", "Coherence", "descending"),
+#: Columns that a first click sorts with the least first.
+_ASCENDING = {"layer", "attention", "head", "chance"}
+_ORDER = (  # of the columns of the table
+    "layer", "attention", "head", "offset_of_weights", "offset_of_spectrum", "offset_of_correlation", "agree", "chance",
+    "offset_of_kernel", "kernel_agrees", "kernel_chance", "position_share", "kernel_share", "peak_weight", "prefers",
+    "coherence",
+)  # fmt: skip
+COLUMNS = tuple(
+    (key, HEADINGS[key].capitalize(), "ascending" if key in _ASCENDING else "descending") for key in _ORDER
 )
 _WHOLE = {"layer", "head"}
 _SIGNED = {"offset_of_spectrum", "offset_of_correlation"}

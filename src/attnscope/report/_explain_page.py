@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope._returned import reads
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism import best_heads
-from attnscope.mechanism.words import headline, layer_numbers
+from attnscope.mechanism.words import findings, layer_numbers, mask_note
 from attnscope.report._embed import STYLES, write_page
 from attnscope.report._explain_content import forms, hints, sections, skipped, table, text_tables
 from attnscope.report._scan_content import parsed
@@ -83,7 +83,8 @@ def write_explain_report(
         model=str(tree.attrs.get("model", "the model")),
         settings=_settings(signature),
         decoder=" ".join(filter(None, [str(tree.attrs.get("decoder", "")), layer_numbers(tree)])),
-        headline=headline(tree),
+        findings=findings(tree),
+        method=mask_note(tree),
         heads=[f"{layer}.{head}" for layer, head in chosen],
         sections=shown,
         tables=text_tables(tree, shown),

@@ -138,7 +138,7 @@ def _together(tree: xr.DataTree) -> list[list[_Cell]]:
 def _columns(rows: list[HeadVerdict]) -> list[tuple[str, str, str]]:
     """Group, heading and what a first click does, of each column."""
     why = [
-        ("why", "Explained by position", "descending"),
+        ("why", "Share of position", "descending"),
         ("why", "Scores agree", "descending"),
     ]
     trust = [

@@ -6,6 +6,7 @@ import xarray as xr
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures import explain as figures
+from attnscope.figures.reading import NothingToShowError
 from attnscope.mechanism._ranking import best_heads, rank_explanations
 from attnscope.mechanism.arrays._waves import query_key_waves
 from attnscope.mechanism.words import summary
@@ -155,6 +156,19 @@ def test_the_verdict_frames_the_heads_that_agree(tree):
     assert [text.get_text() for text in axes.texts] == ["−1", "+3"] * 6
     assert len(axes.patches) == 6
     np.testing.assert_allclose(axes.images[0].get_array(), node(tree, "verdict")["position_share"])
+
+
+def test_a_head_without_an_offset_is_grey_in_the_verdict_and_hatched_where_there_is_none(tree):
+    verdict = node(tree, "verdict").copy(deep=True)
+    verdict["position_share"][0, 1] = np.nan
+    axes = figures.verdict_grid(verdict).axes[0]
+    assert "grey: none" in axes.get_title(loc="left")
+    assert [mark.get_hatch() for mark in axes.collections] == [None]
+    verdict["peak_weight"][0, 1] = np.nan
+    assert [mark.get_hatch() for mark in figures.verdict_grid(verdict).axes[0].collections] == ["////"]
+    verdict["position_share"][:] = np.nan
+    with pytest.raises(NothingToShowError, match="a head with a value"):
+        figures.verdict_grid(verdict)
 
 
 def test_two_readings_and_the_weights_are_drawn_against_each_other(tree):

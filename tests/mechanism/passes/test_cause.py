@@ -88,7 +88,7 @@ def test_the_model_is_as_it_was_and_bad_frequencies_are_refused():
 
 
 def test_the_sentence_says_what_is_known():
-    def said(**numbers):
+    def said(*, peak=None, prefers=None, **numbers):
         usual = {
             "fit": 0.9,
             "fit_low": 0.8,
@@ -98,7 +98,15 @@ def test_the_sentence_says_what_is_known():
             "moved": 0.1,
         }
         node = xr.Dataset(usual | numbers, attrs={"frequencies": [3, 9], "length": 64, "texts": 8})
-        return cause(xr.DataTree.from_dict({"wave_removal": node}))
+        nodes = {"wave_removal": node}
+        if peak is not None:  # cycles in a table twice as long as the windows
+            mean = xr.DataArray(np.arange(65) == peak, dims="frequency", coords={"frequency": np.arange(65)})
+            spectrum = xr.Dataset({"is_peak": mean.expand_dims(kind=["positions"])}, attrs={"positions": 128})
+            nodes["position_spectrum"] = spectrum
+        if prefers is not None:
+            grid = xr.DataArray([[prefers]], {"layer": [0], "head": [0]}, ("layer", "head"))
+            nodes["verdict"] = xr.Dataset({"prefers": grid, "positional": grid, "peak_weight": 0.5 * grid})
+        return cause(xr.DataTree.from_dict(nodes))
 
     assert "as the cross-spectrum foretells" in said()
     assert "otherwise" in said(fit_low=-0.1)
@@ -106,3 +114,8 @@ def test_the_sentence_says_what_is_known():
     assert "otherwise" in said(fit_chance=0.3)
     assert "not seen to be a cause" in said(moved=0.001)
     assert cause(xr.DataTree()) == ""
+    # where the table has no peak among these waves, or no head an offset, there is nothing to be a cause
+    assert "not seen to be a cause" in said(moved=0.001, peak=18, prefers=True)
+    assert said(moved=0.001, peak=20) == ""
+    assert "as the cross-spectrum foretells" in said(peak=20, prefers=True)
+    assert said(prefers=False) == said(moved=0.001, peak=18, prefers=False) == ""

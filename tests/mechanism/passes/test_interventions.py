@@ -1,5 +1,7 @@
 """Interventions on planted heads, of which the answer is known exactly (I20)."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -245,3 +247,15 @@ def test_what_cannot_be_changed_is_refused():
     with pytest.raises(AttnscopeError, match="there is no attention layer 3"):
         interventions(model, TEXTS, layer=3)
     assert model.config.vocab_size == WORDS
+
+
+def test_a_change_that_the_windows_do_not_allow_is_told():
+    model = tiny("bert")
+    rows = model.config.max_position_embeddings
+    whole = [[5 + place % 9 for place in range(rows)]] * 2
+    found = interventions(model, whole, band=4, draws=2)
+    assert "positions-shifted" not in found.change.values
+    assert "0 rows lie beyond the window's" in json.loads(found.left_out)["positions-shifted"]
+    shorter = interventions(model, [text[:-8] for text in whole], band=4, draws=2)
+    assert "positions-shifted" in shorter.change.values
+    assert json.loads(shorter.left_out) == {}

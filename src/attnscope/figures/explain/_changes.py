@@ -130,7 +130,8 @@ def _legend(grid: np.ndarray) -> tuple[list[Artist], list[str]]:
 
 def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> None:
     after = part.isel(change=row)
-    axes.axvline(float(part["target"]), color="0.5", linewidth=0.6, linestyle=":")
+    if np.isfinite(part["target"]):
+        axes.axvline(float(part["target"]), color="0.5", linewidth=0.6, linestyle=":")
     curve(axes, offset, with_interval(part, "profile_before"), _BEFORE, label="Before", linewidth=1.0)
     curve(axes, offset, with_interval(after, "profile_after"), MEASURED, label="After")
     if "profile_by_id" in after and np.isfinite(after["profile_by_id"].values).any():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -15,7 +16,6 @@ from attnscope.figures.style import figure_style, name_heads
 from attnscope.mechanism import SAME
 
 if TYPE_CHECKING:
-    import xarray as xr
     from matplotlib.axes import Axes
 
 _WAYS = {
@@ -31,7 +31,7 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
 
     The number is the offset of the largest mean weight, where that is more than chance; a frame tells that the head is
     positional and both readings of its scores find the offset too, within half a token. A head without a value is
-    hatched.
+    grey; where a layer has no such head, the cell is hatched.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     Raises
     ------
     AttnscopeError
-        If the result holds none.
+        If the result holds none; `NothingToShowError` if no head has a value.
 
     Examples
     --------
@@ -66,10 +66,22 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     """
     colour = "position_share" if "position_share" in verdict else "coherence"
     require(verdict, ("offset_of_weights", "agree", colour), purpose="verdict_grid")
+    if not bool(np.isfinite(verdict[colour]).any()):
+        raise NothingToShowError("verdict_grid needs a head with a value, but found none.")
     agree = _agreeing(verdict)
     label = "Share that position explains" if colour == "position_share" else "Coherence"
-    title = "Number: offset preferred" + "\nFrame: its scores agree" * bool(agree.any())
-    return _grid(verdict, verdict[colour], verdict["offset_of_weights"], agree, title, label)
+    there = _is_there(verdict)
+    grey = bool((there & np.isnan(verdict[colour].transpose("layer", "head").values)).any())
+    title = (
+        "Number: offset preferred" + "; grey: none" * grey + "\nFrame: its scores agree" * bool(agree.any())
+    )
+    return _grid(verdict, verdict[colour], there, agree, title, label)
+
+
+def _is_there(verdict: xr.Dataset) -> np.ndarray:
+    """Which heads there are, ``(layer, head)``: layers may have fewer than others."""
+    known = verdict["peak_weight"] if "peak_weight" in verdict else xr.ones_like(verdict["offset_of_weights"])
+    return np.isfinite(known.transpose("layer", "head").values)
 
 
 def _agreeing(verdict: xr.Dataset) -> np.ndarray:
@@ -78,10 +90,10 @@ def _agreeing(verdict: xr.Dataset) -> np.ndarray:
 
 
 def _grid(
-    result: xr.Dataset, colour: xr.DataArray, number: xr.DataArray, agree: np.ndarray, title: str, label: str
+    result: xr.Dataset, colour: xr.DataArray, there: np.ndarray, agree: np.ndarray, title: str, label: str
 ) -> Figure:
     values = colour.transpose("layer", "head").values.astype(float)
-    offset = number.transpose("layer", "head").values.astype(float)
+    offset = result["offset_of_weights"].transpose("layer", "head").values.astype(float)
     layers, heads = values.shape
     cell = float(np.clip(5.0 / max(layers, heads), 0.3, 0.6))
     with figure_style():
@@ -92,9 +104,12 @@ def _grid(
         for (layer, head), at in np.ndenumerate(offset):
             known = np.isfinite(values[layer, head])
             if not known:
-                axes.fill_between(
-                    [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5, hatch="////", fc="0.96", ec="0.75"
+                style = (
+                    {"fc": "0.88", "lw": 0}
+                    if there[layer, head]
+                    else {"hatch": "////", "fc": "0.96", "ec": "0.75"}
                 )
+                axes.fill_between([head - 0.5, head + 0.5], layer - 0.5, layer + 0.5, **style)
             if np.isfinite(at):
                 axes.text(
                     head,

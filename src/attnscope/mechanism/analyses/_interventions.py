@@ -8,6 +8,7 @@ from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import POSITION_TABLE
 from attnscope.mechanism._study import few_texts, studied
+from attnscope.mechanism._verdict import weight_peaks
 from attnscope.mechanism.passes import interventions as of_model
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def interventions(
     xarray.Dataset
         As `attnscope.mechanism.passes.interventions`: over ``change, layer, head, offset`` (tokens) ``profile_before``
         and ``profile_after``, the mean weights (share); over ``change, layer, head`` ``mass_change``, what the weight
-        at ``target`` (tokens) loses or gains.
+        at ``target`` (tokens) loses or gains. In the tree of `attnscope.explain` ``target`` and all weights at it are
+        NaN of heads that prefer no offset.
 
     Raises
     ------
@@ -97,13 +99,19 @@ def interventions(
         )
 
 
+def _of_study(study: Study) -> xr.Dataset:
+    """The changes; of a head that prefers no offset there is no weight at one that could change."""
+    changed = of_model(study.model, study.first(study.intervention_texts), band=study.band, seed=study.seed)
+    prefers = weight_peaks(study.evidence).prefers.reindex_like(changed.target, fill_value=False)
+    at_offset = [str(name) for name in changed if name == "target" or str(name).startswith("mass_")]
+    return changed.assign(changed[at_offset].where(prefers.reset_coords(drop=True)).data_vars)
+
+
 INTERVENTIONS = Analysis(
     "interventions",
     "Words and positions changed",
     "Interventions",
-    lambda study: of_model(
-        study.model, study.first(study.intervention_texts), band=study.band, seed=study.seed
-    ),
+    _of_study,
     needs=(POSITION_TABLE,),
     section=CHANGED,
     pictures=(
@@ -113,8 +121,8 @@ INTERVENTIONS = Analysis(
             (
                 "Grey is before, blue after, dashed the profile in the order of the position ids. The "
                 "number is the change of the weight at the head's offset, with its 95% interval over "
-                "texts. Zeroing takes the model out of what it was trained on: means and shuffles are "
-                "the fairer changes."
+                "texts; a head that prefers no offset has none. Zeroing takes the model out of what it was "
+                "trained on: means and shuffles are the fairer changes."
             ),
             draw="attnscope.figures.explain:interventions",
             of="heads",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
+from attnscope.mechanism._ranking import rank_explanations
 from attnscope.mechanism._study import few_texts, studied
 from attnscope.mechanism.passes import position_content as of_model
 
@@ -21,16 +22,22 @@ if TYPE_CHECKING:
     from attnscope.corpus import Sources
     from attnscope.mechanism._study import Study
 
-CONTENT = Section(
-    "content",
-    "Position or content",
-    (
-        "Every input is split into its mean at that position (P) and the rest (C). The products of "
-        "queries and keys then have exactly four parts: PP, PC, CP and CC. What texts share at a "
-        "position by chance is counted as content. A bias by distance (B: T5, ALiBi, DeBERTa) belongs "
-        "to position, as far as all texts share it."
-    ),
+_PARTS = (
+    "Every input is split into its mean at that position (P) and the rest (C). The products of "
+    "queries and keys then have exactly four parts: PP, PC, CP and CC. What texts share at a "
+    "position by chance is counted as content. A bias by distance (B: T5, ALiBi, DeBERTa) belongs "
+    "to position, as far as all texts share it."
 )
+
+
+def _says(tree: xr.DataTree) -> str:
+    rows = rank_explanations(tree)
+    if any(row.prefers for row in rows) or not rows:
+        return _PARTS
+    return f"{_PARTS} No head prefers an offset: what follows are parts of profiles that are flat as far as is known."
+
+
+CONTENT = Section("content", "Position or content", _says)
 
 
 @typed

@@ -26,7 +26,7 @@ TABLE = Section(
     "table",
     "The position table",
     (
-        "What the model learned about positions before any attention: which waves the table is made of,"
+        "What the model reads of positions before any attention: whether the table has waves that noise has not,"
         " how few dimensions hold it, and how long the layers keep it."
     ),
 )

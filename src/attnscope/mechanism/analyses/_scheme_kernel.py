@@ -58,7 +58,8 @@ def scheme_kernel(
     xarray.Dataset
         As `attnscope.mechanism.passes.scheme_kernel`: over ``layer, head, offset`` (tokens) ``kernel`` and ``scores``
         (nats); over ``layer, head`` ``share``, ``offset_of_kernel``, ``offset_of_weights`` (tokens), ``agree``,
-        ``chance``. In the tree of `attnscope.explain` the last three are NaN of heads that prefer no offset.
+        ``chance``. In the tree of `attnscope.explain` ``share`` and the last three are NaN of heads that prefer no
+        offset.
 
     Raises
     ------
@@ -91,13 +92,13 @@ def scheme_kernel(
 
 
 def _of_study(study: Study) -> xr.Dataset:
-    """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what they agree with.
+    """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what it explains.
 
     `of_model` knows no level of chance, and answers of all.
     """
     kernel = of_model(study.model, study.first(), band=study.band, seed=study.seed)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
-    asked = kernel[["offset_of_weights", "agree", "chance"]].where(prefers.reset_coords(drop=True))
+    asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers.reset_coords(drop=True))
     return kernel.assign(asked.data_vars)
 
 

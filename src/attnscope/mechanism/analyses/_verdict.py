@@ -30,7 +30,10 @@ def _reading_of_grid(tree: xr.DataTree) -> str:
         "where that weight is no more than chance"
     )
     if "position_share" in known:
-        said += "; the colour the share of the scores' profile that positions alone explain"
+        said += (
+            "; the colour the share of the scores' profile that positions alone explain, grey where a head prefers no "
+            "offset and there is nothing to explain"
+        )
     elif "coherence" in known:
         said += "; the colour the coherence of queries and keys"
     if "agree" in known:
@@ -71,15 +74,16 @@ def verdict_of(
         cross-spectrum, where at most 1 in 100 spectra of random phases concentrates as much), ``offset_of_correlation``
         (the clear peak of the scores' mean along offsets within the band); NaN where there is no such peak.
         ``coherence`` (weighted mean over the frequencies in use); ``position_share`` (share of the profile of the
-        scores that position alone explains); ``positional``, ``asked``, ``agree`` and ``chance`` (see `judged`). Over
-        ``layer``, ``lowest_offset`` and ``highest_offset``, between which all are looked for, and ``weights_of``, the
-        first layer of the same query and key matrices.
+        scores that position alone explains, NaN of a head that prefers no offset, whose profile says nothing of where
+        it looks; `position_content` has that of every head); ``positional``, ``asked``, ``agree`` and ``chance`` (see
+        `judged`). Over ``layer``, ``lowest_offset`` and ``highest_offset``, between which all are looked for, and
+        ``weights_of``, the first layer of the same query and key matrices.
     """
     verdict = weight_peaks(evidence)
     places = {"layer": verdict["layer"], "head": verdict["head"]}
     verdict = verdict.assign(_readings(spectra, correlations, places))
     if content is not None:
-        verdict["position_share"] = content.position_share.reindex(places)
+        verdict["position_share"] = content.position_share.reindex(places).where(verdict.prefers)
         verdict.position_share.attrs = {"units": "share", "long_name": "Score profile explained by position"}
     return judged(verdict).assign_attrs(positions=evidence.length)
 

@@ -55,9 +55,9 @@ def cross_spectrum(
         f is 0, and at T/2); ``offset``, -Delta(f); ``wrap_limit``, T/(2f), beyond which one frequency alone
         cannot tell; ``coherence`` in 0..1, :math:`|\sum_j \overline{\hat q_j} \hat k_j| / (\|\hat q\| \|\hat
         k\|)`; ``in_band``. Without dimension, over the band: ``band_offset``, the \|C\|-weighted median of
-        the offsets (NaN where the trace goes on rising beyond the `offsets`), and ``band_offset_spread``, the
-        weighted median distance from it; ``band_offset_chance``, the share of 200 spectra of the same amplitudes and
-        random phases whose trace is as high at one of the `offsets`;
+        the offsets, held within `offsets` (NaN where the trace goes on rising beyond them), and
+        ``band_offset_spread``, the weighted median distance from it; ``band_offset_chance``, the share of 200 spectra
+        of the same amplitudes and random phases whose trace is as high at one of the `offsets`;
         ``shift_concentration``, :math:`|\sum |C| e^{j(\arg C - 2 \pi f \Delta / T)}| / \sum |C|`, 1 where one
         shift explains all phases, and ``phase_concentration``, :math:`|\sum C| / \sum |C|`, 1 where one phase
         does (no shift in tokens, but horizontal bands in the map of R); ``slope_offset`` (tokens) and
@@ -119,7 +119,7 @@ def cross_spectrum(
         | {
             name: labelled("", value, long_name, units)
             for name, value, long_name, units in _over_band(
-                cross[chosen], frequency[chosen], shift[chosen], length, common
+                cross[chosen], frequency[chosen], shift[chosen], length, common, offsets or (-length, length)
             )
         },
         coords={"frequency": labelled("frequency", frequency, "frequency", cycles)},
@@ -128,7 +128,12 @@ def cross_spectrum(
 
 
 def _over_band(
-    cross: np.ndarray, frequency: np.ndarray, shift: np.ndarray, length: int, common: CommonShift
+    cross: np.ndarray,
+    frequency: np.ndarray,
+    shift: np.ndarray,
+    length: int,
+    common: CommonShift,
+    offsets: Offsets,
 ) -> list[tuple[str, float, str, str]]:
     weight = np.where(np.isfinite(shift), np.abs(cross), 0.0)
     total = weight.sum()
@@ -145,7 +150,7 @@ def _over_band(
     return [
         (
             "band_offset",
-            middle if common.is_peak else np.nan,
+            float(np.clip(middle, *offsets)) if common.is_peak else np.nan,
             "weighted median of the offsets in the band",
             "tokens",
         ),

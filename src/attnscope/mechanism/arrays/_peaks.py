@@ -52,7 +52,7 @@ def find_peaks(
     """Find the highest points within `near` tokens and overall, of the offsets that the head may look at.
 
     They are peaks where they are higher than their neighbours, whether the head may look at these or not. The ends of
-    a curve have only one, and are none.
+    a curve have only one, and are none. The top of the parabola is held within the offsets that the head may look at.
 
     Examples
     --------
@@ -62,6 +62,9 @@ def find_peaks(
     ([[0.0, 0.0]], [[0.0, 0.0]], [[2.666667, 2.666667]])
     >>> find_peaks(hill, np.arange(-2, 3), offsets=(-2, -1)).offset.tolist()  # the slope goes on to 0
     [[nan, nan]]
+    >>> leaning = np.array([[0.0, 3.0, 4.0, 3.9, 0.0]])
+    >>> find_peaks(leaning, np.arange(-2, 3), offsets=(-2, 0)).refined.tolist()
+    [[0.0, 0.0]]
     """
     low, high = offsets or (int(offset[0]), int(offset[-1]))
     allowed = (offset >= low) & (offset <= high)
@@ -78,7 +81,7 @@ def find_peaks(
             at = int(there[curve[there].argmax()])
             peaks[:, row, column] = (
                 offset[at],
-                offset[at] + _parabola(curve, at),
+                np.clip(offset[at] + _parabola(curve, at), low, high),
                 curve[at],
                 _width(curve, at),
                 signal.peak_prominences(curve, [at])[0][0],

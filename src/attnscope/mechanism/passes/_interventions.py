@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ from attnscope.mechanism.passes._changes import CHANGES, POSITION_CHANGES, WORD_
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+_SHIFTED = "positions-shifted"
 
 
 @torch.no_grad()
@@ -105,7 +108,8 @@ def interventions(
         ``profile_by_id`` (the same with tokens in the order of their position ids; NaN for changes that keep the
         order), ``trace_before``, ``trace_after`` (:math:`tr_t` of the scores, scale included, keys about their
         mean), ``mass_before``, ``mass_after``, ``mass_change`` (weight at t\*), ``output_change`` (norm of the change
-        of a head's output, as a share of the norm of its output before), ``target``.
+        of a head's output, as a share of the norm of its output before), ``target``. The attribute ``left_out`` says,
+        as JSON, which changes these windows do not allow, and why, where `changes` names none.
 
     Raises
     ------
@@ -131,7 +135,7 @@ def interventions(
     sites = list(capture_inputs(model, windows[0]))
     if layer is None:
         check_self_attention(model, sites)
-    names = _checked(model, changes, length, layer, settings)
+    names, left_out = _checked(model, changes, length, layer, settings)
     means = None
     if layer is not None:
         means = input_moments(model, windows, layer).position_mean
@@ -172,13 +176,14 @@ def interventions(
         shift=shift,
         frequencies=list(settings.frequencies),
         components=components,
+        left_out=json.dumps(left_out),
     )
 
 
 def _checked(
     model: PreTrainedModel, changes: Sequence[str] | None, length: int, layer: int | None, settings: Settings
-) -> tuple[str, ...]:
-    """The changes to make, refused where they cannot be made."""
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The changes to make, refused where they cannot be made; and which are left out where none was named, and why."""
     unknown = [name for name in changes or () if name not in CHANGES]
     if unknown:
         raise AttnscopeError(f"there is no change {unknown[0]!r}: choose from {', '.join(CHANGES)}")
@@ -186,15 +191,22 @@ def _checked(
     room = min((len(table.rows) for table in tables), default=0) - length
     if changes is None:
         possible = CHANGES if layer is not None or tables else WORD_CHANGES
-        return tuple(name for name in possible if name != "positions-shifted" or room >= settings.shift)
+        left_out = (
+            {} if room >= settings.shift or not tables else {_SHIFTED: _no_room(room, length, settings)}
+        )
+        return tuple(name for name in possible if name != _SHIFTED or room >= settings.shift), left_out
     if layer is None and any(name in POSITION_CHANGES for name in changes):
         position_table(model)  # says why there is none
-    if "positions-shifted" in changes and room < settings.shift:
-        raise AttnscopeError(
-            f"positions cannot be shifted by {settings.shift}: {max(0, room)} rows lie beyond the window's "
-            f"{length}{' at one layer' if layer is not None else ''}. Give a smaller window or shift"
-        )
-    return tuple(changes)
+    if _SHIFTED in changes and room < settings.shift:
+        raise AttnscopeError(_no_room(room, length, settings, " at one layer" * (layer is not None)))
+    return tuple(changes), {}
+
+
+def _no_room(room: int, length: int, settings: Settings, where: str = "") -> str:
+    return (
+        f"positions cannot be shifted by {settings.shift}: {max(0, room)} rows lie beyond the window's "
+        f"{length}{where}. Give a smaller window (--window) or shift"
+    )
 
 
 def _special(windows: Sequence[Any]) -> Bool[Tensor, "text position"]:

@@ -1,6 +1,7 @@
-from ._columns import column_notes, known_columns, order_note, question
+from ._cause import cause
+from ._columns import HEADINGS, column_notes, known_columns, order_note, question
 from ._sentences import (
-    cause,
+    findings,
     foretold,
     headline,
     independence_note,
@@ -12,8 +13,10 @@ from ._sentences import (
 )
 
 __all__ = [
+    "HEADINGS",
     "cause",
     "column_notes",
+    "findings",
     "foretold",
     "headline",
     "independence_note",

@@ -12,7 +12,27 @@ import xarray as xr
 
 from attnscope._arguments import typed
 from attnscope.mechanism._ranking import HeadExplanation
-from attnscope.mechanism._verdict import READINGS
+from attnscope.mechanism._verdict import READINGS, SAME
+
+#: What the columns of a table of heads are called, on the terminal and on the page.
+HEADINGS = {
+    "layer": "layer",
+    "attention": "attention",
+    "head": "head",
+    "peak_weight": "weight",
+    "offset_of_weights": "offset: weights",
+    "offset_of_spectrum": "offset: spectrum",
+    "offset_of_correlation": "offset: correlation",
+    "agree": "agree",
+    "chance": "by chance",
+    "offset_of_kernel": "offset: scheme",
+    "kernel_agrees": "scheme foretells",
+    "kernel_chance": "foretold by chance",
+    "position_share": "share of position",
+    "kernel_share": "share of scheme",
+    "prefers": "more than chance",
+    "coherence": "coherence",
+}
 
 _RANDOM = {
     "rotation": "if the rotation had random phases",
@@ -57,16 +77,18 @@ def column_notes(
     rows
         The heads of the table.
     names
-        What the table calls its columns.
+        What the table calls its columns, of `HEADINGS`, as it writes them.
     nothing
         What stands where there is no offset.
 
     Examples
     --------
-    >>> named = {"offset_of_weights": "weights", "offset_of_kernel": "scheme", "kernel_agrees": "so"}
+    >>> named = {"offset_of_weights": "weights", "offset_of_kernel": "scheme", "kernel_agrees": "scheme foretells"}
     >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, offset_of_weights=-1.0)
-    >>> column_notes(xr.DataTree(), [head], named, "–")
-    ['weights: the offset of the largest mean weight; – where that is no more than chance.']
+    >>> for note in column_notes(xr.DataTree(), [head], named, "–"):
+    ...     print(note)
+    weights: the offset of the largest mean weight; – where that is no more than chance.
+    In --json and --csv: weights is offset_of_weights.
     """
     known = known_columns(rows)
     there = {key: name for key, name in names.items() if key in known}
@@ -76,10 +98,22 @@ def column_notes(
             f"{there['offset_of_weights']}: the offset of the largest mean weight; {nothing} where that is no more "
             "than chance."
         )
-    return notes + _of_readings(there, nothing) + _of_scheme(tree, there) + _of_shares(tree, there)
+    return (
+        notes
+        + _of_readings(rows, there, nothing)
+        + _of_scheme(tree, there)
+        + _of_shares(tree, there, nothing)
+        + _in_data(there)
+    )
 
 
-def _of_readings(there: Mapping[str, str], nothing: str) -> list[str]:
+def _in_data(there: Mapping[str, str]) -> list[str]:
+    """By which names the columns go where programs read them."""
+    others = [f"{name} is {key}" for key, name in there.items() if HEADINGS[key] != key]
+    return [f"In --json and --csv: {', '.join(others)}."] if others else []
+
+
+def _of_readings(rows: Sequence[HeadExplanation], there: Mapping[str, str], nothing: str) -> list[str]:
     notes: list[str] = []
     readings = [there[key] for key in READINGS if key in there]
     if readings:
@@ -89,6 +123,12 @@ def _of_readings(there: Mapping[str, str], nothing: str) -> list[str]:
             f"{', '.join(readings)}: {many} of one trace, the scores of queries and keys (without any bias) "
             f"summed along offsets; {nothing} where it has no peak that stands out of noise{noise}."
         )
+        found = [getattr(row, key) for row in rows for key in READINGS]
+        if any(value is not None and abs(value) <= SAME for value in found):
+            notes.append(
+                "An offset of about 0 there may be tokens that meet themselves: queries and keys are means over texts, "
+                "which keep some of their words; the noise that the readings are held against has no words."
+            )
     if "agree" in there:
         notes.append(
             f"{there['agree']}: both lie within half a token of the weights' offset; asked of heads that position "
@@ -114,16 +154,16 @@ def _of_scheme(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
     return [f"{'; '.join(said)}."] if said else []
 
 
-def _of_shares(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
+def _of_shares(tree: xr.DataTree, there: Mapping[str, str], nothing: str) -> list[str]:
     shares = [there[key] for key in ("position_share", "kernel_share") if key in there]
     if not shares:
         return []
     content = tree["position_content"].attrs if "position_content" in tree.children else {}
     first = f" of the first {content['texts']} windows" if "texts" in content else ""
     said = (
-        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets. Estimated between different "
-        "texts, so that noise does not add to it, a share may leave 0 to 1 a little; far outside, other parts of the "
-        "scores work against it."
+        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets; {nothing} for a head that "
+        "prefers none, where there is nothing to explain. Estimated between different texts, so that noise does not "
+        "add to it, a share may leave 0 to 1 a little; far outside, other parts of the scores work against it."
     )
     return [said]
 

@@ -10,16 +10,12 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope._numbers import count
 from attnscope._returned import reads
 from attnscope.mechanism._ranking import HeadExplanation, rank_explanations
 from attnscope.mechanism._verdict import ERROR, READINGS
+from attnscope.mechanism.words._cause import BY_ACCIDENT, cause
 from attnscope.mechanism.words._columns import scheme_of
 from attnscope.statistics import numbering_note
-
-_UNMOVED = 0.01  # change of a profile, root mean square, below which there is nothing to foretell
-_HALF = 0.5  # share of the change, below which most of it was not foretold
-_BY_ACCIDENT = 0.05  # probability from which as many agreements are called no more than accident
 
 
 @typed
@@ -32,7 +28,7 @@ def summary(rows: Sequence[HeadExplanation]) -> list[str]:
     >>> read = {"weight_level": 0.06, "position_share": 0.9, "offset_of_spectrum": -1.0, "chance": 0.1}
     >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=True, **read)
     >>> other = replace(head, prefers=False, positional=False, agree=None)
-    >>> for sentence in summary([head, head, other]):
+    >>> for sentence in summary([head, replace(head, head=1), other]):
     ...     print(sentence)
     2 of 3 heads put more weight on one offset than chance does (0.06; one head or more in 1 of 100 models).
     In 2 of these 2 position gives more than half of the scores' profile.
@@ -89,7 +85,7 @@ def _agreement(positional: Sequence[HeadExplanation]) -> str:
         return f"{said}. That has no probability: {shared}."
     probability = _or_more(agreeing, chances)
     said += f" ({agreeing} or more: probability {_rounded(probability)})"
-    return f"{said}, so this may be accident." if probability > _BY_ACCIDENT else f"{said}."
+    return f"{said}, so this may be accident." if probability > BY_ACCIDENT else f"{said}."
 
 
 def _chances(positional: Sequence[HeadExplanation]) -> list[float]:
@@ -135,17 +131,17 @@ def foretold(tree: xr.DataTree) -> str:
     ... )
     >>> verdict = xr.Dataset({"prefers": ones, "positional": ones, "peak_weight": ones})
     >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
-    'The rotation alone foretells the offset of 3 of these 3 (0.6 by chance).'
+    'The rotation alone foretells the offset of 3 of these 3 within 1 token (0.6 by chance).'
     """
     judged = _foretold(rank_explanations(tree))
     if not judged:
         return ""
     agreeing, chances, likely = _of_scheme(judged)
     of = f"{agreeing} of these {len(judged)}"
-    said = f"The {scheme_of(tree)} alone foretells the offset of {of} ({sum(chances):.1f} by chance)."
+    said = f"The {scheme_of(tree)} alone foretells the offset of {of} within 1 token ({sum(chances):.1f} by chance)."
     if shared := _shared(judged):
         return f"{said} How often so many come by chance is not known: {shared}."
-    if likely < _BY_ACCIDENT:
+    if likely < BY_ACCIDENT:
         return said
     return f"{said} So many come by chance in {likely:.0%} of cases, so this may be accident."
 
@@ -177,49 +173,9 @@ def independence_note(rows: Sequence[HeadExplanation]) -> str:
     positional = [row for row in rows if row.prefers and row.positional]
     of_readings = _are_read(rows) and bool(_chances(positional)) and not _shared(positional)
     judged = _foretold(rows)
-    if of_readings or (judged and not _shared(judged) and _of_scheme(judged)[2] >= _BY_ACCIDENT):
+    if of_readings or (judged and not _shared(judged) and _of_scheme(judged)[2] >= BY_ACCIDENT):
         return "The probability takes heads as independent; those that share weights are not."
     return ""
-
-
-@reads("explain")
-@typed
-def cause(tree: xr.DataTree) -> str:
-    """Whether heads change as the cross-spectrum says when its waves leave the position table, in a sentence.
-
-    Empty where that was not tried.
-
-    Examples
-    --------
-    >>> fit = {"fit": 0.9, "fit_low": 0.85, "fit_high": 0.93, "fit_of_others": -0.4, "fit_chance": 0.0}
-    >>> removed = xr.Dataset(fit | {"moved": 0.1}, attrs={"frequencies": [3, 9], "length": 64, "texts": 8})
-    >>> print(cause(xr.DataTree.from_dict({"wave_removal": removed})))
-    Without the waves of 3 to 9 cycles per 64 tokens in the position table, heads change as the cross-spectrum \
-foretells to R² = 0.90 (0.85 to 0.93 over 8 texts; with the heads exchanged −0.40).
-    """
-    if "wave_removal" not in tree.children:
-        return ""
-    removed = tree["wave_removal"].to_dataset()
-    fit, low, high, others, chance, moved = (
-        float(removed[name])
-        for name in ("fit", "fit_low", "fit_high", "fit_of_others", "fit_chance", "moved")
-    )
-    first, last = removed.attrs["frequencies"]
-    said = f"Without the waves of {first} to {last} cycles per {removed.attrs['length']} tokens in the position table, "
-    if moved < _UNMOVED:
-        return f"{said}profiles hardly change ({moved:.1g}, root mean square): these waves are not seen to be a cause."
-    exchanged = "" if np.isnan(others) else f"; with the heads exchanged {others:.2f}"
-    numbers = (
-        f"R² = {fit:.2f} ({low:.2f} to {high:.2f} over {count(removed.attrs['texts'], 'text')}{exchanged})"
-    )
-    numbers = numbers.replace("-", "−")
-    if low <= 0 or chance > _BY_ACCIDENT:
-        said += f"heads change otherwise than the cross-spectrum foretells: {numbers}."
-    elif fit < _HALF:
-        said += f"heads change only in part as the cross-spectrum foretells: {numbers}."
-    else:
-        said += f"heads change as the cross-spectrum foretells to {numbers}."
-    return said
 
 
 @reads("explain")
@@ -245,6 +201,20 @@ def layer_numbers(tree: xr.DataTree) -> str:
 
 @reads("explain")
 @typed
+def findings(tree: xr.DataTree) -> list[str]:
+    """What was found, in sentences, without how it was looked for.
+
+    Examples
+    --------
+    >>> findings(xr.DataTree())
+    []
+    """
+    said = (*summary(rank_explanations(tree)), foretold(tree), cause(tree))
+    return [sentence for sentence in said if sentence]
+
+
+@reads("explain")
+@typed
 def headline(tree: xr.DataTree) -> list[str]:
     """What an explanation comes to, in sentences: those of the terminal, of the page and of a run's description.
 
@@ -253,8 +223,7 @@ def headline(tree: xr.DataTree) -> list[str]:
     >>> headline(xr.DataTree())
     []
     """
-    said = (*summary(rank_explanations(tree)), foretold(tree), cause(tree), mask_note(tree))
-    return [sentence for sentence in said if sentence]
+    return [*findings(tree), *filter(None, [mask_note(tree)])]
 
 
 @reads("explain")
