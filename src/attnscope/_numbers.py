@@ -15,6 +15,19 @@ def significant(value: float, digits: int) -> str:
     return f"{float(text):,.0f}" if "e+" in text else text
 
 
+def places(value: float, least: int) -> int:
+    """Digits after the point that show two digits of a small number: so many at least, 9 at most.
+
+    Examples
+    --------
+    >>> places(-0.000123, 3), places(0.5, 3), places(0.0, 3), places(1e-30, 3)
+    (5, 3, 3, 9)
+    """
+    if not value or not math.isfinite(value):
+        return least
+    return min(max(least, 1 - math.floor(math.log10(abs(value)))), 9)
+
+
 def percent(share: float) -> str:
     """Write a share in percent; a dash where there is none.
 

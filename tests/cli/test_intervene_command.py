@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import re
 import signal
+from pathlib import Path
 
 import pytest
 import xarray as xr
@@ -58,6 +60,59 @@ def test_formats_are_of_the_finished_run(finished):
         ],
         rel=1e-5,
     )
+
+
+def test_every_column_is_explained(finished):
+    place, _ = finished
+    page = (Path(__file__).parents[2] / "docs" / "intervene.md").read_text(encoding="utf-8")
+    table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    columns = attnscope("intervene", *FEW, "--csv", cwd=place).stdout.splitlines()[0].split(",")
+    assert re.findall("`([a-z_]+)`", " ".join(table)) == columns
+
+
+@pytest.fixture(scope="module")
+def untested(tmp_path_factory):
+    """Too few windows for any test: the table, the CSV, the JSON and the page."""
+    place = tmp_path_factory.mktemp("untested")
+    few = ("intervene", "--limit", "4", "--window", "48", "--steps", "0", "--together", "0.1,0.3")
+    few = (*few, "--forbid-first", "--ablations", "zero,mean", "--out", "run")
+    said, table, values = (attnscope(*few, *words, cwd=place) for words in ((), ("--csv",), ("--json",)))
+    page = (place / "run" / "report.html").read_text(encoding="utf-8")
+    return said.stdout, list(csv.DictReader(io.StringIO(table.stdout))), json.loads(values.stdout), page
+
+
+def test_what_was_not_tested_is_not_called_not_shown(untested):
+    said, rows, values, _ = untested
+    told = ("matters", "zero_shown", "mean_shown", "shuffled_shown", "forbidden_shown")
+    assert {row[name] for row in rows for name in told} == {""}
+    for head in values["heads"]:
+        effects = [*head["effects"].values(), head["shuffled"], head["forbidden"]]
+        assert [effect["shown"] for effect in effects] == [None] * 4
+        assert head["matters"] is None
+    assert [(row["shown"], row["between_shown"]) for row in values["together"]] == [(None, None)] * 2
+    assert "told from 0" not in said
+
+
+def test_the_page_of_what_was_not_tested_says_so(untested):
+    *_, page = untested
+    assert not re.search('class="[a-z ]*open', page)
+    for words in ("with 95% interval", "each line its", "told from 0", "rings have not", "pale ones are not"):
+        assert words not in page
+    assert page.count("there are no intervals: that takes 6 or more windows.") >= 4
+
+
+def test_the_page_counts_the_windows_whose_weights_were_shuffled(untested):
+    *_, page = untested
+    assert re.search(r"among the keys that it may look at, over 4 windows;", page)
+
+
+def test_what_is_lacking_for_causes_is_told_and_their_column_is_not_explained(untested, finished):
+    said = " ".join(untested[0].split())
+    assert (
+        "8 windows or more that are all as long, and here are 4: give a larger limit (--limit 8), or" in said
+    )
+    assert "pos.:" not in said
+    assert "pos.:" in finished[1]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def test_a_planted_difference_is_found_and_no_other():
     values[1::3, 1, 2] += 0.3
     found = contrasts(scan_of(values, labels, np.arange(60)))
     assert found.differs.sel(by="ja").values[0, 1, 2]
+    assert found.tested.sel(by="ja").all()
     assert found.difference.sel(by="ja").values[0, 1, 2] == pytest.approx(0.3, abs=0.1)
     assert not np.delete(found.differs.sel(by="ja").values.ravel(), 6).any()
 
@@ -77,6 +78,7 @@ def test_few_documents_tell_nothing():
     values[:10] += 100
     found = contrasts(scan_of(values, ["a"] * 10 + ["b"] * 10, np.arange(20) // 2))
     assert not found.differs.any()
+    assert not found.tested.any()
     assert np.isnan(found.p).all()
 
 

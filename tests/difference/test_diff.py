@@ -5,12 +5,15 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
+from attnscope.cli.diff import _table
 from attnscope.difference import changes_of, headline
+from attnscope.report import write_difference_report
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit
 from tests.sketched import sketched
@@ -59,6 +62,43 @@ def test_a_model_does_not_differ_from_itself(scans):
     found = attnscope.diff(scans / "before", scans / "before")
     assert not found.changed.any()
     assert headline(found) == ["Nothing differs: both scans have the same numbers everywhere."]
+
+
+def test_where_nothing_differs_there_is_no_table(scans):
+    found = command("diff", "before", "before", "--out", "none", cwd=scans)
+    assert "Nothing differs" in found.stdout
+    assert "+0.000" not in found.stdout
+    assert "--csv" not in found.stdout
+    page = (scans / "none" / "report.html").read_text(encoding="utf-8")
+    assert 'id="changes"' not in page
+
+
+def test_a_small_change_can_be_read(scans, tmp_path):
+    before = open_run(scans / "before")[["entropy"]].copy(deep=True)
+    after = before.copy(deep=True)
+    after["entropy"] = after.entropy - np.random.default_rng(0).normal(4.2e-5, 1e-7, after.entropy.shape)
+    found = attnscope.diff(before, after, out=tmp_path / "run")
+    assert "(−0.000" in headline(found)[-2]
+    first = changes_of(found)[0]
+    page = write_difference_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    for value in (f"{first.before:.6f}", f"{first.after:.6f}", f"{first.change:+.6f}"):
+        assert f">{value.replace('-', '−')}<" in page
+    said = Console(width=120)
+    with said.capture() as printed:
+        said.print(_table([first], matched=False))
+    assert f"{first.change:+.6f}*" in printed.get()
+
+
+def test_what_was_not_tested_is_not_called_unchanged(tmp_path):
+    few = attnscope.scan(limit=4, window=32, statistics=["entropy"])
+    other = few.assign(entropy=few.entropy + 0.5)
+    found = attnscope.diff(few, other)
+    assert not found.tested.any()
+    assert {row.changed for row in changes_of(found)} == {None}
+    page = write_difference_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'class="number open"' not in page
+    assert "told from 0 with" not in page
+    assert page.count("that takes 6 or more windows.") >= 2
 
 
 def test_each_chosen_offset_and_each_share_of_blocks_is_compared():

@@ -19,10 +19,12 @@ from attnscope.faithfulness import (
     patch,
     patch_headline,
     patched_of,
+    patched_places,
     path_patch,
 )
 from attnscope.faithfulness._runs import check_apart
 from attnscope.faithfulness.passes import EncodedPairs, stacked_passes
+from attnscope.figures.patch import patch_readings
 from tests.families import tiny
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -132,6 +134,11 @@ def test_one_pair_says_nothing_of_others(loaded):
     found = patch(loaded, PAIRS[:1])
     assert np.isnan(found["patched"].recovered_low).all()
     assert not found["patched"].shown.any()
+    assert not found["patched"].tested.any()
+    assert {place.effect.shown for place in patched_places(found)} == {None}
+    readings = patch_readings(found)
+    assert all("told from 0" not in reading for _, reading in readings.values())
+    assert "that takes 6 or more pairs" in readings["recovered-map"][1]
     assert any("One pair says nothing of others" in sentence for sentence in patch_headline(found))
 
 

@@ -27,7 +27,6 @@ from attnscope.mechanism.words import independence_note, mask_note, summary
 from tests.families import tiny
 from tests.mechanism import planted_schemes
 from tests.mechanism.planted_waves import planted
-from tests.mechanism.planted_waves import planted
 from tests.planted import LENGTH, causal, wave_bert
 
 WORDS = 400

@@ -53,8 +53,10 @@ def planted_intervention():
             "shuffled_loss_low": (grid, change - 0.1),
             "shuffled_loss_high": (grid, change + 0.1),
             "shuffled_shown": (grid, change > 0.15),
+            "shuffled_tested": (grid, np.ones((2, 3), dtype=bool)),
         },
         coords={"layer": [0, 1], "head": [0, 1, 2]},
+        attrs={"texts": 8},
     )
     tree = xr.DataTree.from_dict(
         {

@@ -212,6 +212,22 @@ def test_a_sentence_that_is_not_there_is_named(line):
         made[line]
 
 
+def test_samples_come_the_best_first(model, tokenizer):
+    """Drawn translations come in any order: their scores put them in one, also of a line that was split."""
+    found = translate_lines(
+        model, tokenizer, [*LINES, "a b c d e f " * 20], sample=True, n_best=6, seed=3, overlong="split"
+    )
+    scores = [[one.score for one in several] for several in found if len(several) > 1]
+    assert len(scores) == 4
+    assert all(several == sorted(several, reverse=True) and several[0] > several[-1] for several in scores)
+
+
+def test_a_score_that_was_not_asked_for_is_none(model, tokenizer):
+    found = translate_lines(model, tokenizer, ["a", " "], beams=2, n_best=2)
+    assert {one.score for several in found for one in several} == {None}
+    assert "nan" not in repr(found.candidates)
+
+
 def test_an_empty_line_has_no_score(model, tokenizer):
     found = translate_lines(model, tokenizer, ["a", " "], beams=1, scores=True)
     assert [math.isnan(several[0].score) for several in found] == [False, True]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from attnscope._numbers import places
+
 if TYPE_CHECKING:
     import xarray as xr
     from rich.console import Console
@@ -49,15 +51,16 @@ def print_contrasts(results: xr.Dataset, console: Console) -> None:
     for heading in ("mean", "others", "difference", "95% interval"):
         table.add_column(heading, justify="right")
     for row in rows[:_SHOWN]:
+        digits = places(float(str(row["difference"])), 3)
         table.add_row(
             str(row["layer"]),
             str(row["head"]),
             str(row["statistic"]),
             escape(str(row["by"])),
-            f"{row['mean']:.3f}",
-            f"{row['others']:.3f}",
-            f"{row['difference']:+.3f}",
-            f"{row['low']:+.3f} to {row['high']:+.3f}",
+            f"{row['mean']:.{digits}f}",
+            f"{row['others']:.{digits}f}",
+            f"{row['difference']:+.{digits}f}",
+            f"{row['low']:+.{digits}f} to {row['high']:+.{digits}f}",
         )
     console.print(table)
     if len(rows) > _SHOWN:

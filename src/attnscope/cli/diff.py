@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope._nulls import with_nulls
-from attnscope._numbers import count
+from attnscope._numbers import count, places
 from attnscope.cli import options
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, json_text, new_console
 from attnscope.cli.place import OutputFolder, draw_page, usual_folder
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from attnscope.difference import Change
 
 _READ = (
-    "change: mean over texts with its 95% interval; size: the change in standard deviations between the heads of the "
-    "first model; * is told from 0 at the false discovery rate, all heads and statistics together."
+    "change: mean over texts; size: the change in standard deviations between the heads of the first model."
 )
+_TOLD = "95% interval: of the change; * is told from 0 at the false discovery rate, all heads and statistics together."
 
 
 def diff(
@@ -78,7 +78,7 @@ def diff(
 
 def _print(compared: xr.Dataset, rows: list[Change]) -> None:
     from attnscope._documents import called_in
-    from attnscope.difference import headline
+    from attnscope.difference import headline, same_everywhere
 
     console = new_console()
     heads, texts = compared.sizes["layer"] * compared.sizes["head"], int(compared.attrs["texts"])
@@ -91,10 +91,13 @@ def _print(compared: xr.Dataset, rows: list[Change]) -> None:
     )
     for sentence in headline(compared):
         console.print(sentence, style="bold", highlight=False, markup=False)
+    if same_everywhere(rows):
+        return
     console.print(_table(rows[:TABLE_ROWS], matched=compared.attrs["matching"] == "profile"))
     if len(rows) > TABLE_ROWS:
         console.print(f"and {len(rows) - TABLE_ROWS} more: --csv lists all", highlight=False)
-    console.print(_READ, style="dim", highlight=False, markup=False)
+    for note in (_READ, _TOLD) if compared.tested.any() else (_READ,):
+        console.print(note, style="dim", highlight=False, markup=False)
 
 
 def _table(rows: list[Change], *, matched: bool) -> Table:
@@ -110,16 +113,17 @@ def _table(rows: list[Change], *, matched: bool) -> Table:
         table.add_column(heading, justify="right")
     for row in rows:
         names = [f"{row.layer}.{row.head}", *([f"{row.layer}.{row.partner}"] if matched else [])]
-        interval = f"{row.low:+.3f} to {row.high:+.3f}" if row.low == row.low else ""
-        change = f"{row.change:+.3f}{'*' if row.changed else ' '}"
+        digits = places(row.change, 3)
+        interval = f"{row.low:+.{digits}f} to {row.high:+.{digits}f}" if row.low == row.low else ""
+        change = f"{row.change:+.{digits}f}{'*' if row.changed else ' '}"
         table.add_row(
             *names,
             row.statistic,
-            f"{row.before:.3f}",
-            f"{row.after:.3f}",
+            f"{row.before:.{digits}f}",
+            f"{row.after:.{digits}f}",
             change,
             interval,
-            f"{row.size:+.1f}",
+            f"{row.size:+.{places(row.size, 1)}f}",
         )
     return table
 

@@ -24,8 +24,9 @@ _ENDS = ("mean", "low", "high", "shown")  # of an effect
 _FEW = 10  # heads in the table of what is forbidden
 _EFFECT = (
     "zero, mean, resample: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on "
-    "another text (resample) stands in for it; * is told from 0 with all heads looked at together."
+    "another text (resample) stands in for it."
 )
+_TOLD = "* is told from 0 with all heads looked at together."
 _SHUFFLED = (
     "shuffled: change of the loss when each row of the head's weights is shuffled among the keys that it may "
     "look at; near 0, it does not matter to the model where this head looks."
@@ -36,9 +37,9 @@ _TOGETHER = (
 )
 _SEARCH = "search: change of the loss without the head by a sparse regression on random sets; 0 where it needs none."
 _COLUMNS = (
-    "kind, peak, weight: where the head looks, as scan has it (weight: share of all weight at the peak); pos.: "
-    "share of the scores' profile that position explains, as explain has it."
+    "kind, peak, weight: where the head looks, as scan has it (weight: share of all weight at the peak)."
 )
+_POSITION = "pos.: share of the scores' profile that position explains, as explain has it."
 _ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
 _FORBIDDEN = (
     "weight forbidden: the share of a head's weight that lies where it may not look (near 0, the rule cannot change "
@@ -67,12 +68,16 @@ def _together_rows(tree: xr.DataTree) -> list[dict[str, Any]]:
     if "together" not in tree.children:
         return []
     sets = tree["together"].to_dataset().drop_vars(["loss_change", "source"]).transpose("set", "ablation")
-    return [
+    rows = [
         {"heads": str(name), "ablation": str(ablation)}
         | {str(key): value.values[place, row].item() for key, value in sets.data_vars.items()}
         for place, name in enumerate(sets["set"].values)
         for row, ablation in enumerate(sets.ablation.values)
     ]
+    for row in rows:
+        for told in ("", "between_"):
+            row[f"{told}shown"] = row[f"{told}shown"] if row.pop(f"{told}tested") else None
+    return rows
 
 
 def print_csv(tree: xr.DataTree) -> None:
@@ -120,7 +125,9 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
     asked = {
         _COLUMNS: True,
+        _POSITION: any(row.position_share is not None for row in rows),
         _EFFECT: True,
+        _TOLD: rows[0].matters is not None,
         _SHUFFLED: any(row.shuffled for row in rows),
         _SEARCH: "search" in tree.children,
         _TOGETHER: "together" in tree.children,

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 _EFFECT = (
     "change: of answer minus wrong answer, logits, from the run that is patched; way: the share of the gap between "
-    "both runs, with its 95% interval over pairs; * is told from 0 with all places looked at together."
+    "both runs."
 )
+_TOLD = "95% interval: of the way, over pairs; * is told from 0 with all places looked at together."
 _LIMITS = "A pair differs in what its words differ in: another kind of corruption can show other heads."
 
 
@@ -86,7 +87,8 @@ def print_tables(tree: xr.DataTree) -> None:
     console.print(_table(rows[:TABLE_ROWS]))
     if len(rows) > TABLE_ROWS:
         console.print(f"and {len(rows) - TABLE_ROWS} more: --csv lists all", highlight=False)
-    for note in (_EFFECT, _LIMITS):
+    told = [_TOLD] if rows[0].effect.shown is not None else []
+    for note in (_EFFECT, *told, _LIMITS):
         console.print(note, style="dim", highlight=False, markup=False)
 
 

@@ -33,16 +33,16 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     asked = settings_for(config, **settings)  # before PyTorch is imported: a wrong flag is refused at once
 
     from attnscope.store import OwnedFolder
-    from attnscope.training import Checkpoints, is_first
+    from attnscope.training import Checkpoints, is_first, updates_done
     from attnscope.training import train as run
 
     folder = OwnedFolder(out, "train").look()
-    checkpoints = Checkpoints(folder)
+    done, checkpoints = updates_done(asked, folder), Checkpoints(folder)
     with progress_bar("train", shown=is_first()) as show:
-        if folder.state.get("complete") and is_first():
-            tell(f"{out} holds a finished training of {checkpoints.updates()[-1]} updates")
-        elif checkpoints.updates() and is_first():
-            tell(f"{out} holds {checkpoints.updates()[-1]} updates of a training")
+        if done and is_first():
+            whole = "a finished training of " if folder.state.get("complete") else ""
+            further = f": it goes on to {asked.updates}" if asked.updates > done else ""
+            tell(f"{out} holds {whole}{done} updates{'' if whole else ' of a training'}{further}")
         try:
             results = run(asked, out, progress=show)
         except KeyboardInterrupt:

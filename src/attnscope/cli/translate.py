@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,7 +111,7 @@ def _lines(translations: Translations, *, n_best: int, as_json: bool) -> list[st
     if n_best == 1:
         return translations.texts
     return [
-        f"{number} ||| {translation.text} ||| {translation.score:.4f}"
+        f"{number} ||| {translation.text} ||| {math.nan if translation.score is None else translation.score:.4f}"
         for number, several in enumerate(translations)
         for translation in several
     ]

@@ -2,7 +2,7 @@ from ._changes import Changes, changes_by_document
 from ._contrasts import contrast_rows, contrasts, contrasts_said, field_of
 from ._diff import diff, load_difference
 from ._matching import match_heads
-from ._said import Change, changes_of, headline
+from ._said import Change, changes_of, headline, same_everywhere
 
 __all__ = [
     "Change",
@@ -17,4 +17,5 @@ __all__ = [
     "headline",
     "load_difference",
     "match_heads",
+    "same_everywhere",
 ]

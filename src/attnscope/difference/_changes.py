@@ -25,7 +25,7 @@ class Changes(NamedTuple):
     p
         Chance of so large a mean without any change; NaN where nothing can be said.
     changed
-        Whether it is told from 0, all looked at together.
+        Whether it is told from 0, all looked at together; False where there is no `p`.
     """
 
     mean: Float[np.ndarray, ...]

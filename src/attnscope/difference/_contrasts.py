@@ -44,9 +44,10 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     xarray.Dataset
         Over ``statistic, by, layer, head``, each chosen offset (``weight_at_-64``) and each share of blocks a statistic
         of its own: ``mean`` of the texts with the value, ``others`` (mean of all others),
-        ``difference``, ``low`` and ``high`` (95% interval), ``p``, ``differs``, and ``size``, the difference in
-        standard deviations between heads. NaN where a value, or all others together, have fewer than 6 documents; of
-        two values the first alone has a ``p``. Over ``by``: ``texts``, ``documents``, ``length``
+        ``difference``, ``low`` and ``high`` (95% interval), ``p``, ``differs``, ``tested``, and ``size``, the
+        difference in standard deviations between heads. Where a value, or all others together, have fewer than 6
+        documents nothing is tested: ``low``, ``high`` and ``p`` are NaN, ``differs`` and ``tested`` False. Of two
+        values the first alone is tested. Over ``by``: ``texts``, ``documents``, ``length``
         (mean tokens of a window). Of a scan in pools (``pool=``) texts are pools, a pool of several documents counts as
         one, and ``windows`` counts their windows.
 
@@ -114,6 +115,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
             "difference": (cells, difference),
             "p": (cells, p),
             "differs": (cells, differs),
+            "tested": (cells, known),
             "size": (
                 cells,
                 np.divide(difference, spread, out=np.zeros_like(difference), where=spread > 0),
@@ -184,7 +186,7 @@ def field_of(results: xr.Dataset) -> str:
 def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
     """Every difference that is known, those told from 0 first, the largest of each first."""
     rows: list[dict[str, object]] = []
-    for index in np.argwhere(np.isfinite(tested.p.values)):
+    for index in np.argwhere(tested.tested.values):
         statistic, by, layer, head = (int(number) for number in index)
         at = {"statistic": statistic, "by": by, "layer": layer, "head": head}
         rows.append(
@@ -231,7 +233,7 @@ def contrasts_said(tested: xr.Dataset) -> list[str]:
     )
     said = [f"{tested.attrs['field']}: {listed}."]
     by = "pools of different documents" if pooled else "documents"
-    known, differs = np.isfinite(tested.p.values), tested.differs.values
+    known, differs = tested.tested.values, tested.differs.values
     if not known.any():
         return [*said, f"Nothing is told apart: each value, and all others, need {LEAST} {by} or more."]
     heads, every = differs.any((0, 1)).sum(), known.any((0, 1)).sum()

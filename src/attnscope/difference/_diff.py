@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope._documents import LEAST, called_in, units_of
+from attnscope._documents import called_in, units_of
 from attnscope.checks import check_kind, check_real, check_seed, shortly
 from attnscope.difference._changes import LEVEL, changes_by_document
 from attnscope.difference._matching import Matching, match_heads
@@ -70,10 +70,10 @@ def diff(
     xarray.Dataset
         Over ``statistic, layer, head``: ``before`` and ``after`` (means over texts), ``change``, ``change_low``,
         ``change_high`` (95% interval by the bootstrap over documents, or windows where there are fewer than 6), ``p``
-        and ``changed`` (see `changes_by_document`), ``size``, the change in standard deviations between the heads
-        before. Over ``layer, head``: ``partner``, the head of the second model that it is compared with,
-        ``profile_distance``, the total variation distance of the two offset profiles. ``units`` is a coordinate of each
-        statistic.
+        and ``changed`` (see `changes_by_document`), ``tested`` (False of fewer than 6 windows: then ``changed`` says
+        nothing), ``size``, the change in standard deviations between the heads before. Over ``layer, head``:
+        ``partner``, the head of the second model that it is compared with, ``profile_distance``, the total variation
+        distance of the two offset profiles. ``units`` is a coordinate of each statistic.
 
     Raises
     ------
@@ -275,6 +275,11 @@ def _compared(
                 changes.changed,
                 {"long_name": "Told from 0 at the false discovery rate", "units": "1"},
             ),
+            "tested": (
+                cells,
+                np.isfinite(changes.p),
+                {"long_name": "Whether that was tested", "units": "1"},
+            ),
             "size": (
                 cells,
                 np.divide(changes.mean, spread, out=np.zeros_like(before), where=spread > 0),
@@ -298,7 +303,6 @@ def _compared(
             "documents": len(set(documents)),
             "reads": "pools" if "window_count" in first else str(first.attrs.get("reads", "texts")),
             "intervals_over": units_of(documents)[1],
-            "tested": int(len(set(units_of(documents)[0])) >= LEAST),
             "matching": rule,
             "level": level,
         },

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
 from attnscope._documents import called_in
-from attnscope._numbers import significant
+from attnscope._numbers import places
 from attnscope._returned import reads
 
 
@@ -29,7 +30,8 @@ class Change:
     p
         Chance of so large a change without any.
     changed
-        Whether it is told from 0 with all heads and statistics looked at together.
+        Whether it is told from 0 with all heads and statistics looked at together; None where that was not tested, of
+        fewer than 6 windows.
     """
 
     layer: int
@@ -44,7 +46,7 @@ class Change:
     high: float
     size: float
     p: float
-    changed: bool
+    changed: bool | None
 
 
 @reads("diff")
@@ -57,7 +59,7 @@ def changes_of(difference: xr.Dataset) -> list[Change]:
     >>> run = scan(limit=2, window=32)
     >>> first = changes_of(diff(run, run))[0]
     >>> first.statistic, first.change, first.changed
-    ('outside', 0.0, False)
+    ('outside', 0.0, None)
     """
     rows: list[Change] = []
     for number, name in enumerate(difference.statistic.values):
@@ -78,11 +80,16 @@ def changes_of(difference: xr.Dataset) -> list[Change]:
                         str(difference.units.values[number]),
                         low=float(difference.change_low.isel(at)),
                         high=float(difference.change_high.isel(at)),
-                        changed=bool(difference.changed.isel(at)),
+                        changed=bool(difference.changed.isel(at)) if difference.tested.isel(at) else None,
                         **numbers,
                     )
                 )
     return sorted(rows, key=lambda row: (not row.changed, -abs(row.size)))
+
+
+def same_everywhere(rows: Sequence[Change]) -> bool:
+    """Whether nothing changed at all."""
+    return all(row.change == 0 for row in rows)
 
 
 @reads("diff")
@@ -97,7 +104,7 @@ def headline(difference: xr.Dataset) -> list[str]:
     ['Nothing differs: both scans have the same numbers everywhere.']
     """
     rows = changes_of(difference)
-    if all(row.change == 0 for row in rows):
+    if same_everywhere(rows):
         return ["Nothing differs: both scans have the same numbers everywhere."]
     changed = [row for row in rows if row.changed]
     heads = {(row.layer, row.head) for row in rows}
@@ -105,7 +112,7 @@ def headline(difference: xr.Dataset) -> list[str]:
     unit = str(difference.attrs["intervals_over"])
     called = called_in(difference.attrs)
     over = f"{difference.attrs['documents' if unit == 'documents' else 'texts']} {called[unit]}"
-    if not difference.attrs["tested"]:
+    if not difference.tested.any():
         return [f"Nothing is told from 0: {over} cannot tell of others. Give 6 or more."]
     rate = f"{float(difference.attrs['level']):.0%}"
     sentences = [
@@ -123,10 +130,12 @@ def headline(difference: xr.Dataset) -> list[str]:
         ]
         sentences.append(f"Heads changed, by statistic: {'; '.join(parts)}.")
         first = changed[0]
-        before, after = (significant(value, 3) for value in (first.before, first.after))
+        before, after = (f"{value:.{places(first.change, 2)}f}" for value in (first.before, first.after))
         sentences.append(
             f"Most, for its statistic: {first.statistic} of head {first.layer}.{first.head}, {before} to "
-            f"{after} ({first.size:+.1f} standard deviations between heads).".replace("-", "−")
+            f"{after} ({first.size:+.{places(first.size, 1)}f} standard deviations between heads).".replace(
+                "-", "−"
+            )
         )
     if difference.attrs["matching"] == "number":
         sentences.append("Each head is compared with the one of its number.")

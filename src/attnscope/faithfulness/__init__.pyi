@@ -26,7 +26,7 @@ from ._shuffled import shuffled_weights
 from ._stored import load_intervention
 from ._summary import agreement_of, heads_of
 from ._together import taken_together
-from ._verdict import SHARP, Effect, HeadVerdict, headline, said_effect, verdicts
+from ._verdict import SHARP, Effect, HeadVerdict, effect_of, headline, said_effect, verdicts
 from .contributions import KINDS, TOKEN_KINDS, contribution_profiles, token_contributions
 from .passes import Pair, Pairs, read_pairs
 from .weights import (
@@ -62,6 +62,7 @@ __all__ = [
     "changes_by_sets",
     "contribution_profiles",
     "contributions",
+    "effect_of",
     "effects",
     "erasure_test",
     "estimator_names",

@@ -89,11 +89,8 @@ def why_heads_look(
     """
     length = max(map(len, windows))
     whole = [window for window in windows if len(window) == length]
-    if len(whole) < _ENOUGH or any(window.target is not None for window in windows):
-        return None, (
-            f"causes are read from windows of running text that are all as long, {_ENOUGH} or more: give such text (or "
-            "ask explain)"
-        )
+    if lacking := _lacking(windows, len(whole), length):
+        return None, lacking
     study = Study(
         loaded.model,
         whole,
@@ -111,6 +108,21 @@ def why_heads_look(
     if verdict is None:
         return None, study.reasons.get("verdict", "the model does not admit it")
     return verdict[[name for name in _WHY if name in verdict]], ""
+
+
+def _lacking(windows: list[Window], whole: int, length: int) -> str:
+    """Why no causes are read from these windows, and what helps; empty where they are."""
+    if any(window.target is not None for window in windows):
+        return "causes are read from running text, and these texts have translations beside them: ask explain"
+    few = f"causes are read from {_ENOUGH} windows or more that are all as long, and "
+    if len(windows) < _ENOUGH:
+        return f"{few}here are {len(windows)}: give a larger limit (--limit {_ENOUGH}), or more text"
+    if whole < _ENOUGH:
+        return (
+            f"{few}of these {len(windows)} only {whole} have {length} tokens: give running text, a shorter window "
+            "(--window), or ask explain"
+        )
+    return ""
 
 
 @typed

@@ -120,12 +120,12 @@ def without_forbidden(
     xarray.Dataset
         ``loss_change`` (nats) and ``weight`` (share of all weight that was forbidden) of each text ``(text, layer,
         head)``; their means ``effect`` and ``forbidden_weight`` ``(layer, head)``, with ``effect_low`` and
-        ``effect_high``, the 95% interval over documents (or windows), and ``shown``, as in `heads_of`.
+        ``effect_high``, the 95% interval over documents (or windows), ``shown`` and ``tested``, as in `heads_of`.
     """
     knocked = knock_out(inquiry, rule, renormalise=renormalise, progress=progress)
     documents = knocked.source.values.tolist()
     units, called = units_of(documents)
-    mean, low, high, shown = by_document(knocked.loss_change.values, units, seed=seed)
+    mean, low, high, shown, tested = by_document(knocked.loss_change.values, units, seed=seed)
     dims, nats = ("layer", "head"), {"units": "nats"}
     words = "Change of the loss where the head may not look there"
     weight = knocked.weight.mean("text", skipna=False).assign_attrs(
@@ -136,5 +136,6 @@ def without_forbidden(
         effect_low=(dims, low, {"long_name": "Lower end of its 95% interval", **nats}),
         effect_high=(dims, high, {"long_name": "Upper end of its 95% interval", **nats}),
         shown=(dims, shown, {"long_name": "Effect told from 0, all heads together", "units": "1"}),
+        tested=(dims, tested, {"long_name": "Whether that was tested", "units": "1"}),
         forbidden_weight=weight,
     ).assign_attrs(intervals_over=called, forbid=list(said))

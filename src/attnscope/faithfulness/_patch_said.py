@@ -95,7 +95,7 @@ def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
     for cell in np.argwhere(np.isfinite(places.effect.values)):
         at = tuple(int(index) for index in cell)
         place = {name: int(labels[str(name)][index]) for name, index in zip(dims, at, strict=True)}
-        told = bool(places.shown.values[at])
+        told = bool(places.shown.values[at]) if places.tested.values[at] else None
         both = [
             Effect(float(mean[at]), float(low[at]), float(high[at]), told)
             for mean, low, high in ends.values()

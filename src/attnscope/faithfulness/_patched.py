@@ -31,7 +31,8 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         that is patched), ``recovered`` (share: the sum of the changes over the sum of the gaps between both runs), with
         ``_low`` and ``_high``, the ends of their 95% intervals by the bootstrap over pairs (NaN for fewer than 6), and
         ``shown``: whether the effect is told from 0, with all places looked at together, by flipping the signs of
-        pairs. ``estimate`` is the mean where there is one; ``token`` names positions.
+        pairs; ``tested`` is False where that cannot be asked (fewer than 6 pairs). ``estimate`` is the mean where there
+        is one; ``token`` names positions.
 
     Examples
     --------
@@ -69,6 +70,7 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
             )
     together = {"long_name": "Effect told from 0, all places together", "units": "1"}
     variables["shown"] = (dims, plain.shown, together)
+    variables["tested"] = (dims, plain.tested, {"long_name": "Whether that was tested", "units": "1"})
     if "estimate" in pairs:
         variables["estimate"] = pairs.estimate.mean("pair", keep_attrs=True, skipna=False)
     kept = {name: values for name, values in pairs.coords.items() if "pair" not in values.dims}

@@ -33,6 +33,7 @@ _WORDS = {
     "shuffled_loss_low": ("Lower end of its 95% interval", "nats"),
     "shuffled_loss_high": ("Upper end of its 95% interval", "nats"),
     "shuffled_shown": ("Change of the loss told from 0, all heads together", "1"),
+    "shuffled_tested": ("Whether that was tested", "1"),
 }
 _SCORES = ("shuffled_loss", "shuffled_kl", "random_kl")
 
@@ -62,8 +63,8 @@ def shuffled_weights(
     -------
     xarray.Dataset
         Means over texts ``(layer, head)``, nats: ``shuffled_loss``, with ``shuffled_loss_low``,
-        ``shuffled_loss_high`` and ``shuffled_shown`` as `heads_of` has them of effects; ``shuffled_kl`` and
-        ``random_kl``.
+        ``shuffled_loss_high``, ``shuffled_shown`` and ``shuffled_tested`` as `heads_of` has them of effects;
+        ``shuffled_kl`` and ``random_kl``. The attribute ``texts`` counts the windows.
 
     References
     ----------
@@ -99,7 +100,8 @@ def shuffled_weights(
     every = {name: np.concatenate(values) for name, values in parts.items()}
     loss = by_document(every["shuffled_loss"], units_of(documents)[0], seed=seed)
     means = {name: values.mean(0) for name, values in every.items()}
-    ends = {"shuffled_loss_low": loss.low, "shuffled_loss_high": loss.high, "shuffled_shown": loss.shown}
+    ends = {"shuffled_loss_low": loss.low, "shuffled_loss_high": loss.high}
+    ends |= {"shuffled_shown": loss.shown, "shuffled_tested": loss.tested}
     return xr.Dataset(
         {
             name: (("layer", "head"), values, {"long_name": _WORDS[name][0], "units": _WORDS[name][1]})

@@ -88,9 +88,9 @@ def taken_together(
     -------
     xarray.Dataset
         ``loss_change`` of each text ``(text, ablation, set)``, nats. Over texts ``effect`` with ``effect_low``,
-        ``effect_high`` and ``shown`` as `heads_of` has them (all sets together), ``alone``, the sum of the effects of
-        the set's heads one by one, and ``between``, what the effect differs from that sum, with ``between_low``,
-        ``between_high`` and ``between_shown``.
+        ``effect_high``, ``shown`` and ``tested`` as `heads_of` has them (all sets together), ``alone``, the sum of the
+        effects of the set's heads one by one, and ``between``, what the effect differs from that sum, with
+        ``between_low``, ``between_high``, ``between_shown`` and ``between_tested``.
     """
     cells = inquiry.cells
     rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
@@ -118,9 +118,9 @@ def taken_together(
     }
     for name, values in (("effect", changes), ("between", changes - alone)):
         parts = by_document(values, units, seed=seed)
-        shown = "shown" if name == "effect" else f"{name}_shown"
-        for key, value in zip((name, f"{name}_low", f"{name}_high", shown), parts, strict=True):
-            variables[key] = (dims, value, {"units": "1" if key == shown else "nats"})
+        told = ["shown", "tested"] if name == "effect" else [f"{name}_shown", f"{name}_tested"]
+        for key, value in zip((name, f"{name}_low", f"{name}_high", *told), parts, strict=True):
+            variables[key] = (dims, value, {"units": "1" if key in told else "nats"})
     names = [" ".join(f"{layer}.{head}" for layer, head in heads) for heads in sets]
     return xr.Dataset(
         variables,

@@ -30,13 +30,14 @@ class Effect:
     mean, low, high
         Change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one.
     shown
-        Whether it is told from 0, all heads looked at together.
+        Whether it is told from 0, all heads looked at together; None where that was not tested, of
+        fewer than 6 windows.
     """
 
     mean: float
     low: float
     high: float
-    shown: bool
+    shown: bool | None
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,13 @@ class HeadVerdict:
     forbidden_weight: float | None = None
 
     @property
-    def matters(self) -> int:
-        """1 where every ablation is shown to raise the loss, -1 where every one is shown to lower it, else 0."""
+    def matters(self) -> int | None:
+        """1 where every ablation is shown to raise the loss, -1 where every one is shown to lower it, else 0.
+
+        None where that was not tested, of fewer than 6 windows.
+        """
+        if any(effect.shown is None for effect in self.effects.values()):
+            return None
         signs = {np.sign(effect.mean) if effect.shown else 0 for effect in self.effects.values()}
         return int(signs.pop()) if len(signs) == 1 else 0
 
@@ -101,6 +107,29 @@ class HeadVerdict:
     def largest(self) -> float:
         """Size of the largest effect, nats."""
         return max((abs(effect.mean) for effect in self.effects.values()), default=0.0)
+
+
+def effect_of(values: xr.Dataset, effect: str = "effect", told: str = "") -> Effect:
+    """The effect of one head, or one set of heads, with what is told of it.
+
+    Parameters
+    ----------
+    values
+        A result at one place.
+    effect
+        Name of the effect; those of its interval's ends have ``_low`` and ``_high`` behind it.
+    told
+        What stands before ``shown`` and ``tested`` in their names.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> few = {"effect": 0.5, "effect_low": np.nan, "effect_high": np.nan, "shown": False, "tested": False}
+    >>> effect_of(xr.Dataset(few))
+    Effect(mean=0.5, low=nan, high=nan, shown=None)
+    """
+    mean, low, high = (float(values[f"{effect}{end}"]) for end in ("", "_low", "_high"))
+    return Effect(mean, low, high, bool(values[f"{told}shown"]) if values[f"{told}tested"] else None)
 
 
 @reads("intervene")
@@ -189,7 +218,7 @@ def headline(tree: xr.DataTree) -> list[str]:
         sentences += _shown(rows, under, over)
     else:
         sentences.append(
-            f"No interval can be given: {count(texts, 'text')} cannot tell of others. Give 6 or more."
+            f"No interval can be given: {count(texts, 'window')} cannot tell of others. Give 6 or more."
         )
     first = rows[0]
     strongest = max(first.effects, key=lambda name: abs(first.effects[name].mean))
@@ -321,27 +350,19 @@ _NAMES = {
 
 
 def _effect(heads: xr.Dataset, ablation: int, at: dict[str, int]) -> Effect:
-    values = heads.isel({"ablation": ablation, **at})
-    return Effect(
-        float(values.effect), float(values.effect_low), float(values.effect_high), bool(values.shown)
-    )
+    return effect_of(heads.isel({"ablation": ablation, **at}))
 
 
 def _forbidden(forbidden: xr.Dataset | None, at: dict[str, int]) -> Effect | None:
     if forbidden is None or not np.isfinite(forbidden.effect.isel(at)):
         return None
-    values = forbidden.isel(at)
-    return Effect(
-        float(values.effect), float(values.effect_low), float(values.effect_high), bool(values.shown)
-    )
+    return effect_of(forbidden.isel(at))
 
 
 def _shuffled(shuffled: xr.Dataset | None, layer: int, head: int) -> Effect | None:
-    change = _of(shuffled, "shuffled_loss", layer, head)
-    if shuffled is None or change is None:
+    if shuffled is None or _of(shuffled, "shuffled_loss", layer, head) is None:
         return None
-    at = shuffled.sel(layer=layer, head=head)
-    return Effect(change, float(at.shuffled_loss_low), float(at.shuffled_loss_high), bool(at.shuffled_shown))
+    return effect_of(shuffled.sel(layer=layer, head=head), "shuffled_loss", "shuffled_")
 
 
 def _of(why: xr.Dataset | None, name: str, layer: int, head: int) -> float | None:

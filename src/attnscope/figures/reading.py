@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope._documents import called_in
+from attnscope._documents import LEAST, called_in
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import Wording, of_several, shares_by_offset
 from attnscope.statistics import wording as known_wording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import xarray as xr
 
@@ -224,3 +224,29 @@ def dense_weights(sample: xr.Dataset, layer: int, head: int, queries: int, keys:
     row, rank = np.nonzero((key < keys) & (weight > 0))
     dense[row, key[row, rank]] = weight[row, rank]
     return dense
+
+
+def readings_of(
+    readings: Mapping[str, tuple[str, str, str]], *, tested: bool, of: str
+) -> dict[str, tuple[str, str]]:
+    """Title of each figure and how to read it; what is so only of tested effects is left out where none is.
+
+    Parameters
+    ----------
+    readings
+        By name: the title, how to read it, and what is so only where effects are tested (may be empty).
+    tested
+        Whether they are.
+    of
+        What there must be 6 or more of.
+
+    Examples
+    --------
+    >>> readings_of({"map": ("A map", "Red: up.", "A dot: told from 0.")}, tested=True, of="pairs")
+    {'map': ('A map', 'Red: up. A dot: told from 0.')}
+    """
+    few = f"Nothing is tested, and there are no intervals: that takes {LEAST} or more {of}."
+    return {
+        name: (title, f"{reading} {(told if tested else few) if told else ''}".strip())
+        for name, (title, reading, told) in readings.items()
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attnscope._numbers import places
 from attnscope.difference import contrast_rows, contrasts, contrasts_said, field_of
 
 if TYPE_CHECKING:
@@ -34,14 +35,11 @@ def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
                 "head": f"{row['layer']}.{row['head']}",
                 "statistic": str(tested.long_name.sel(statistic=row["statistic"]).item()),
                 "by": row["by"],
-                "numbers": [_number(row[name]) for name in ("mean", "others")],
-                "difference": f"{row['difference']:+.3f}".replace("-", "−"),
-                "interval": f"{row['low']:+.3f} to {row['high']:+.3f}".replace("-", "−"),
+                "numbers": [f"{row[name]:.{digits}f}".replace("-", "−") for name in ("mean", "others")],
+                "difference": f"{row['difference']:+.{digits}f}".replace("-", "−"),
+                "interval": f"{row['low']:+.{digits}f} to {row['high']:+.{digits}f}".replace("-", "−"),
             }
             for row in rows[:_SHOWN]
+            for digits in [places(float(str(row["difference"])), 3)]
         ],
     }
-
-
-def _number(value: object) -> str:
-    return f"{value:.3f}".replace("-", "−")

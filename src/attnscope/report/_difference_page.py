@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscope._numbers import places
 from attnscope._returned import reads
-from attnscope.difference import changes_of, headline
-from attnscope.figures.difference import READINGS, difference_figures
-from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
+from attnscope.difference import changes_of, headline, same_everywhere
+from attnscope.figures.difference import difference_figures, difference_readings
+from attnscope.report._embed import TOLD, WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -61,8 +62,11 @@ def write_difference_report(
         before=str(difference.attrs["before"]),
         after=str(difference.attrs["after"]),
         headline=headline(difference),
-        pictures=pictures(drawn, READINGS),
-        rows=rows[:_LISTED],
+        pictures=pictures(drawn, difference_readings(difference)),
+        rows=[] if same_everywhere(rows) else rows[:_LISTED],
+        places=places,
+        told=TOLD,
+        tested=bool(difference.tested.any()),
         left_out=max(0, len(rows) - _LISTED),
         matched=difference.attrs["matching"] == "profile",
         names=dict(

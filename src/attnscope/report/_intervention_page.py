@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope._returned import reads
-from attnscope.faithfulness import Effect, headline, said_effect, verdicts
-from attnscope.figures.intervene import READINGS, intervention_figures
-from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
+from attnscope.faithfulness import effect_of, headline, said_effect, verdicts
+from attnscope.figures.intervene import intervention_figures, intervention_readings
+from attnscope.report._embed import TOLD, WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 from attnscope.store import skipped_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from attnscope.faithfulness import HeadVerdict
+    from attnscope.faithfulness import Effect, HeadVerdict
 
 
 _ASKED = {
@@ -87,7 +87,7 @@ def write_intervention_report(
         model=str(tree.attrs.get("model", "the model")),
         asked=_ASKED.get(str(tree.attrs.get("asked", "")), ""),
         headline=headline(tree),
-        pictures=pictures(drawn, READINGS),
+        pictures=pictures(drawn, intervention_readings(tree)),
         columns=_columns(rows),
         rows=[
             _row(
@@ -104,6 +104,8 @@ def write_intervention_report(
         skipped=list(skipped_of(tree).items()),
         high=_HIGH,
         zero="zero" in rows[0].effects,
+        tested=rows[0].matters is not None,
+        shuffled=tree["shuffled"].attrs["texts"] if "shuffled" in tree.children else 0,
     )
 
 
@@ -124,10 +126,7 @@ def _together(tree: xr.DataTree) -> list[list[_Cell]]:
         for row, ablation in enumerate(sets.ablation.values):
             cell = sets.isel({"set": place, "ablation": row})
             lost, between = (
-                Effect(
-                    float(cell[key]), float(cell[f"{key}_low"]), float(cell[f"{key}_high"]), bool(cell[shown])
-                )
-                for key, shown in (("effect", "shown"), ("between", "between_shown"))
+                effect_of(cell, key, told) for key, told in (("effect", ""), ("between", "between_"))
             )
             alone = float(cell.alone)
             names = [_Cell(str(cell_text), str(cell_text)) for cell_text in (name, ablation)]
@@ -226,7 +225,7 @@ def _change(effect: Effect | None) -> _Cell:
     if effect is None:
         return _Cell("", "")
     mean, _, interval = said_effect(effect).partition(" ")
-    return _Cell(mean, effect.mean, "shown" if effect.shown else "open", interval.strip("()"))
+    return _Cell(mean, effect.mean, TOLD[effect.shown], interval.strip("()"))
 
 
 def _number(value: float | None) -> _Cell:

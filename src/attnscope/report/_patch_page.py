@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from attnscope._returned import reads
 from attnscope.corpus import with_marked_spaces
 from attnscope.faithfulness import estimator_names, patch_headline, patched_places
-from attnscope.figures.patch import READINGS, patch_figures
-from attnscope.report._embed import MOST_ROWS, WITH_EFFECTS, pictures, write_page
+from attnscope.figures.patch import patch_figures, patch_readings
+from attnscope.report._embed import MOST_ROWS, TOLD, WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -83,10 +83,11 @@ def write_patch_report(
         signature=parsed(tree.attrs.get("signature", "{}")),
         model=str(tree.attrs.get("model", "the model")),
         headline=patch_headline(tree),
-        pictures=pictures(drawn, READINGS),
+        pictures=pictures(drawn, patch_readings(tree)),
         columns=_columns(rows[0]),
         rows=[_row(row) for row in rows[:MOST_ROWS]],
         count=len(rows),
+        tested=rows[0].effect.shown is not None,
         pairs=_pairs(pairs),
         pair_count=pairs.sizes["pair"],
         estimated="agreement" in tree.children,
@@ -111,7 +112,7 @@ def _row(row: PatchedPlace) -> list[_Cell]:
     if row.position is not None:
         token = row.token or ""
         cells += [_Cell(str(row.position), float(row.position)), _Cell(token, token, "left")]
-    told = "shown" if row.effect.shown else "open"
+    told = TOLD[row.effect.shown]
     for effect, form in ((row.effect, "+.3f"), (row.recovered, ".1%")):
         interval = f"{effect.low:{form}} to {effect.high:{form}}" if math.isfinite(effect.low) else ""
         cells.append(_Cell(_said(effect.mean, form), effect.mean, told, interval.replace("-", "−")))

@@ -10,9 +10,10 @@ from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._run_list import known_run
 from attnscope.statistics import finish_scan, rows_of_part
-from attnscope.store import InUseError, RunFolder, is_finished, named, staged
+from attnscope.store import InUseError, RunFolder, is_finished, manifest_of, named, staged
 from attnscope.tasks import Parts, parts_of
 
+_WITH_PARTS = ("scan", "explain", "intervene", "patch", "align")  # commands with --task
 #: Commands that take the parts as they are, with the model at hand.
 _WITH_MODEL = ("align", "explain")
 
@@ -60,7 +61,7 @@ def merge(path: str | Path) -> Merged:
     ------
     AttnscopeError
         If units are missing (it says which), another process is putting the run together, a part is damaged or of
-        another run, or there are no parts.
+        another run, there are no parts, or the run is of a command that makes none.
 
     Examples
     --------
@@ -105,6 +106,12 @@ def _opened(run: RunFolder) -> RunFolder:
 
 
 def _without_parts(folder: Path) -> Merged:
+    made = manifest_of(folder)
+    if made is not None and made["command"] not in _WITH_PARTS:
+        raise AttnscopeError(
+            f"{named(folder)} is a run of {made['command']}, which has no parts to put together: give a run by --task, "
+            f"of {', '.join(_WITH_PARTS)}"
+        )
     if not is_finished(folder):
         raise AttnscopeError(
             f"{named(parts_of(folder))} holds no parts of a run: expected folders such as 1-of-4 there, which --task "

@@ -2,6 +2,7 @@ from ._aligning_head import attends, best_aligning_head
 from ._checkpoints import Checkpoints
 from ._data import HELD_OUT, MaskedWindows, read_data, training_pairs
 from ._log import read_log
+from ._loop import updates_done
 from ._presets import PRESETS, settings_for
 from ._processes import is_first, threads_of_one
 from ._results import training_results
@@ -23,4 +24,5 @@ __all__ = [
     "train",
     "training_pairs",
     "training_results",
+    "updates_done",
 ]

@@ -162,9 +162,7 @@ class Training:
         others = [name for name in damaged if name in self.folder.files]
         for name in others:
             _log.warning("%s is damaged, and is made anew", self.folder.path / name)
-        done = max(self.checkpoints.updates(), default=0)
-        if done:
-            _same_training(self.config, TrainConfig(**self.folder.state["config"]), self.folder.path, done)
+        done = updates_done(self.config, self.folder)
         files, made = {SETTINGS: config_bytes(self.config)}, None
         if not done or any(name.startswith("tokenizer") for name in others):
             made = read_data(self.config)  # the same texts give the same tokenizer
@@ -366,6 +364,20 @@ class Training:
         with torch.no_grad():
             for name, mean in self.checkpoints.mean_weights(updates).items():
                 named[name].copy_(mean)
+
+
+def updates_done(config: TrainConfig, folder: OwnedFolder) -> int:
+    """How many updates the training in a folder has behind it; 0 where there is none.
+
+    Raises
+    ------
+    AttnscopeError
+        If it is another training than that of these settings.
+    """
+    done = max(Checkpoints(folder).updates(), default=0)
+    if done:
+        _same_training(config, TrainConfig(**folder.state["config"]), folder.path, done)
+    return done
 
 
 def _same_training(config: TrainConfig, kept: TrainConfig, folder: Path, done: int) -> None:

@@ -74,7 +74,8 @@ def translate(
         Treatment of a line longer than ``tokenizer.model_max_length`` or than the model's position table: ``refuse`` it
         (an error that names it), ``split`` it into pieces and join their translations, or ``cut`` it.
     scores
-        Whether to score translations, by one more forward pass over what was made.
+        Whether to score translations, by one more forward pass over what was made: ``.score`` is None without. Several
+        samples of a sentence (`sample` with `n_best` above 1) are scored in any case, as the scores order them.
     tokenizer, device, dtype, revision, trust_remote_code
         As in `attnscope.scan`.
     progress
@@ -83,7 +84,8 @@ def translate(
     Returns
     -------
     Translations
-        For each sentence, in their order, its translations, the best first; ``.texts`` has the best ones alone.
+        For each sentence, in their order, its translations, the best first; ``.texts`` has the best ones alone. With
+        ``scores=True`` each has its ``.score``.
 
     Raises
     ------
@@ -202,20 +204,25 @@ def translate_lines(
     elif beams > 1:
         options["length_penalty"] = length_penalty
     translations: list[list[Translation]] = [[] for _ in pieces]
-    penalty = length_penalty if scores else None
+    scored = scores or (sample and n_best > 1)
+    penalty = length_penalty if scored else None
     done = 0
     for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
         made = _generate(model, tokenizer, pieces, chosen, options, penalty)
         for place, ranked in zip(chosen, made, strict=True):
-            translations[place] = ranked
+            translations[place] = sorted(ranked, key=_worst_last) if sample and scored else ranked
         done += len(chosen)
         (progress or tell_nobody)(Progress("translate", done / len(pieces), {"lines": done}))
-    joined = _join(translations, owner, len(lines))
+    joined = _join(translations, owner, len(lines), scored=scored)
     if overlong == "cut":
         for number, ids in enumerate(encoded):
             left_out = max(0, len(ids) - longest)
             joined[number] = [replace(translation, left_out=left_out) for translation in joined[number]]
     return Translations(tuple(lines), tuple(map(tuple, joined)))
+
+
+def _worst_last(translation: Translation) -> float:
+    return -(translation.score or 0.0)
 
 
 def positions_of(model: Any) -> int:
@@ -277,9 +284,7 @@ def _generate(
         made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     each = options["num_return_sequences"]
-    numbers = (
-        [float("nan")] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
-    )
+    numbers = [None] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
     # Bytes too can be generated: a line stays one line, and holds no NUL, which no text has.
     one_line = (re.sub(r"[\0\r\n]+", " ", text).strip() for text in texts)
     together = [Translation(text, score) for text, score in zip(one_line, numbers, strict=True)]
@@ -306,7 +311,7 @@ def _scores(
 
 
 def _join(
-    translations_of_pieces: list[list[Translation]], owner: list[int], lines: int
+    translations_of_pieces: list[list[Translation]], owner: list[int], lines: int, *, scored: bool
 ) -> list[list[Translation]]:
     """Translations by line; the best of all pieces of a divided line stand side by side."""
     by_line: list[list[list[Translation]]] = [[] for _ in range(lines)]
@@ -319,9 +324,12 @@ def _join(
         else:
             joined.append(
                 [
-                    Translation(" ".join(part.text for part in ranks), sum(part.score for part in ranks))
+                    Translation(
+                        " ".join(part.text for part in ranks),
+                        sum(part.score or 0.0 for part in ranks) if scored else None,
+                    )
                     for ranks in zip(*parts, strict=True)
                 ]
-                or [Translation("")]
+                or [Translation("", float("nan") if scored else None)]
             )
     return joined

@@ -23,14 +23,15 @@ class Translation:
     text
         The translation.
     score
-        Log-probability in nats over ``tokens ** length_penalty``, the end counted; NaN if it was not asked for, and of
-        an empty line, for which nothing was generated. Of a line that was split, the sum over its pieces.
+        Log-probability in nats over ``tokens ** length_penalty``, the end counted; None if it was not asked for
+        (``scores=True``), NaN of an empty line, for which nothing was generated. Of a line that was split, the sum over
+        its pieces.
     left_out
         Tokens of the source that were cut off.
     """
 
     text: str
-    score: float = float("nan")
+    score: float | None = None
     left_out: int = 0
 
 
@@ -120,10 +121,10 @@ class Translations(Sequence[tuple[Translation, ...]]):
 
     def _shown(self) -> Iterator[tuple[str, str]]:
         """The first sentences, and of each the best translation with its score where scores were asked for."""
-        scored = not all(math.isnan(several[0].score) for several in self.candidates)
+        scored = any(several[0].score is not None for several in self.candidates)
         for source, several in zip(self.sources[:_SHOWN], self.candidates, strict=False):
             best = several[0]
-            number = "–" if math.isnan(best.score) else f"{best.score:.2f}"
+            number = "–" if best.score is None or math.isnan(best.score) else f"{best.score:.2f}"
             yield _on_a_line(source), (_on_a_line(best.text) + f" ({number})" * scored).strip()
 
 

@@ -22,13 +22,16 @@ class Interval(NamedTuple):
         ``(...)``: NaN bounds where there are fewer than 6 units.
     shown
         ``(...)``: whether the mean is told from 0 when all of them are looked at together: at most 5% of such families
-        of means, all truly 0, would have one that is.
+        of means, all truly 0, would have one that is. False where that is not tested.
+    tested
+        ``(...)``: whether it was tested: not where there are fewer than 6 units, or no values.
     """
 
     mean: Float[np.ndarray, ...]
     low: Float[np.ndarray, ...]
     high: Float[np.ndarray, ...]
     shown: Bool[np.ndarray, ...]
+    tested: Bool[np.ndarray, ...]
 
 
 def by_document(
@@ -75,16 +78,17 @@ def by_document(
     mean = sums.sum(0) / sizes.sum()
     shape = values.shape[1:]
     if count < LEAST:
-        unknown = np.full(shape, np.nan)
-        return Interval(mean.reshape(shape), unknown, unknown, np.zeros(shape, dtype=bool))
+        unknown, no = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+        return Interval(mean.reshape(shape), unknown, unknown, no, no)
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
     shown = apart_from_zero(sums / abs(sizes.mean()), generator)
+    told = shown.reshape(shape), np.isfinite(mean).reshape(shape)
     drawn_sizes = drawn @ sizes
     if (drawn_sizes * sizes.sum() <= 0).any():
         unknown = np.full(shape, np.nan)
-        return Interval(mean.reshape(shape), unknown, unknown, shown.reshape(shape))
+        return Interval(mean.reshape(shape), unknown, unknown, *told)
     means = (drawn @ sums) / drawn_sizes[:, None]
     tail = ndtr(np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - LEVEL) / 2))
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
-    return Interval(mean.reshape(shape), low.reshape(shape), high.reshape(shape), shown.reshape(shape))
+    return Interval(mean.reshape(shape), low.reshape(shape), high.reshape(shape), *told)

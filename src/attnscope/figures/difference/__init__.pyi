@@ -1,3 +1,3 @@
-from ._changes import READINGS, before_after, change_maps, difference_figures
+from ._changes import before_after, change_maps, difference_figures, difference_readings
 
-__all__ = ["READINGS", "before_after", "change_maps", "difference_figures"]
+__all__ = ["before_after", "change_maps", "difference_figures", "difference_readings"]

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from attnscope._returned import reads
 from attnscope.figures.palette import LEFT, MARK, RIGHT
+from attnscope.figures.reading import readings_of
 from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
@@ -21,22 +22,39 @@ if TYPE_CHECKING:
 _COLUMNS = 4
 _NAMED = 3  # heads named in each panel
 
-#: By name of the figure: its title, and how to read it.
-READINGS = {
+#: By name of the figure: its title, how to read it, and what is so only where changes are tested against 0.
+_READINGS = {
     "change-maps": (
         "How much each head changed",
-        (
-            "Orange: the statistic rose; blue: it fell; in standard deviations between the heads of the first model. A "
-            "dot: told from 0 with all heads and statistics looked at together."
-        ),
+        "Orange: the statistic rose; blue: it fell; in standard deviations between the heads of the first model.",
+        "A dot: told from 0 with all heads and statistics looked at together.",
     ),
     "before-after": (
         "Before and after",
-        (
-            "One point a head. On the grey line nothing changed. Filled points are told from it, rings are not."
-        ),
+        "One point a head. On the grey line nothing changed.",
+        "Filled points are told from it, rings are not.",
     ),
 }
+
+
+@reads("diff")
+def difference_readings(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
+    """By name of each figure: its title, and how to read it.
+
+    Parameters
+    ----------
+    changes
+        From `attnscope.diff`.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> from attnscope.figures.difference import difference_readings
+    >>> run = scan(limit=2, window=32)
+    >>> difference_readings(diff(run, run))["before-after"][1][-76:]
+    'Nothing is tested, and there are no intervals: that takes 6 or more windows.'
+    """
+    return readings_of(_READINGS, tested=bool(changes.tested.any()), of="windows")
 
 
 @reads("diff")
@@ -135,7 +153,7 @@ def before_after(changes: xr.Dataset) -> Figure:
             room = 0.06 * (ends[1] - ends[0] or 1.0)
             ends = [ends[0] - room, ends[1] + room]
             axes.plot(ends, ends, color="0.7", linewidth=0.8, zorder=0)
-            told = part.changed.values.ravel()
+            told = (part.changed | ~part.tested).values.ravel()  # rings are for what was tested
             for which, fill in ((known & told, MARK), (known & ~told, "none")):
                 axes.scatter(
                     before[which], after[which], s=10, facecolors=fill, edgecolors=MARK, linewidths=0.7

@@ -9,41 +9,42 @@ from attnscope._returned import reads
 from attnscope.figures.intervene._effects import effect_intervals, effect_maps, weight_against_effect
 from attnscope.figures.intervene._forbidden import forbidden_maps
 from attnscope.figures.intervene._orders import estimate_panels, removal_curves
+from attnscope.figures.reading import readings_of
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-#: By name of the figure: its title, and how to read it.
-READINGS = {
+#: By name of the figure: its title, how to read it, and what is so only where effects are tested against 0.
+_READINGS = {
     "effect-intervals": (
         "The heads whose absence changes most",
         (
-            "Each point is the mean change of the loss without that head, each line its 95% interval. Right of 0 the "
-            "model is worse without the head."
+            "Each point is the mean change of the loss without that head. Right of 0 the model is worse without the "
+            "head."
         ),
+        "Each line is a 95% interval.",
     ),
     "effect-maps": (
         "All heads",
         (
-            "Orange: the loss rises without the head; blue: it falls. A dot: told from 0 with all heads of the panel "
-            "looked at together. Colours end at what 98% of the heads stay below."
+            "Orange: the loss rises without the head; blue: it falls. Colours end at what 98% of the heads stay below."
         ),
+        "A dot: told from 0 with all heads of the panel looked at together.",
     ),
     "weight-against-effect": (
         "Weight and effect are two things",
-        (
-            "Right: nearly all weight at one offset. Up: the loss rises without the head. Filled points have an effect "
-            "that is told from 0, rings have not."
-        ),
+        "Right: nearly all weight at one offset. Up: the loss rises without the head.",
+        "Filled points have an effect that is told from 0, rings have not.",
     ),
     "forbidden": (
         "Where heads may not look",
         (
             "Left: the share of a head's weight that the rule forbids; a head that is palest there can hardly change. "
-            "Right: the change of the loss when that head alone looks elsewhere. A dot: told from 0 with all heads "
-            "looked at together. A cross: there is no such head, or it is cross-attention, which has no offsets."
+            "Right: the change of the loss when that head alone looks elsewhere. A cross: there is no such head, or it "
+            "is cross-attention, which has no offsets."
         ),
+        "A dot: told from 0 with all heads looked at together.",
     ),
     "estimates": (
         "Estimates beside the effects measured",
@@ -51,15 +52,37 @@ READINGS = {
             "On the grey line an estimate equals the effect. A rank correlation near 1: the estimate puts the heads "
             "in the right order."
         ),
+        "",
     ),
     "curves": (
         "Heads taken out together",
         (
             "Heads go in the order of each score, the largest first; an order made on one half of the texts is "
-            "measured on the other. The dashed line is the mean of random orders. Bands are 95% intervals."
+            "measured on the other. The dashed line is the mean of random orders."
         ),
+        "Bands are 95% intervals.",
     ),
 }
+
+
+@reads("intervene")
+def intervention_readings(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
+    """By name of each figure: its title, and how to read it.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import intervene
+    >>> from attnscope.figures.intervene import intervention_readings
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> intervention_readings(tree)["effect-intervals"][1][-76:]
+    'Nothing is tested, and there are no intervals: that takes 6 or more windows.'
+    """
+    return readings_of(_READINGS, tested=bool(tree["heads"].tested.any()), of="windows")
 
 
 @reads("intervene")

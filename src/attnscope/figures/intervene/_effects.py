@@ -159,7 +159,7 @@ def weight_against_effect(tree: xr.DataTree) -> Figure:
                 [row.peak_weight for row in some],
                 [row.effects[name].mean for row in some],
                 s=[26 if row.effects[name].shown else 12 for row in some],
-                facecolors=[colour if row.effects[name].shown else "none" for row in some],
+                facecolors=["none" if row.effects[name].shown is False else colour for row in some],
                 edgecolors=colour,
                 linewidths=0.9,
                 label=kind or "head",
@@ -177,7 +177,7 @@ def weight_against_effect(tree: xr.DataTree) -> Figure:
 
 def _name_some(axes: Axes, rows: list[HeadVerdict], name: str) -> None:
     """Names of the heads that stand out: the largest effects, and the sharpest that have none."""
-    idle = sorted((row for row in rows if not row.effects[name].shown), key=lambda row: -row.peak_weight)
+    idle = sorted((row for row in rows if row.effects[name].shown is False), key=lambda row: -row.peak_weight)
     apart = float(np.ptp([row.effects[name].mean for row in rows])) / 12
     named = [
         row for row in rows[:_NAMED] if abs(row.effects[name].mean) > apart

@@ -8,33 +8,39 @@ from typing import TYPE_CHECKING
 from attnscope._returned import reads
 from attnscope.figures.patch._estimates import estimate_points
 from attnscope.figures.patch._maps import recovered_intervals, recovered_map
+from attnscope.figures.reading import readings_of
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-#: By name of the figure: its title, and how to read it.
-READINGS = {
+_DOT = "A dot: told from 0 with all places looked at together."
+
+#: By name of the figure: its title, how to read it, and what is so only where effects are tested against 0.
+_READINGS = {
     "recovered-map": (
         "How far the prediction goes to the other run",
         (
             "Orange: the patched run goes towards the run that the activation is from; blue: away from it. 1 is all of "
-            "the way. A dot: told from 0 with all places looked at together."
+            "the way."
         ),
+        _DOT,
     ),
     "recovered-by-position": (
         "How far the prediction goes, by position",
         (
             "Orange: the patched run goes towards the run that the activation is from; blue: away from it. 1 is all of "
-            "the way. A dot: told from 0 with all places looked at together. Of heads, the 24 that carry most are "
-            "drawn. A token with … stands for others in other pairs; a/b is a in the clean text, b in the other."
+            "the way. Of heads, the 24 that carry most are drawn. A token with … stands for others in other pairs; a/b "
+            "is a in the clean text, b in the other."
         ),
+        _DOT,
     ),
     "recovered-intervals": (
         "The places that carry most",
+        "Each point is the share of the way over all pairs.",
         (
-            "Each point is the share of the way over all pairs, each line its 95% interval over pairs, where there are "
-            "6 or more. Filled: told from 0 with all places looked at together."
+            "Each line is a 95% interval over pairs. Filled points have an effect that is told from 0 with all places "
+            "looked at together, rings have not."
         ),
     ),
     "estimates": (
@@ -43,8 +49,28 @@ READINGS = {
             "A point for each place. On the grey line the estimate equals the change that was measured. A rank "
             "correlation near 1: the estimate puts the places in the right order."
         ),
+        "",
     ),
 }
+
+
+@reads("patch")
+def patch_readings(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
+    """By name of each figure: its title, and how to read it.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.faithfulness import patch
+    >>> from attnscope.figures.patch import patch_readings
+    >>> patch_readings(patch(steps=0))["recovered-map"][1][-54:]
+    'A dot: told from 0 with all places looked at together.'
+    """
+    return readings_of(_READINGS, tested=bool(tree["patched"].tested.any()), of="pairs")
 
 
 @reads("patch")

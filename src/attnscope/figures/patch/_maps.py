@@ -97,7 +97,9 @@ def recovered_intervals(tree: xr.DataTree) -> Figure:
             share = row.recovered
             if np.isfinite(share.low):
                 axes.plot([share.low, share.high], [place, place], color=RIGHT, linewidth=1.1)
-            axes.plot(share.mean, place, "o", color=RIGHT, markersize=4, mfc=RIGHT if share.shown else "w")
+            axes.plot(
+                share.mean, place, "o", color=RIGHT, markersize=4, mfc="w" if share.shown is False else RIGHT
+            )
         names = [row.name if row.token is None else f"{row.name}  {drawable(row.token)}" for row in rows]
         axes.set_yticks(range(len(rows)), names, parse_math=False)
         axes.set_ylim(len(rows) - 0.4, -0.6)
