@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -104,7 +104,7 @@ def _grid(
         for (layer, head), at in np.ndenumerate(offset):
             known = np.isfinite(values[layer, head])
             if not known:
-                style = (
+                style: dict[str, Any] = (
                     {"fc": "0.88", "lw": 0}
                     if there[layer, head]
                     else {"hatch": "////", "fc": "0.96", "ec": "0.75"}
