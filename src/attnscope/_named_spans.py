@@ -127,10 +127,13 @@ def dashes_said(uses: Sequence[SpanUse]) -> str:
     --------
     >>> nan = float("nan")
     >>> dashes_said([SpanUse("source", 1.0, 1.0, nan, None, None, nan, nan, nan)])
-    'No head is above: source, as where all keys are of the span. Keys of another text have no places: source.'
+    'All keys are of the span: source. Keys of another text have no places: source.'
     """
-    none = ", ".join(use.span for use in uses if use.head is None)
+    none = [use for use in uses if use.head is None]
+    whole = ", ".join(use.span for use in none if use.equal >= 1 - _ROUNDING)
+    below = ", ".join(use.span for use in none if use.equal < 1 - _ROUNDING)
     placeless = ", ".join(use.span for use in uses if use.places != use.places)
-    said = [f"No head is above: {none}, as where all keys are of the span."] if none else []
+    said = [f"All keys are of the span: {whole}."] if whole else []
+    said += [f"No head is above the larger of equal weights and its places: {below}."] if below else []
     said += [f"Keys of another text have no places: {placeless}."] if placeless else []
     return " ".join(said)

@@ -154,7 +154,9 @@ def _of_generate(result: xr.Dataset) -> list[str]:
 
 
 def _heads_of(result: xr.Dataset) -> str:
-    return f"{count(result.sizes['layer'], 'layer')} of {count(result.sizes['head'], 'head')}"
+    from attnscope.statistics import layers_said
+
+    return f"{layers_said(result)} of {count(result.sizes['head'], 'head')}"
 
 
 _WITH_SHAPE: dict[str, Callable[[Any], list[str]]] = {"scan": _of_scan, "generate": _of_generate}

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -182,6 +183,14 @@ def test_heads_of_which_nothing_is_known_are_left_out():
     assert _ends_and_mean(np.full((2, 2), np.nan)) == ("–", "", "–", "–", "")
     assert _ends_and_mean(np.array([[128.4, 1234.5]])) == ("128", "0.0", "681", "1,230", "0.1")
     assert _ends_and_mean(np.ones((2, 2))) == ("1", "", "1", "1", "")
+
+
+def test_every_column_of_a_table_has_a_heading(tmp_path):
+    told = attnscope("scan", "--limit", "2", "--statistics", "top_key", "--no-report", cwd=tmp_path).stdout
+    (heading,) = [line for line in told.splitlines() if "lowest" in line]
+    assert [name for name in re.split("[^a-z]+", heading) if name] == [
+        *("statistic", "lowest", "head", "mean", "highest", "head", "equal")
+    ]
 
 
 def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):

@@ -21,7 +21,10 @@ def place(tmp_path_factory):
 def test_whisper_with_transcripts_has_a_page_with_times(place):
     found = attnscope("scan", "whisper", "sounds", "--target", "said.txt", "--out", "run", cwd=place)
     assert found.returncode == 0, found.stderr
-    assert "whisper: 4 layers x 2 heads over 3 windows (125 frames, " in found.stdout
+    header = (
+        "whisper: 2 encoder, 1 decoder and 1 cross-attention layers x 2 heads over 3 windows (125 frames, "
+    )
+    assert header in " ".join(found.stdout.split())
     assert "The decoder read the transcripts." in found.stdout
     assert "125 are sound" in " ".join(found.stdout.split())
     page = (place / "run" / "report.html").read_text()

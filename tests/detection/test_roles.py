@@ -1,5 +1,6 @@
 """`roles` on models whose heads are known, on a model that knows nothing, and on what cannot be asked."""
 
+import html
 import json
 
 import numpy as np
@@ -200,4 +201,6 @@ def test_few_windows_give_no_interval(tmp_path):
     assert told["roles"][0]["low"] is told["heads"][0]["low"] is None
     assert told["heads"][0]["score"] == float(looks.score[0, 0])
     page = write_roles_report(found, tmp_path / "report.html").read_text(encoding="utf-8")
+    opening = page.split("<nav")[0]
+    assert all(html.escape(sentence) in opening for sentence in told["says"])
     assert "nan" not in page.split("<table")[1].split("</table>")[0]

@@ -125,11 +125,14 @@ def test_headers_landmarks_scrolling_and_contrast(visit, pages, name, width):
 
 
 @pytest.mark.parametrize("name", ["explain", "patch", "compare", "align", "roles"])
-def test_figures_are_no_white_slabs_in_the_dark(visit, pages, name):
+def test_figures_are_no_white_slabs_in_the_dark_and_show_that_they_scroll(visit, pages, name):
     page = visit(pages[name], scheme="dark")
     plate = page.locator(".plate").first
     assert luminance(plate.evaluate("one => getComputedStyle(one).backgroundColor")) < 0.05
     assert "invert" in plate.locator("img").evaluate("one => getComputedStyle(one).filter")
+    shadows = plate.evaluate("one => getComputedStyle(one).backgroundImage")  # seen through the figure
+    assert shadows.count("linear-gradient") == 4
+    assert plate.locator("img").evaluate("one => getComputedStyle(one).mixBlendMode") == "screen"
 
 
 def test_one_pair_is_open_at_a_time(visit, pages):

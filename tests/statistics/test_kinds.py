@@ -14,8 +14,11 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.statistics import DEFAULT, notes_of, rank_heads, reduce_call, summarize
 from attnscope.statistics._catalogue import STATISTICS
 from attnscope.statistics._equal import equal_rows
+from attnscope.statistics._kinds import told_apart
 from attnscope.statistics._pass import dimensions
+from attnscope.statistics._places import over_texts, places_of, with_rows
 from attnscope.statistics._questions import majority_names
+from attnscope.statistics._ranking import queries
 from attnscope.statistics._rows import bin_coordinates, indicator_columns, plan
 from tests.families import tiny
 
@@ -178,6 +181,8 @@ def test_a_number_of_kinds_can_be_asked_for():
     many = summarize(results, clusters=100)
     assert many.kinds.startswith("100 kinds were asked for, but no more than ")
     assert len(set(many.cluster.values)) == many.sizes["cluster"] < 100
+    twice = places_of(over_texts(with_rows(results, queries(results)))).take(np.array([0, 0]))
+    assert told_apart(["mixed", "mixed"], twice)[1].endswith("% in the band, no. 2)")
 
 
 def test_scans_can_be_subtracted_kind_by_kind():

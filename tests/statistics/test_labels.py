@@ -73,7 +73,7 @@ def test_labels_do_not_depend_on_the_seed_of_the_starts():
 def test_two_clusters_of_one_kind_are_numbered():
     strong, weak = profile("next-to-left"), profile("next-to-left") / 2
     found = cluster_profiles(np.stack([strong, weak, strong, weak]), clusters=2)
-    assert found.names == ("next-to-left", "next-to-left 2")
+    assert found.names == ("next-to-left", "next-to-left (no. 2)")
     assert found.centroids[0].max() > found.centroids[1].max()
 
 

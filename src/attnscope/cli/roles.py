@@ -26,7 +26,7 @@ _READ = (
     "heads: whose score reaches the threshold that the source gives; beside it as many of the same model with weights "
     "that know nothing; equal: the score of equal weights. Where no threshold is published, the highest score of the "
     "controls stands in parentheses. above: heads above every head of all controls; of a model that knows nothing it "
-    "would be about one head, or half a head with two controls. highest: layer.head and its score."
+    "would be about one head, or half a head with two controls. head: the one with the highest score, layer.head."
 )
 
 _Only = Annotated[
@@ -194,7 +194,7 @@ def _table(rows: list[RoleCount]) -> Table:
     controls = list(rows[0].controls)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("role", no_wrap=True)
-    for heading in ("from", "heads", *controls, *(["above"] if controls else []), "highest", "equal"):
+    for heading in ("from", "heads", *controls, *(["above"] if controls else []), "head", "highest", "equal"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         beside = [
@@ -206,7 +206,8 @@ def _table(rows: list[RoleCount]) -> Table:
             "–" if row.reached is None else f"{row.reached} of {row.heads}",
             *beside,
             *([str(row.above)] if controls else []),
-            f"{row.layer}.{row.head} {row.best:.2f}",
+            f"{row.layer}.{row.head}",
+            f"{row.best:.2f}",
             f"{row.equal:.2f}",
         )
     return table

@@ -160,12 +160,19 @@ _MOST = 4  # heads whose keys are listed where no ranking leads to any
 
 def print_tables(results: xr.Dataset) -> None:
     """The rankings of heads, and what kinds there are."""
-    from attnscope.statistics import corpus_said, notes_of, numbering_note, rank_heads, ranking_said
+    from attnscope.statistics import (
+        corpus_said,
+        layers_said,
+        notes_of,
+        numbering_note,
+        rank_heads,
+        ranking_said,
+    )
 
     console = new_console()
     sizes = results.sizes
     console.print(
-        f"{results.attrs['model']}: {count(sizes['layer'], 'layer')} x {count(sizes['head'], 'head')} over "
+        f"{results.attrs['model']}: {layers_said(results)} x {count(sizes['head'], 'head')} over "
         f"{corpus_said(results)}",
         highlight=False,
         markup=False,
@@ -204,7 +211,7 @@ def _print_asked(results: xr.Dataset, console: Console) -> None:
 
     known = STATISTICS | OF_OFFSETS
     asked = [str(name) for name in results.data_vars if name in known and name not in DEFAULT]
-    table = Table(Column("statistic", no_wrap=True), "lowest", "", "mean", "highest", "", "equal")
+    table = Table(Column("statistic", no_wrap=True), "lowest", "head", "mean", "highest", "head", "equal")
     more = []
     for statistic in asked:
         means = _means_of(results, statistic)
@@ -214,7 +221,9 @@ def _print_asked(results: xr.Dataset, console: Console) -> None:
         more += [] if means else [statistic]
     if table.row_count:
         each = _entries(results)
-        console.print(f"\nstatistics asked for: mean over {each}, layer.head", style="bold", highlight=False)
+        console.print(
+            f"\nstatistics asked for: means over {each}; head: layer.head", style="bold", highlight=False
+        )
         console.print(table)
         console.print(
             "Equal: what equal weights over all that a token may see give. Each head's: --csv or --json.",

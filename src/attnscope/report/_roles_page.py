@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope._returned import reads
-from attnscope.detection import ROLES, counts_of
+from attnscope.detection import counts_of, headline
 from attnscope.figures.roles import READINGS, role_figures
 from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 from attnscope.statistics import notes_of
-from attnscope.store import skipped_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,8 +62,5 @@ def write_roles_report(
         rows=rows,
         controls=list(rows[0].controls),
         notes=list(notes_of(result).values()),
-        skipped={
-            ROLES[name].title if name in ROLES else name: reason
-            for name, reason in skipped_of(result).items()
-        },
+        headline=headline(result),
     )

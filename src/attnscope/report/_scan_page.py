@@ -17,7 +17,7 @@ from attnscope.report._received import pack_received
 from attnscope.report._scan_content import any_known, flatten, page_data, parsed, pieces_note
 from attnscope.report._scan_images import patch_data, picture_data, view_data
 from attnscope.report._window import pack_windows
-from attnscope.statistics import ESTIMATED, notes_of, numbering_note, unit_of
+from attnscope.statistics import ESTIMATED, layers_said, notes_of, numbering_note, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,6 +110,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         decoder=_notes(result, data["layerNames"]),
         estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
         layers=len(data["layers"]),
+        layers_said=layers_said(result),
         heads=len(data["heads"]),
         statistics=data["statistics"],
         has_equal=any("equal" in entry for entry in data["statistics"]),

@@ -47,7 +47,7 @@ from ._received_text import received
 from ._row_intervals import intervals
 from ._row_samples import ESTIMATED
 from ._rows import indicator_columns, reduce_call
-from ._said import corpus_said, ranking_said
+from ._said import corpus_said, layers_said, ranking_said
 from ._scan import scan
 from ._scan_texts import beyond_note, window_length
 from ._stored import (
@@ -122,6 +122,7 @@ __all__ = [
     "key_side",
     "label_information",
     "label_shares",
+    "layers_said",
     "load_heads",
     "load_scan",
     "majority_names",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnscope.attention import AttentionCall
+from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import Site, named_scheme, watching
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str,
     def look(site: Site, call: AttentionCall) -> Tensor:
         if site.kind != "cross" and call.bias is not None and _is_of_distance(call.bias):
             biased.append(site)
-        return call.query
+        return output_of(call)
 
     with watching(model, look, weights_suffice=True):
         model(**inputs)

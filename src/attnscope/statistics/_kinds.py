@@ -182,6 +182,6 @@ def told_apart(names: list[str], places: Places) -> list[str]:
         for name, inside in zip(names, places.measured.offset.sum(-1), strict=True)
     ]
     return [
-        f"{name[:-1]}, {shown[: place + 1].count(name)})" if shown.count(name) > 1 else name
+        f"{name[:-1]}, no. {shown[: place + 1].count(name)})" if shown.count(name) > 1 else name
         for place, name in enumerate(shown)
     ]

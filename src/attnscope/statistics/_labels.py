@@ -115,7 +115,7 @@ def cluster_profiles(
     names: list[str] = []
     for cluster in order:
         again = sum(name.split(" ")[0] == base[cluster] for name in names)
-        names.append(base[cluster] if not again else f"{base[cluster]} {again + 1}")
+        names.append(base[cluster] if not again else f"{base[cluster]} (no. {again + 1})")
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
     labels = position[np.asarray(model.labels_)]

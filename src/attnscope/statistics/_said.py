@@ -43,6 +43,26 @@ def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> 
     return f"no {kind} head: none has {least} of its weight {where} and twice what equal weights give"
 
 
+def layers_said(results: xr.Dataset) -> str:
+    """How many layers attend, each kind by itself where there are several.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> pair = xr.Dataset(coords={"layer_kind": ("layer", ["self", "self", "causal", "cross"])})
+    >>> layers_said(pair), layers_said(pair.isel(layer=[0, 1]))
+    ('2 encoder, 1 decoder and 1 cross-attention layers', '2 layers')
+    """
+    kinds = results["layer_kind"].values.tolist() if "layer_kind" in results.coords else []
+    if "cross" not in kinds or len(set(kinds)) == 1:
+        return count(results.sizes["layer"], "layer")
+    names = {"self": "encoder", "causal": "decoder", "cross": "cross-attention"}
+    if set(kinds) != set(names):
+        names = {"self": "self-attention", "causal": "causal", "cross": "cross-attention"}
+    *others, last = [f"{kinds.count(kind)} {name}" for kind, name in names.items() if kind in kinds]
+    return f"{', '.join(others)} and {last} layers"
+
+
 def corpus_said(results: xr.Dataset) -> str:
     """How much was read.
 
