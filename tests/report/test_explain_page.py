@@ -209,6 +209,17 @@ def test_what_is_not_known_comes_last(visit, tree, tmp_path):
         assert page.locator(".sortable tbody tr").last.locator("td").nth(10).get_attribute("data-value") == ""
 
 
+@pytest.mark.parametrize("width", [400, 1600])
+def test_a_figure_that_is_wider_than_its_frame_says_that_it_scrolls(opened, width):
+    found = opened(width=width).eval_on_selector_all(
+        ".plate",
+        "all => all.map(one => [one.scrollWidth > one.clientWidth + 1,"
+        " parseFloat(getComputedStyle(one, '::before').height) > 10])",
+    )
+    assert all(scrolls == told for scrolls, told in found)
+    assert any(told for _, told in found) == (width == 400)
+
+
 @pytest.mark.parametrize("width", [360, 1600])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_any_screen_in_light_and_dark(opened, width, scheme):

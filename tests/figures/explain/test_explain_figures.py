@@ -10,7 +10,7 @@ from attnscope.figures.reading import NothingToShowError
 from attnscope.mechanism._ranking import best_heads, rank_explanations
 from attnscope.mechanism.arrays._waves import query_key_waves
 from attnscope.mechanism.words import summary
-from tests.report.planted_explanation import CHANGES, explanation, only, without
+from tests.report.planted_explanation import CHANGES, GRID, explanation, only, without
 
 OF_HEADS = {
     "waves": figures.wave_columns,
@@ -169,6 +169,32 @@ def test_a_head_without_an_offset_is_grey_in_the_verdict_and_hatched_where_there
     verdict["position_share"][:] = np.nan
     with pytest.raises(NothingToShowError, match="a head with a value"):
         figures.verdict_grid(verdict)
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 4), (3, 3), (4, 4), (12, 12)])
+def test_titles_of_grids_are_within_the_figure(layers, heads):
+    counts = np.zeros((layers, heads))
+    columns = {"periodic_columns": (GRID, counts)}
+    columns["null_periodic_columns"] = ((*GRID, "permutation"), counts[..., None])
+    figure = drawn(figures.wave_counts(xr.Dataset(columns)))
+    assert figure.get_tightbbox().y1 <= figure.get_figheight()
+
+
+def test_weights_are_drawn_up_to_the_mask(tree):
+    def masked(name, *profiles):
+        result = node(tree, name).copy(deep=True)
+        for profile in profiles:
+            result[profile] = result[profile].where(result.offset <= 0, 0.0)
+        return result
+
+    before = masked("interventions", "profile_before", "profile_after")
+    for figure in (
+        figures.position_content(masked("position_content", "profile"), [(0, 0)]),
+        figures.interventions(before, [(0, 0)]),
+        figures.scheme_effect(masked("rotation_effect", "profile"), [(0, 0)]),
+    ):
+        assert drawn(figure).axes[0].get_xlim()[1] == 0
+    assert figures.interventions(node(tree, "interventions"), [(0, 0)]).axes[0].get_xlim()[1] > 0
 
 
 def test_two_readings_and_the_weights_are_drawn_against_each_other(tree):

@@ -21,6 +21,7 @@ from attnscope.figures.explain._common import (
     names,
     one_head,
     the_heads,
+    up_to_the_mask,
     with_interval,
     zero_line,
 )
@@ -93,13 +94,13 @@ def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     needs = ("profile_before", "profile_after", "mass_change", "target")
     pairs = the_heads(changes, heads, needs, purpose="interventions")
     rows = names(changes, "change")
-    offset = changes["offset"].values
     with figure_style():
         size = (1.75 * len(pairs) + 1.6, 0.8 * len(rows) + 0.9)
         figure = Figure(figsize=(max(size[0], 4.0), size[1]), layout="constrained")
-        grid = figure.subplots(len(rows), len(pairs), sharex=True, sharey="col", squeeze=False)
+        grid = figure.subplots(len(rows), len(pairs), sharex="col", sharey="col", squeeze=False)
         for column, (layer, head) in enumerate(pairs):
-            part = one_head(changes, layer, head)
+            part = up_to_the_mask(one_head(changes, layer, head), "profile_before")
+            offset = part["offset"].values
             for row, name in enumerate(rows):
                 axes = grid[row, column]
                 _draw_change(axes, part, row, offset)
@@ -196,7 +197,8 @@ def wave_removal(removed: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
         expected = part["profile_expected"].values
         curve(axes, offset, expected, ALONE, label="Expected after", linewidth=1.2, linestyle="--")
 
-    return _profiles_of_heads(removed, the_heads(removed, heads, needs, purpose="wave_removal"), draw)
+    pairs = the_heads(removed, heads, needs, purpose="wave_removal")
+    return _profiles_of_heads(removed, pairs, "profile_before", draw)
 
 
 def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
@@ -244,21 +246,23 @@ def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Fig
             values = with_interval(part.isel(variant=row), "profile")
             curve(axes, offset, values, colour, label=_VARIANTS.get(name, name), **style)
 
-    return _profiles_of_heads(profiles, pairs, draw)
+    return _profiles_of_heads(profiles, pairs, "profile", draw)
 
 
 def _profiles_of_heads(
     result: xr.Dataset,
     pairs: Sequence[tuple[int, int]],
+    name: str,
     draw: Callable[[Axes, np.ndarray, xr.Dataset], None],
 ) -> Figure:
-    """A panel for each head, in which `draw` puts its curves over the offsets."""
-    offset = result["offset"].values
+    """A panel for each head, in which `draw` puts its curves over the offsets at which the named profile has weight."""
     with figure_style():
         figure, panels = head_panels(len(pairs), (2.0,))
         for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
+            part = up_to_the_mask(one_head(result, layer, head), name)
+            offset = part["offset"].values
             zero_line(axes)
-            draw(axes, offset, one_head(result, layer, head))
+            draw(axes, offset, part)
             axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))
             axes.set_title(f"Layer {layer}, head {head}", loc="left")
             if is_leftmost(index):

@@ -147,6 +147,29 @@ def legend_above(figure: Figure, axes: Axes, columns: int) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=7)
 
 
+def up_to_the_mask(part: xr.Dataset, name: str) -> xr.Dataset:
+    """The part of a head up to offset 0 where no weight lies beyond, as under a causal mask; else all of it.
+
+    Parameters
+    ----------
+    part
+        What belongs to a head, over ``offset``.
+    name
+        Its profile of weights.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> part = xr.Dataset({"profile": ("offset", [0.3, 0.7, 0.0])}, coords={"offset": [-1, 0, 1]})
+    >>> up_to_the_mask(part, "profile")["offset"].values.tolist()
+    [-1, 0]
+    """
+    after = part["offset"].values > 0
+    if bool((part[name].isel(offset=after) > 0).any()):
+        return part
+    return part.isel(offset=~after)
+
+
 def zero_line(axes: Axes) -> None:
     """Mark offset 0, the token itself."""
     axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")

@@ -19,6 +19,7 @@ from attnscope.figures.explain._common import (
     names,
     one_head,
     the_heads,
+    up_to_the_mask,
     with_interval,
     zero_line,
 )
@@ -80,11 +81,11 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
     needs = ("profile", "profile_position", "share", "shapley", "target")
     pairs = the_heads(content, heads, needs, purpose="position_content")
     terms = names(content, "term")
-    offset = content["offset"].values
     with figure_style():
         figure, panels = head_panels(len(pairs), (1.7, 1.3, 1.3))
         for index, ((layer, head), (profile, share, shapley)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(content, layer, head)
+            part = up_to_the_mask(one_head(content, layer, head), "profile")
+            offset = part["offset"].values
             zero_line(profile)
             curve(
                 profile,

@@ -80,7 +80,7 @@ def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
         for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(kernel, layer, head)
             _draw_curves(axes[0], part)
-            offsets = (tokens(float(part[f"offset_of_{name}"]), 0) for name in ("weights", "kernel"))
+            offsets = (_offset(float(part[f"offset_of_{name}"])) for name in ("weights", "kernel"))
             axes[0].set_title(
                 f"Layer {layer}, head {head}\n" + "weights {}, scheme {}".format(*offsets), loc="left"
             )
@@ -92,6 +92,10 @@ def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
                     axes[1].set_ylabel("Share of the\nscores' profile")
         legend_above(figure, panels[0][0], 4)
     return figure
+
+
+def _offset(value: float) -> str:
+    return tokens(value, 0) if np.isfinite(value) else "none"
 
 
 def _draw_curves(axes: Axes, part: xr.Dataset) -> None:

@@ -104,12 +104,9 @@ def _grid(
         for (layer, head), at in np.ndenumerate(offset):
             known = np.isfinite(values[layer, head])
             if not known:
-                style: dict[str, Any] = (
-                    {"fc": "0.88", "lw": 0}
-                    if there[layer, head]
-                    else {"hatch": "////", "fc": "0.96", "ec": "0.75"}
-                )
-                axes.fill_between([head - 0.5, head + 0.5], layer - 0.5, layer + 0.5, **style)
+                hatch, face, edge = (None, "0.88", "0.88") if there[layer, head] else ("////", "0.96", "0.75")
+                place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
+                axes.fill_between(*place, hatch=hatch, fc=face, ec=edge, lw=0 if hatch is None else 1)
             if np.isfinite(at):
                 axes.text(
                     head,

@@ -181,7 +181,8 @@ def wave_counts(waves: xr.Dataset) -> Figure:
     top = max(1.0, float(np.nanmax([counts, shuffled], initial=0.0)))
     with figure_style():
         size = (2 * heads * cell + 2.2, layers * cell + 0.9)
-        figure = Figure(figsize=(max(size[0], 4.6), size[1]), layout="constrained")
+        # of square cells the other layout learns the height too late, and cuts the titles off
+        figure = Figure(figsize=(max(size[0], 4.6), size[1]), layout="compressed")
         titles = ("Columns that are waves", "With tokens shuffled")
         image = None
         for index, (values, title) in enumerate(zip((counts, shuffled), titles, strict=True)):
