@@ -123,6 +123,8 @@ def test_what_is_lacking_for_causes_is_told_and_their_column_is_not_explained(un
         (("--steps", "-1"), "steps"),
         (("--seed", "-1"), "seed"),
         (("--figures", "gif"), "svg, pdf, png"),
+        (("--no-report", "--figures", "png"), "--figures is of the report"),
+        (("--no-renormalise",), "is of what is forbidden: give forbid_offsets"),
         (("--window", "4000"), "does not fit"),
         (("none.txt",), "none.txt"),
         (("--forbid-token", "harbours"), "expected one"),

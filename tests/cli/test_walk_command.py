@@ -54,6 +54,7 @@ def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
         (("--toy", "--layer", "0"), "--toy has one head of its own"),
         (("bundled", "a b", "--target", "c d"), "nothing in it reads a target"),
         (("gpt2", "--toy"), "--toy has one head of its own"),
+        (("--toy", "--dtype", "float64"), "are of a model, and --toy has none"),
         (("--toy", "--query-token", "it"), "from 0 to 3"),
         (("--toy", "--query-token", "4"), "there is no token 4"),
         (("--toy", "--lang", "de"), "choose en or ja"),

@@ -169,6 +169,7 @@ def test_all_roles_are_listed_with_their_sources(tmp_path):
         (("--only", "mover"), "there is no role 'mover': choose from previous_token"),
         (("--controls", "permuted"), "there is no control 'permuted'"),
         (("--needles", "absent.jsonl"), "absent.jsonl"),
+        (("--needles", "absent.jsonl", "--only", "next_token"), "are of retrieval heads: ask for retrieval"),
         (("--limit", "0"), "limit"),
     ],
 )

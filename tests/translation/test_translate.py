@@ -159,8 +159,14 @@ def test_computed_positions_go_on_without_a_word(tokenizer):
 def test_settings_that_do_not_go_together(model, tokenizer):
     with pytest.raises(AttnscopeError, match="found 3 best of 2 beams"):
         translate_lines(model, tokenizer, LINES, beams=2, n_best=3)
-    with pytest.raises(AttnscopeError, match="temperature is of sampling"):
-        translate_lines(model, tokenizer, LINES, temperature=0.5)
+    for alone, says in (
+        ({"temperature": 0.5}, "temperature is of sampling"),
+        ({"sample": True, "beams": 4}, "beams .--beams. are of the search"),
+        ({"sample": True, "length_penalty": 0.5}, "length_penalty .--length-penalty. is of several beams"),
+        ({"beams": 1, "length_penalty": 0.5}, "length_penalty .--length-penalty. is of several beams"),
+    ):
+        with pytest.raises(AttnscopeError, match=says):
+            translate_lines(model, tokenizer, LINES, **alone)
     with pytest.raises(AttnscopeError, match="overlong is 'drop': choose refuse, split, cut"):
         translate_lines(model, tokenizer, LINES, overlong="drop")
 

@@ -53,7 +53,7 @@ def diff(
 ) -> None:
     """What changed between two models? Two scans of one corpus, head by head."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures)
+    formats = options.formats_of(figures, report=report)
     place = OutputFolder(out, usual_folder("diff"))
     from attnscope.difference import changes_of, headline
     from attnscope.difference import diff as run_diff

@@ -116,7 +116,7 @@ def explain(
 ) -> None:
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures)
+    formats = options.formats_of(figures, report=report)
     place = OutputFolder(out, usual_folder("explain"), ("paper.zarr.zip",) if paper else ())
     settings: dict[str, Any] = {"tokenizer": tokenizer, "window": window, "limit": limit, "band": band}
     settings |= {"completion": completion, "interventions": interventions, "paper": paper, "seed": seed}

@@ -95,7 +95,7 @@ def intervene(
 ) -> None:
     """Does a head matter? Take every head out, one at a time, and measure what the predictions lose."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats, place = options.formats_of(figures), OutputFolder(out, usual_folder("intervene"))
+    formats, place = options.formats_of(figures, report=report), OutputFolder(out, usual_folder("intervene"))
     from attnscope.faithfulness import intervene as run_intervene
 
     given: dict[str, Any] = {"task": task, "ray": ray, "workers": workers, "ray_gpus": ray_gpus}

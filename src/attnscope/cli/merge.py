@@ -29,7 +29,7 @@ def merge(
     """Put together what the tasks of a run have measured, where the last of them did not: kinds of heads, and page."""
     from attnscope.results import merge as run_merge
 
-    formats = options.formats_of(figures)
+    formats = options.formats_of(figures, report=report)
     working()
     merged = run_merge(run)
     page = _page(merged, formats) if report else None

@@ -258,15 +258,18 @@ def rule_or_file(given: str | None, known: tuple[str, ...]) -> str | Path | None
     return Path(given)
 
 
-def formats_of(figures: str) -> tuple[str, ...]:
-    """The formats that ``--figures`` asks for.
+def formats_of(figures: str, *, report: bool = True) -> tuple[str, ...]:
+    """The formats that ``--figures`` asks for; other than the usual ones are refused without a report.
 
     Examples
     --------
     >>> formats_of("svg,pdf"), formats_of("none")
     (('svg', 'pdf'), ())
     """
-    return () if figures == "none" else check_formats([name.strip() for name in figures.split(",")])
+    formats = () if figures == "none" else check_formats([name.strip() for name in figures.split(",")])
+    if not report and figures not in {USUAL_FIGURES, "none"}:
+        raise AttnscopeError("--figures is of the report: leave --no-report out, or --figures")
+    return formats
 
 
 def refuse_two_formats(*, as_json: bool, as_csv: bool) -> None:

@@ -80,7 +80,7 @@ def patch(
 ) -> None:
     """What carries the difference? Put activations of a clean run into a corrupted one; see the answer come back."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures)
+    formats = options.formats_of(figures, report=report)
     place = OutputFolder(out, usual_folder("patch"))
     from attnscope.faithfulness import patch as run_patch
 

@@ -79,7 +79,7 @@ def roles(
 ) -> None:
     """Which published roles do heads have? Each score beside equal weights and weights that know nothing."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures)
+    formats = options.formats_of(figures, report=report)
     if only == "list":
         _list()
         return

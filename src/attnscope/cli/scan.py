@@ -235,7 +235,7 @@ def scan(
     from attnscope.statistics import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats, shown = options.formats_of(figures), _shown(show, report=report)
+    formats, shown = options.formats_of(figures, report=report), _shown(show, report=report)
     _refuse_unused(observation, statistics)
     settings = {name: given[name] for name in _PLAIN}
     settings["observation"] = _LAST if observation is None else observation

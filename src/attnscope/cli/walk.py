@@ -53,6 +53,8 @@ def walk(
         toy=toy,
         has_text=(text, target) != (None, None),
         has_head=(model, layer, head) != (options.BUNDLED, None, 0),
+        has_loading=trust_remote_code
+        or any(given is not None for given in (device, dtype, tokenizer, revision)),
         has_seed=seed is not None,
     )
     _refuse_sentence(model)
@@ -87,13 +89,18 @@ def walk(
         _write(markdown, as_markdown(steps, language))
 
 
-def _check(*, toy: bool, has_text: bool, has_head: bool, has_seed: bool) -> None:
+def _check(*, toy: bool, has_text: bool, has_head: bool, has_loading: bool, has_seed: bool) -> None:
     """Refuse what the toy has of its own beside it, and what it alone has without it."""
     if toy and has_text:
         raise AttnscopeError("--toy has numbers of its own: leave the sentence and --target out, or --toy")
     if toy and has_head:
         raise AttnscopeError(
             "--toy has one head of its own: leave the model, --layer and --head out, or --toy"
+        )
+    if toy and has_loading:
+        raise AttnscopeError(
+            "--device, --dtype, --tokenizer, --revision and --trust-remote-code are of a model, and --toy has none: "
+            "leave them out, or --toy"
         )
     if has_seed and not toy:
         raise AttnscopeError("--seed is for --toy: give --toy too, or leave --seed out")

@@ -123,6 +123,8 @@ def roles(
     names, chosen = choose_roles(only), choose_controls(controls)
     check_whole(1, limit=limit, window=window, batch_size=batch_size)
     check_seed(seed)
+    if needles is not None and all(ROLES[name].probe != "needle" for name in names):
+        raise AttnscopeError("needles (--needles) are of retrieval heads: ask for retrieval (--only) too")
     hidden = needles_of(needles)
     refuse_senses("roles", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus = texts_of(texts, field=field, by_line=by_line)

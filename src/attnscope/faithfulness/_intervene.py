@@ -177,6 +177,11 @@ def intervene(
     rule = rule_of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
     if rule is not None:
         check_rule(rule, asked.windows)
+    elif not renormalise:
+        raise AttnscopeError(
+            "renormalise (--no-renormalise) is of what is forbidden: give forbid_offsets (--forbid-offset), "
+            "forbid_first or forbid_tokens too"
+        )
     forbid, told = said_rule(forbid_offsets, forbid_tokens, first=forbid_first), progress or tell_nobody
     job = InterventionJob(
         asked, chosen, variants, steps, search, curves, why, band, seed, told, rule, forbid, renormalise, sets

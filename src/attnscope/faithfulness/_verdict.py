@@ -109,6 +109,7 @@ class HeadVerdict:
         return max((abs(effect.mean) for effect in self.effects.values()), default=0.0)
 
 
+@typed
 def effect_of(values: xr.Dataset, effect: str = "effect", told: str = "") -> Effect:
     """The effect of one head, or one set of heads, with what is told of it.
 

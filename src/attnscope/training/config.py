@@ -280,7 +280,18 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
         raise AttnscopeError(f"{place}{first['msg'].removeprefix('Value error, ')}") from None
     if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them are of another configuration
         refuse_other_models(values, config.model)
+    _refuse_other_text(config)
     return config
+
+
+def _refuse_other_text(config: TrainConfig) -> None:
+    """Refuse settings of the generated task beside a text: they would change nothing."""
+    given = "source" if config.source else "text" if config.text else ""
+    for name in ("task_pairs", "task_longest"):
+        if given and getattr(config, name) != TrainConfig.model_fields[name].default:
+            raise AttnscopeError(
+                f"{name} is of the generated task, and {given} is given in its place: leave out one of them"
+            )
 
 
 def refuse_other_models(given: Iterable[str], model: str) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from attnscope.capture import Model
 
 OVERLONG = ("refuse", "split", "cut")
+_USUAL_BEAMS = 5
 
 
 @typed
@@ -35,7 +36,7 @@ def translate(
     model: Model,
     texts: Lines,
     *,
-    beams: int = 5,
+    beams: int = _USUAL_BEAMS,
     length_penalty: float = 1.0,
     n_best: int = 1,
     sample: bool = False,
@@ -142,7 +143,7 @@ def translate_lines(
     tokenizer: PreTrainedTokenizerBase,
     lines: Sequence[str],
     *,
-    beams: int = 5,
+    beams: int = _USUAL_BEAMS,
     length_penalty: float = 1.0,
     n_best: int = 1,
     sample: bool = False,
@@ -190,6 +191,14 @@ def translate_lines(
         raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
     if temperature != 1 and not sample:
         raise AttnscopeError("temperature is of sampling: give sample (--sample) too")
+    if sample and beams not in {1, _USUAL_BEAMS}:
+        raise AttnscopeError("beams (--beams) are of the search: leave them out, or sample (--sample)")
+    scored = scores or (sample and n_best > 1)
+    if length_penalty != 1 and (sample or beams == 1) and not scored:
+        raise AttnscopeError(
+            "length_penalty (--length-penalty) is of several beams and of scores: give more beams (--beams) too, or "
+            "ask for scores"
+        )
     if overlong not in OVERLONG:
         raise AttnscopeError(f"overlong is {overlong!r}: choose {', '.join(OVERLONG)}")
     encoded, longest = (
@@ -204,7 +213,6 @@ def translate_lines(
     elif beams > 1:
         options["length_penalty"] = length_penalty
     translations: list[list[Translation]] = [[] for _ in pieces]
-    scored = scores or (sample and n_best > 1)
     penalty = length_penalty if scored else None
     done = 0
     for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
