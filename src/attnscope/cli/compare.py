@@ -107,7 +107,7 @@ def compare(
     from attnscope.comparison import compare as run
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures)
+    formats = options.formats_of(figures, report=report)
     limits = None if by_length is None else length_limits(by_length)
     with progress_bar("compare", lines=True) as show:
         tree = run(
