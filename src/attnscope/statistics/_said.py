@@ -30,6 +30,15 @@ _RANKED_BY_OF_IMAGES = {
 def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> str:
     """By what heads are ranked; where none is, what none has.
 
+    Parameters
+    ----------
+    results
+        What `attnscope.scan` returns.
+    kind
+        Name of the ranking, such as ``"local"``.
+    rows
+        Heads that it has.
+
     Examples
     --------
     >>> import xarray as xr

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
-from attnscope.statistics._distance_bias import with_local_heads
 from attnscope.statistics._nowhere import notes_of_nowhere
 from attnscope.statistics._profile import with_profile
 from attnscope.statistics._short_windows import notes_of_short
@@ -42,6 +42,8 @@ NOTES = (
     "rows",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
+
+_LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
 
 
 def unit_of(results: xr.Dataset) -> str:
@@ -202,3 +204,17 @@ def default_out(signature: Signature | Mapping[str, object]) -> Path:
     """
     signature = Signature.of(signature)
     return Path("attnscope-runs") / f"{Path(signature.name).name}-{signature.short}"
+
+
+def with_local_heads(notes: dict[str, str], kinds: str) -> dict[str, str]:
+    """Notes, without that on the bias where no head is named local.
+
+    Examples
+    --------
+    >>> notes = {"bias": "It adds to scores."}
+    >>> len(with_local_heads(notes, "Kinds of heads: previous: 2, local: 1.")), len(with_local_heads(notes, ""))
+    (1, 0)
+    """
+    if _LOCAL.search(kinds):
+        return notes
+    return {name: note for name, note in notes.items() if name != "bias"}

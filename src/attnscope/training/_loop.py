@@ -369,6 +369,13 @@ class Training:
 def updates_done(config: TrainConfig, folder: OwnedFolder) -> int:
     """How many updates the training in a folder has behind it; 0 where there is none.
 
+    Parameters
+    ----------
+    config
+        Settings of the training that is asked for.
+    folder
+        Folder of the training.
+
     Raises
     ------
     AttnscopeError

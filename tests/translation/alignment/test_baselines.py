@@ -41,20 +41,20 @@ def test_chance_is_what_random_links_come_to(each):
 def test_the_best_of_many_random_heads_goes_as_low_as_is_said():
     rng = np.random.default_rng(1)
     gold = made_up_gold(rng)
-    many, lengths = Gold(gold.sure * 40, gold.possible * 40), LENGTHS * 40
+    many, lengths = Gold(gold.sure * 20, gold.possible * 20), LENGTHS * 20
 
     def drawn():
-        return [links for _ in range(40) for links in random_links(rng)]
+        return [links for _ in range(20) for links in random_links(rng)]
 
     level = baselines(drawn(), many, lengths, chosen_of=8).chance_level
     assert level < baselines(drawn(), many, lengths).chance_level
     lowest = [
         min(score_alignments(drawn(), many.sure, many.possible).error_rate for _ in range(8))
-        for _ in range(200)
+        for _ in range(60)
     ]
     assert (
-        np.mean(np.array(lowest) < level) <= 0.04
-    )  # nominal 0.01; 8 of 200 or more would come by chance in 1 of 1,000
+        np.mean(np.array(lowest) < level) <= 0.08
+    )  # nominal 0.01; 5 of 60 or more would come by chance in 1 of 1,000
 
 
 def test_the_diagonal_is_that_of_the_places():

@@ -45,7 +45,7 @@ class Baselines:
         Parameters
         ----------
         error_rate
-            Of the links themselves.
+            Error rate of the links themselves.
 
         Examples
         --------
