@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from scipy.sparse import coo_array
 from sklearn.metrics import mutual_info_score
 
-from attnscope._documents import units_of
+from attnscope._documents import LEAST, units_of
 
 _AT_ONCE = 50  # resamples, so that memory stays bounded
 RARE = 0.01  # a label with a smaller share of a head's texts does not count
@@ -138,15 +138,15 @@ def independence(
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> profiles = rng.random((5, 2, 3))
-    >>> dependence = independence(np.zeros((5, 2), int), profiles[..., 0], profiles, clusters=2, resamples=10)
+    >>> profiles = rng.random((6, 2, 3))
+    >>> dependence = independence(np.zeros((6, 2), int), profiles[..., 0], profiles, clusters=2, resamples=10)
     >>> dependence["majority_share"]
     Estimate(value=1.0, low=1.0, high=1.0)
     """
     sums = _Sums.of(labels, directions, profiles, clusters, documents)
     count = len(sums.texts)
     point = {name: float(value[0]) for name, value in sums.numbers(np.ones((1, count))).items()}
-    if count < 2:  # noqa: PLR2004 one document says nothing of others
+    if count < LEAST:  # of so few, resampling gives intervals that are too narrow
         return {name: Estimate(value, float("nan"), float("nan")) for name, value in point.items()}
     rng = np.random.default_rng(seed)
     drawn: dict[str, list[np.ndarray]] = {name: [] for name in point}
