@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -59,9 +60,10 @@ class Started:
         return self._process.exitcode
 
     def send_signal(self, number):
-        """Send a signal to it."""
+        """Send a signal to it; where it has ended since it was asked, there is nobody to send it to."""
         if self.poll() is None:
-            os.kill(self._process.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
     def communicate(self, timeout=300):
         """Wait for its end: what it printed to standard output and standard error."""
