@@ -145,3 +145,15 @@ def test_windows_of_one_document_are_not_counted_as_so_many_texts():
     once = width(1, None)
     assert width(9, np.repeat(np.arange(30), 9).tolist()) == pytest.approx(once)
     assert width(9, None) < 0.5 * once
+
+
+def test_of_fewer_than_six_units_no_interval_is_told():
+    profiles = np.random.default_rng(0).random((6, 3, 4))
+    for count in (5, 6):
+        some = profiles[:count]
+        found = independence(
+            np.arange(count * 3).reshape(count, 3) % 2, some[..., 0], some, clusters=2, resamples=50
+        )
+        share = found["majority_share"]
+        assert np.isfinite(share.value)
+        assert np.isfinite([share.low, share.high]).tolist() == [count == 6] * 2
