@@ -204,6 +204,7 @@ def test_grouped_queries_of_a_causal_model_are_patched_head_by_head():
         ({"receiver": "2.9"}, "the receiver"),
         ({"receiver": "9.0"}, "layers lie below"),
         ({"receiver": "2.1", "what": "residual"}, "paths from head to head"),
+        ({"by_position": True, "what": "residual"}, "at one position at a time already"),
         ({"pairs": "pairs.jsonl"}, "expected a pathlib.Path"),
         ({"pairs": [1]}, "pair 1 is of type int"),
         ({"pairs": []}, "found no pair"),

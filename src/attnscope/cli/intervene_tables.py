@@ -185,7 +185,8 @@ def _forbidden_table(rows: list[HeadVerdict]) -> Table:
         table.add_column(heading, justify="right")
     known = [(row, row.forbidden) for row in rows if row.forbidden is not None]
     for row, effect in sorted(known, key=lambda item: -abs(item[1].mean))[:_FEW]:
-        interval = f"{effect.low:+.3f} to {effect.high:+.3f}" if np.isfinite(effect.low) else ""
+        ends = [f"{end:+.{effect.digits}f}" for end in (effect.low, effect.high)]
+        interval = " to ".join(ends) if np.isfinite(effect.low) else ""
         name = f"{row.layer}.{row.head}"
         table.add_row(name, f"{row.forbidden_weight or 0:.3f}", _change(effect), interval)
     return table
@@ -195,6 +196,8 @@ def _together_table(rows: list[dict[str, Any]]) -> Table:
     """Chosen sets of heads, beside the sum of what each of them loses alone."""
     from rich import box
     from rich.table import Table
+
+    from attnscope.faithfulness import Effect
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in (
@@ -207,17 +210,19 @@ def _together_table(rows: list[dict[str, Any]]) -> Table:
     ):
         table.add_column(heading, justify="left" if heading in {"heads", "ablation"} else "right")
     for row in rows:
-        low, high = row["between_low"], row["between_high"]
+        effect = Effect(row["effect"], row["effect_low"], row["effect_high"], row["shown"])
+        between = Effect(row["between"], row["between_low"], row["between_high"], row["between_shown"])
+        ends = [f"{end:+.{between.digits}f}" for end in (between.low, between.high)]
         table.add_row(
             row["heads"],
             row["ablation"],
-            f"{row['effect']:+.3f}{'*' if row['shown'] else ' '}",
+            _change(effect),
             f"{row['alone']:+.3f}",
-            f"{row['between']:+.3f}{'*' if row['between_shown'] else ' '}",
-            f"{low:+.3f} to {high:+.3f}" if np.isfinite(low) else "",
+            _change(between),
+            " to ".join(ends) if np.isfinite(between.low) else "",
         )
     return table
 
 
 def _change(effect: Effect | None) -> str:
-    return "" if effect is None else f"{effect.mean:+.3f}{'*' if effect.shown else ' '}"
+    return "" if effect is None else f"{effect.mean:+.{effect.digits}f}{'*' if effect.shown else ' '}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope._arguments import typed
-from attnscope._numbers import count
+from attnscope._numbers import count, places
 from attnscope._returned import reads
 from attnscope.faithfulness._forbidden import HARDLY
 
@@ -38,6 +38,17 @@ class Effect:
     low: float
     high: float
     shown: bool | None
+
+    @property
+    def digits(self) -> int:
+        """Digits after the point: 3, or as many as show a small change that is told from 0.
+
+        Examples
+        --------
+        >>> Effect(0.00012, 0.00010, 0.00014, True).digits, Effect(0.00012, -0.001, 0.001, False).digits
+        (5, 3)
+        """
+        return places(self.mean, 3) if self.shown else 3
 
 
 @dataclass(frozen=True)
@@ -286,9 +297,10 @@ def said_effect(effect: Effect) -> str:
     >>> said_effect(Effect(0.5, 0.25, 0.75, True)), said_effect(Effect(-0.002, float("nan"), float("nan"), False))
     ('+0.500 (+0.250 to +0.750)', '−0.002')
     """
-    text = f"{effect.mean:+.3f}"
+    digits = effect.digits
+    text = f"{effect.mean:+.{digits}f}"
     if np.isfinite(effect.low):
-        text += f" ({effect.low:+.3f} to {effect.high:+.3f})"
+        text += f" ({effect.low:+.{digits}f} to {effect.high:+.{digits}f})"
     return text.replace("-", "−")
 
 

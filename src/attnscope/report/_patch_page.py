@@ -113,7 +113,7 @@ def _row(row: PatchedPlace) -> list[_Cell]:
         token = row.token or ""
         cells += [_Cell(str(row.position), float(row.position)), _Cell(token, token, "left")]
     told = TOLD[row.effect.shown]
-    for effect, form in ((row.effect, "+.3f"), (row.recovered, ".1%")):
+    for effect, form in ((row.effect, f"+.{row.effect.digits}f"), (row.recovered, ".1%")):
         interval = f"{effect.low:{form}} to {effect.high:{form}}" if math.isfinite(effect.low) else ""
         cells.append(_Cell(_said(effect.mean, form), effect.mean, told, interval.replace("-", "−")))
     return cells + [_Cell(_said(value, "+.3f"), value) for value in row.estimates.values()]

@@ -154,8 +154,10 @@ def test_text_without_spaces_is_scored_by_its_language_or_refused():
     made, right = ["吾輩は猫である。名前は無い。"], ["吾輩は猫である。名前はまだ無い。"]
     with pytest.raises(AttnscopeError, match=r"no spaces between words.*--language ja"):
         attnscope.score([made], [right])
+    with pytest.raises(AttnscopeError, match=r"'jp' has no tokenizer here: give their language \(--language ja or zh\)"):
+        attnscope.score([made], [right], language="jp")
     pytest.importorskip("MeCab")
-    by_language = attnscope.score([made], [right], language="ja", resamples=0)
+    by_language = attnscope.score([made], [right], language="ja-JP", resamples=0)
     assert by_language.identical(attnscope.score([made], [right], tokenize="ja-mecab", resamples=0))
     assert float(by_language["score"].sel(metric="BLEU").item()) > 50
     asked = attnscope.score([made], [right], tokenize="13a", resamples=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def score(
         multi-bleu gives 0 where no n-gram of some order matches and sacreBLEU smooths. Such a number must not be
         compared with a cased ``13a`` one.
     language
-        Language of the references, such as ``ja``; for ``moses`` English by default.
+        Language of the references, such as ``ja`` or ``ja-JP``; for ``moses`` English by default.
     resamples
         Number of resamples of the bootstrap; 0 for no intervals and tests.
     seed
@@ -94,8 +95,8 @@ def score(
     ------
     AttnscopeError
         If a file cannot be read, line counts differ, two systems have one name, a tokenizer is not known or not
-        installed, the limits do not rise, or the references have no spaces between words and neither tokenizer nor
-        language is given.
+        installed, the limits do not rise, or the references have no spaces between words and neither a tokenizer is
+        given nor a language that has one.
 
     References
     ----------
@@ -126,6 +127,7 @@ def score(
     check_whole(0, _MOST_RESAMPLES, resamples=resamples)
     check_seed(seed)
     buckets = _buckets(sources, by_length, length_in)
+    language = None if language is None else re.split("[-_]", language.lower())[0]  # ja-JP is Japanese
     tokenize = tokenize or _tokenizer_for(language, references)
     language = language or "en"
     prepare = _moses(language) if tokenize == "moses" else None
@@ -219,12 +221,15 @@ def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: st
 
 
 def _tokenizer_for(language: str | None, references: list[list[str]]) -> str:
-    if language is None and any(map(is_unsegmented, references)):
+    if language in _TOKENIZER_OF:
+        return _TOKENIZER_OF[language]
+    if any(map(is_unsegmented, references)):
+        known = "" if language is None else f", and {shortly(language)} has no tokenizer here"
         raise AttnscopeError(
-            "the references have no spaces between words, so that BLEU finds none: give their language "
-            "(--language ja), or say how to find words (--tokenize char)"
+            f"the references have no spaces between words, so that BLEU finds none{known}: give their language "
+            "(--language ja or zh), or say how to find words (--tokenize char)"
         )
-    return _TOKENIZER_OF.get(language or "", "13a")
+    return "13a"
 
 
 def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
