@@ -132,7 +132,9 @@ def patch(
     chosen: What = _among("what", what, WHATS)
     course: Direction = _among("direction", towards, DIRECTIONS)
     if by_position and what == "residual":
-        raise AttnscopeError("the residual stream is put in at one position at a time already: leave by position out")
+        raise AttnscopeError(
+            "the residual stream is put in at one position at a time already: leave by position out"
+        )
     check_whole(1, batch_size=batch_size, variants=variants)
     check_whole(0, STEPS, steps=steps)
     check_seed(seed)

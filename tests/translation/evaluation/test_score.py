@@ -154,7 +154,7 @@ def test_text_without_spaces_is_scored_by_its_language_or_refused():
     made, right = ["吾輩は猫である。名前は無い。"], ["吾輩は猫である。名前はまだ無い。"]
     with pytest.raises(AttnscopeError, match=r"no spaces between words.*--language ja"):
         attnscope.score([made], [right])
-    with pytest.raises(AttnscopeError, match=r"'jp' has no tokenizer here: give their language \(--language ja or zh\)"):
+    with pytest.raises(AttnscopeError, match=r"'jp' has no tokenizer here: give their language"):
         attnscope.score([made], [right], language="jp")
     pytest.importorskip("MeCab")
     by_language = attnscope.score([made], [right], language="ja-JP", resamples=0)
