@@ -10,7 +10,8 @@ from attnscope._numbers import places
 from attnscope._returned import reads
 from attnscope.difference import changes_of, headline, same_everywhere
 from attnscope.figures.difference import difference_figures, difference_readings
-from attnscope.report._embed import TOLD, WITH_EFFECTS, pictures, write_page
+from attnscope.report._cells import TOLD
+from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:

@@ -72,10 +72,6 @@ def picture(figure: Figure) -> tuple[str, int]:
     return source, round(float(figure.get_size_inches()[0]) * _PIXELS)
 
 
-#: What a cell is, by whether its effect is told from 0; nothing where that was not tested.
-TOLD = {True: "shown", False: "open", None: ""}
-
-
 def pictures(
     figures: Mapping[str, Figure], readings: Mapping[str, tuple[str, str]]
 ) -> list[dict[str, str | int]]:

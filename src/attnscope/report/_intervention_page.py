@@ -13,7 +13,8 @@ import numpy as np
 from attnscope._returned import reads
 from attnscope.faithfulness import effect_of, headline, said_effect, verdicts
 from attnscope.figures.intervene import intervention_figures, intervention_readings
-from attnscope.report._embed import TOLD, WITH_EFFECTS, pictures, write_page
+from attnscope.report._cells import TOLD, Cell
+from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 from attnscope.store import skipped_of
 
@@ -33,17 +34,9 @@ _HIGH = 26  # pixels of a small profile
 
 
 @dataclass(frozen=True)
-class _Cell:
-    text: str
-    value: float | str
-    kind: str = ""
-    below: str = ""
-
-
-@dataclass(frozen=True)
 class _Row:
     profile: list[tuple[float, float, bool]]  # x, height, whether it is the token itself
-    cells: list[_Cell]
+    cells: list[Cell]
 
 
 @reads("intervene")
@@ -116,12 +109,12 @@ def _listed_rule(tree: xr.DataTree) -> str:
     return ", ".join(str(place).replace("-", "−") for place in tree["forbidden"].attrs["forbid"])
 
 
-def _together(tree: xr.DataTree) -> list[list[_Cell]]:
+def _together(tree: xr.DataTree) -> list[list[Cell]]:
     """Chosen sets of heads: a row for each and each ablation."""
     if "together" not in tree.children:
         return []
     sets = tree["together"].to_dataset().transpose("set", "ablation", ...)
-    rows: list[list[_Cell]] = []
+    rows: list[list[Cell]] = []
     for place, name in enumerate(sets["set"].values):
         for row, ablation in enumerate(sets.ablation.values):
             cell = sets.isel({"set": place, "ablation": row})
@@ -129,8 +122,8 @@ def _together(tree: xr.DataTree) -> list[list[_Cell]]:
                 effect_of(cell, key, told) for key, told in (("effect", ""), ("between", "between_"))
             )
             alone = float(cell.alone)
-            names = [_Cell(str(cell_text), str(cell_text)) for cell_text in (name, ablation)]
-            rows.append([*names, _change(lost), _Cell(_signed(alone, 3), alone), _change(between)])
+            names = [Cell(str(cell_text), str(cell_text)) for cell_text in (name, ablation)]
+            rows.append([*names, _change(lost), Cell(_signed(alone, 3), alone), _change(between)])
     return rows
 
 
@@ -178,16 +171,16 @@ def _has_forbidden(rows: list[HeadVerdict]) -> bool:
 
 def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool, barred: bool) -> _Row:
     cells = [
-        _Cell(f"{row.layer}.{row.head}", float(row.layer * 10_000 + row.head)),
-        _Cell(row.kind, row.kind),
-        _Cell(_signed(row.peak_offset, 0), _sortable(row.peak_offset)),
-        _Cell(f"{row.peak_weight:.2f}" if math.isfinite(row.peak_weight) else "", _sortable(row.peak_weight)),
+        Cell(f"{row.layer}.{row.head}", float(row.layer * 10_000 + row.head)),
+        Cell(row.kind, row.kind),
+        Cell(_signed(row.peak_offset, 0), _sortable(row.peak_offset)),
+        Cell(f"{row.peak_weight:.2f}" if math.isfinite(row.peak_weight) else "", _sortable(row.peak_weight)),
     ]
     if causes:
         agree = row.scores_agree
         cells += [
             _number(row.position_share),
-            _Cell(
+            Cell(
                 "" if agree is None else "yes" if agree else "no",
                 _order(None if agree is None else float(agree)),
             ),
@@ -195,14 +188,14 @@ def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool, ba
     if trusted:
         peak = row.norm_offset
         cells += [
-            _Cell("" if peak is None else _signed(peak, 0), _order(peak)),
+            Cell("" if peak is None else _signed(peak, 0), _order(peak)),
             _number(row.norm_weight),
             _number(row.null_share),
             _change(row.shuffled),
         ]
     cells += [_change(effect) for effect in row.effects.values()]
     if row.searched is not None:
-        cells.append(_Cell(_signed(row.searched, 3), row.searched))
+        cells.append(Cell(_signed(row.searched, 3), row.searched))
     if barred:
         cells += [_number(row.forbidden_weight), _change(row.forbidden)]
     return _Row(_profile(tree, row), cells)
@@ -221,15 +214,15 @@ def _profile(tree: xr.DataTree, row: HeadVerdict) -> list[tuple[float, float, bo
     ]
 
 
-def _change(effect: Effect | None) -> _Cell:
+def _change(effect: Effect | None) -> Cell:
     if effect is None:
-        return _Cell("", "")
+        return Cell("", "")
     mean, _, interval = said_effect(effect).partition(" ")
-    return _Cell(mean, effect.mean, TOLD[effect.shown], interval.strip("()"))
+    return Cell(mean, effect.mean, TOLD[effect.shown], interval.strip("()"))
 
 
-def _number(value: float | None) -> _Cell:
-    return _Cell("" if value is None else f"{value:.2f}".replace("-", "−"), _order(value))
+def _number(value: float | None) -> Cell:
+    return Cell("" if value is None else f"{value:.2f}".replace("-", "−"), _order(value))
 
 
 def _order(value: float | None) -> float | str:

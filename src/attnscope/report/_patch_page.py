@@ -12,7 +12,8 @@ from attnscope._returned import reads
 from attnscope.corpus import with_marked_spaces
 from attnscope.faithfulness import estimator_names, patch_headline, patched_places
 from attnscope.figures.patch import patch_figures, patch_readings
-from attnscope.report._embed import MOST_ROWS, TOLD, WITH_EFFECTS, pictures, write_page
+from attnscope.report._cells import TOLD, Cell
+from attnscope.report._embed import MOST_ROWS, WITH_EFFECTS, pictures, write_page
 from attnscope.report._scan_content import parsed
 
 if TYPE_CHECKING:
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
     from attnscope.faithfulness import PatchedPlace
 
 _PAIRS = 100
-
-
-@dataclass(frozen=True)
-class _Cell:
-    text: str
-    value: float | str
-    kind: str = ""
-    below: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,19 +97,19 @@ def _columns(first: PatchedPlace) -> list[tuple[str, str]]:
     return [*where, ("Change, logits", "descending"), ("Share of the way", "descending"), *estimates]
 
 
-def _row(row: PatchedPlace) -> list[_Cell]:
+def _row(row: PatchedPlace) -> list[Cell]:
     if row.block is None:
-        cells = [_Cell(f"{row.layer}.{row.head}", float((row.layer or 0) * 10_000 + (row.head or 0)))]
+        cells = [Cell(f"{row.layer}.{row.head}", float((row.layer or 0) * 10_000 + (row.head or 0)))]
     else:
-        cells = [_Cell(str(row.block), float(row.block))]
+        cells = [Cell(str(row.block), float(row.block))]
     if row.position is not None:
         token = row.token or ""
-        cells += [_Cell(str(row.position), float(row.position)), _Cell(token, token, "left")]
+        cells += [Cell(str(row.position), float(row.position)), Cell(token, token, "left")]
     told = TOLD[row.effect.shown]
     for effect, form in ((row.effect, f"+.{row.effect.digits}f"), (row.recovered, ".1%")):
         interval = f"{effect.low:{form}} to {effect.high:{form}}" if math.isfinite(effect.low) else ""
-        cells.append(_Cell(_said(effect.mean, form), effect.mean, told, interval.replace("-", "−")))
-    return cells + [_Cell(_said(value, "+.3f"), value) for value in row.estimates.values()]
+        cells.append(Cell(_said(effect.mean, form), effect.mean, told, interval.replace("-", "−")))
+    return cells + [Cell(_said(value, "+.3f"), value) for value in row.estimates.values()]
 
 
 def _pairs(pairs: xr.Dataset) -> list[_PairRow]:
