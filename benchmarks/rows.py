@@ -35,9 +35,9 @@ from attnscope.corpus import Corpus, cut_windows
 from attnscope.statistics import DEFAULT, STATISTICS, intervals
 from attnscope.statistics._catalogue import OF_ESTIMATES
 from attnscope.statistics._pass import Marks, measure_call
+from attnscope.statistics._reduce import reduce_call
 from attnscope.statistics._row_draws import RowSample, sizes_of
 from attnscope.statistics._row_samples import OF_ALL_ROWS, KnownOfAll, estimates
-from attnscope.statistics._rows import reduce_call
 
 BAND = 10
 ESTIMATED = [name for name in DEFAULT if not set(STATISTICS[name].needs) <= OF_ALL_ROWS]

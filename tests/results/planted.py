@@ -106,7 +106,7 @@ def part_of(run, number, count, *, until=None):
     """What a task leaves: all that is its own; or, where it was killed, what it had until then."""
     task = Task(number, count)
     with RunFolder(task.folder(run), WHOLE) as part:
-        share = Share(task, part)
+        share = Share(task.does, part)
         for unit in UNITS[:until]:
             if not share(unit):
                 part.append(profiles(unit), unit.start)

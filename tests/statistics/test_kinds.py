@@ -19,7 +19,8 @@ from attnscope.statistics._pass import dimensions
 from attnscope.statistics._places import over_texts, places_of, with_rows
 from attnscope.statistics._questions import majority_names
 from attnscope.statistics._ranking import queries
-from attnscope.statistics._rows import bin_coordinates, indicator_columns, plan
+from attnscope.statistics._reduce import plan
+from attnscope.statistics._rows import bin_coordinates, indicator_columns
 from tests.families import tiny
 
 N, BAND = 320, 10

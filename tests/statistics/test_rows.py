@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope.attention import AttentionCall, measure
-from attnscope.statistics._rows import plan, reduce_call
+from attnscope.statistics._reduce import plan, reduce_call
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 7), (7, 3)])

@@ -9,6 +9,7 @@ import torch
 from attnscope.attention import attend_in_full
 from attnscope.capture import watching
 from attnscope.zoo._architectures import model_of
+from attnscope.zoo._distractors import fill
 from attnscope.zoo._kinds_composed import induction
 from attnscope.zoo._kinds_deceivers import cancel
 from attnscope.zoo._plan import Setting
@@ -43,7 +44,8 @@ def planned(plan, ids):
 )
 def test_the_model_does_what_was_planned(kind, form, architecture):
     draft, task = kind(Setting(form, architecture, 0.0, seed=3))
-    plan = draft.finish()
+    fill(draft)
+    plan = draft.plan()
     model = model_of(plan, weights_of(plan, np.random.default_rng(0)))
     expected, shares = planned(plan, task.ids[:4])
     seen = []
@@ -64,7 +66,9 @@ def test_the_model_does_what_was_planned(kind, form, architecture):
 
 
 def test_noise_is_of_the_size_that_was_asked_for():
-    plan = cancel(Setting("encoder", "pre-norm", 0.0, seed=3))[0].finish()
+    draft, _ = cancel(Setting("encoder", "pre-norm", 0.0, seed=3))
+    fill(draft)
+    plan = draft.plan()
     clean = weights_of(plan, np.random.default_rng(0))
     plan.setting = replace(plan.setting, noise=0.05)
     noisy = weights_of(plan, np.random.default_rng(0))  # the same turns

@@ -44,9 +44,10 @@ from ._ranking import heads_apart, peaks, rank_heads
 from ._raw import weights
 from ._reading import Reading
 from ._received_text import received
+from ._reduce import reduce_call
 from ._row_intervals import intervals
 from ._row_samples import ESTIMATED
-from ._rows import indicator_columns, reduce_call
+from ._rows import indicator_columns
 from ._said import corpus_said, layers_said, ranking_said
 from ._scan import scan
 from ._scan_texts import beyond_note, window_length

@@ -23,7 +23,8 @@ from attnscope.attention import (
 )
 from attnscope.errors import AttnscopeError
 from attnscope.statistics._catalogue import Wording, wording
-from attnscope.statistics._rows import indicator_columns, reduce_call
+from attnscope.statistics._reduce import reduce_call
+from attnscope.statistics._rows import indicator_columns
 
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -15,9 +15,10 @@ from attnscope.statistics._equal import equal_rows
 from attnscope.statistics._group_places import GroupPlaces
 from attnscope.statistics._leaving import LeavingLayers
 from attnscope.statistics._nowhere import without_nowhere
+from attnscope.statistics._reduce import plan, reduce_call
 from attnscope.statistics._row_samples import sampled_statistics
-from attnscope.statistics._rows import FIRST, GroupMarks, indicator_columns, plan, reduce_call
-from attnscope.statistics._second_pass import OBSERVATION, Asking, SecondPass
+from attnscope.statistics._rows import FIRST, GroupMarks, SecondPass, indicator_columns
+from attnscope.statistics._second_pass import OBSERVATION, Asking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

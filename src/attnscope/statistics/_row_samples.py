@@ -11,8 +11,9 @@ import torch
 from attnscope.attention import bin_ranges, measure_by_level, measure_rows
 from attnscope.statistics._catalogue import CHOSEN, EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
 from attnscope.statistics._places import NEEDED
+from attnscope.statistics._reduce import reduce_call
 from attnscope.statistics._row_draws import RowSample, sizes_of
-from attnscope.statistics._rows import Rows, first_of, reduce_call, there
+from attnscope.statistics._rows import Rows, first_of, there
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

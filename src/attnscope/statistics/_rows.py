@@ -1,8 +1,8 @@
-"""The measured rows of one attention call, and one request for all that some statistics need."""
+"""What is measured of one attention call: its rows, and sums over them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,16 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.attention import Need, RowMeasures, bin_ranges, far_starts
+from attnscope.attention import RowMeasures, bin_ranges
 from attnscope.errors import AttnscopeError
-from attnscope.statistics._catalogue import BY_GROUP, KNOWN, by_group
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from attnscope.statistics._blocks import BlockSums
     from attnscope.statistics._group_places import GroupPlaces
-    from attnscope.statistics._second_pass import SecondPass
 
 Measured = TypeVar("Measured")
 FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
@@ -48,6 +44,31 @@ class GroupMarks:
     def columns(self, numbers: Tensor) -> Tensor:
         """Indicators of the groups, ``(batch, token, group)``, float32."""
         return (numbers[..., None] == torch.arange(self.count, device=numbers.device)).float()
+
+
+@dataclass(frozen=True, eq=False)
+class SecondPass:
+    """Sums of the weights over the queries of one attention call; None where not asked for.
+
+    Attributes
+    ----------
+    received
+        ``(batch, head, key)``: what each key receives from all queries that are real tokens.
+    recent
+        The same from the last of them alone, the observation window.
+    offsets
+        ``(batch, head, offset)``: the weights at every offset.
+    blocks
+        The weights in blocks.
+    chosen
+        ``(batch, head, chosen offset)``: the weights at offsets that were chosen.
+    """
+
+    received: Tensor | None = None
+    recent: Tensor | None = None
+    offsets: Tensor | None = None
+    blocks: BlockSums | None = None
+    chosen: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,43 +281,6 @@ def there(measured: Measured | None) -> Measured:
     return measured
 
 
-def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
-    """Pack what the statistics need into one request for one pass.
-
-    Parameters
-    ----------
-    names
-        Statistics.
-    band
-        Largest offset.
-    columns
-        ``(batch, key, column)``: indicators of the first real key, of special tokens, and of groups if there are some.
-    reach
-        Largest offset that has a bin; what lies beyond is in the last one.
-    equal
-        Whether it is equal weights that will be measured.
-
-    Examples
-    --------
-    >>> import torch
-    >>> need = plan(["entropy", "outside"], 5, torch.zeros(1, 3, 2))
-    >>> need.band, need.entropy, need.largest, need.columns
-    (5, True, False, None)
-    """
-    wanted = {part for name in names for part in KNOWN[name].asks(equal=equal)}
-    return Need(
-        band=band if "band" in wanted else None,
-        columns=columns if "columns" in wanted else None,
-        entropy="entropy" in wanted,
-        offsets="offsets" in wanted,
-        variance="variance" in wanted,
-        largest="largest" in wanted,
-        largest_key="largest_key" in wanted,
-        collision="collision" in wanted,
-        bins=far_starts(band, reach) if "bins" in wanted else (),
-    )
-
-
 def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
     """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds.
 
@@ -346,57 +330,3 @@ def first_of(valid: Tensor) -> Tensor:
     [0, 1]
     """
     return valid.to(torch.uint8).argmax(1)
-
-
-def reduce_call(
-    rows: RowMeasures,
-    names: Sequence[str],
-    query_valid: Tensor,
-    key_valid: Tensor,
-    groups: GroupMarks | None = None,
-    second: SecondPass | None = None,
-    *,
-    equal: bool = False,
-) -> dict[str, Tensor]:
-    """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64.
-
-    Parameters
-    ----------
-    rows
-        Measures of each row.
-    names
-        Names of statistics.
-    query_valid, key_valid
-        Masks of real tokens, ``(batch, query)`` and ``(batch, key)``.
-    groups
-        Groups of tokens: with them, statistics of one number a head are had by group of queries too.
-    second
-        Results of a second pass over the scores, where there was one.
-    equal
-        Whether the rows are those of equal weights.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.attention import AttentionCall, measure
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> need = plan(["entropy"], 2, torch.zeros(1, 4, 2))
-    >>> _, rows = measure(AttentionCall(x, x, x, scale=1.0), need)
-    >>> everywhere = torch.ones(1, 4, dtype=torch.bool)
-    >>> round(reduce_call(rows, ["entropy"], everywhere, everywhere)["entropy"].exp().item(), 5)
-    4.0
-    """
-    counted = query_valid[:, None] & (rows.mass > 0)
-    sizes = query_valid.sum(1), key_valid.sum(1)
-    reduced = Rows(rows, counted, *sizes, first_of(key_valid), groups, second)
-    reduced_to = {name: KNOWN[name].of(reduced, equal=equal) for name in names}
-    if groups is None:
-        return reduced_to
-    members = [
-        replace(reduced, counted=counted & (groups.queries == number)[:, None])
-        for number in range(groups.count)
-    ]
-    return reduced_to | {
-        f"{name}{BY_GROUP}": torch.stack([KNOWN[name].of(rows, equal=equal) for rows in members], -1)
-        for name in by_group(names)
-    }

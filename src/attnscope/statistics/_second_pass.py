@@ -10,39 +10,13 @@ from torch import Tensor
 
 from attnscope.attention import AttentionCall, column_sums, weight_sums, weights_at_offsets
 from attnscope.statistics._catalogue import CHOSEN, KNOWN, SECOND_PASS
+from attnscope.statistics._rows import SecondPass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from attnscope.statistics._blocks import BlockSums
-
 OBSERVATION = 32  # queries, as SnapKV has them
 _OFFSETS_AT_ONCE = 16  # whose weights are there for every query before they are summed
-
-
-@dataclass(frozen=True, eq=False)
-class SecondPass:
-    """Sums of the weights over the queries of one attention call; None where not asked for.
-
-    Attributes
-    ----------
-    received
-        ``(batch, head, key)``: what each key receives from all queries that are real tokens.
-    recent
-        The same from the last of them alone, the observation window.
-    offsets
-        ``(batch, head, offset)``: the weights at every offset.
-    blocks
-        The weights in blocks.
-    chosen
-        ``(batch, head, chosen offset)``: the weights at offsets that were chosen.
-    """
-
-    received: Tensor | None = None
-    recent: Tensor | None = None
-    offsets: Tensor | None = None
-    blocks: BlockSums | None = None
-    chosen: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class _InMemory:
 def _measured(number: int, held: Sequence[range], measure: Measure) -> _Unit | None:
     """A unit, counted from 0; None where there is no such unit."""
     part: Any = _InMemory(held)  # verbs that are handed out take any `Part`
-    share = Share(Task(number + 1, _ALL), part)
+    share = Share(Task(number + 1, _ALL).does, part)
     measure(part, share)
     if number >= len(share.starts):
         return None

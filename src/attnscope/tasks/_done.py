@@ -101,7 +101,7 @@ def do_share(
     measure = task.measuring(measure, signature)
     with RunFolder(task.folder(folder), signature, repair=repair) as part:
         if not part.complete:
-            share = Share(task, part, unit)
+            share = Share(task.does, part, unit)
             measure(part, share)
             part.finish(**share.state(), attributes=attributes)
     return Parts(folder, signature)

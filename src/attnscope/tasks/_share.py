@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    import xarray as xr
+    from collections.abc import Callable
 
-    from attnscope.tasks._task import Task
+    import xarray as xr
 
 TEXTS, STARTS = (
     "texts",
@@ -33,16 +33,16 @@ class Share:
 
     Parameters
     ----------
-    task
-        Which one.
+    does
+        Whether a unit, counted from 0, is its own.
     run
         Its part of the run.
     unit
         How many batches are a unit.
     """
 
-    def __init__(self, task: Task, run: Part, unit: int = 1) -> None:
-        self.task, self.run, self.unit = task, run, unit
+    def __init__(self, does: Callable[[int], bool], run: Part, unit: int = 1) -> None:
+        self.does, self.run, self.unit = does, run, unit
         self.batches = self.texts = 0
         self.starts: list[int] = []
 
@@ -50,7 +50,7 @@ class Share:
         """Whether to pass over the next batch."""
         if self.batches % self.unit == 0:
             self.starts.append(texts.start)
-        mine = self.task.does(self.batches // self.unit)
+        mine = self.does(self.batches // self.unit)
         self.batches += 1
         self.texts = texts.stop
         return not mine or self.run.holds(texts)

@@ -19,6 +19,7 @@ from attnscope.zoo import _kinds_deceivers as deceivers
 from attnscope.zoo import _kinds_places as places
 from attnscope.zoo._animal import Animal, Looking
 from attnscope.zoo._architectures import model_of
+from attnscope.zoo._distractors import fill
 from attnscope.zoo._draft import Draft
 from attnscope.zoo._heads import Head
 from attnscope.zoo._plan import ARCHITECTURES, Setting
@@ -140,7 +141,8 @@ def build(name: str) -> Animal:
     noise = kind.noises[seed % len(kind.noises)]
     setting = Setting(form, architectures[number % len(architectures)], noise, seed)
     draft, task = kind.draw(setting)
-    plan = draft.finish()
+    fill(draft)
+    plan = draft.plan()
     model = model_of(plan, weights_of(plan, draft.rng))
     looks: dict[tuple[int, int], tuple[Looking, ...]] = {}
     for head, looking in draft.looks:

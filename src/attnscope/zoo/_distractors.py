@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.zoo._draft import Draft
 from attnscope.zoo._heads import Head, Look, Move, carry
 from attnscope.zoo._task import GAIN, START
-
-if TYPE_CHECKING:
-    from attnscope.zoo._draft import Draft
 
 # of a random head's output, whose norm is about 1 where nobody reads: into tokens and places, and into the answer
 _LEAK, _MURMUR = 0.1, 2.0
 _COLUMNS = 16  # of a random head that do anything
 
 
-def distractor(draft: Draft, call: int) -> Head:
+def fill(draft: Draft) -> None:
+    """Fill every call with heads that do not matter, in random order."""
+    for number, call in enumerate(draft.calls):
+        call += [_distractor(draft, number) for _ in range(draft.heads - len(call))]
+        order = draft.rng.permutation(draft.heads)
+        call[:] = [call[place] for place in order]
+        for place, head in enumerate(call):
+            head.place = (number, place)
+
+
+def _distractor(draft: Draft, call: int) -> Head:
     """One of the kinds, at random."""
     kinds = tuple(_KINDS)
     return _KINDS[kinds[int(draft.rng.integers(len(kinds)))]](draft, call)

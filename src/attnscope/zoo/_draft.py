@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from attnscope.zoo._animal import Looking
-from attnscope.zoo._distractors import distractor
 from attnscope.zoo._heads import GAP, Head, Look, Move, anywhere, at, carry, matching
 from attnscope.zoo._plan import Plan, Setting
 from attnscope.zoo._positions import COLUMNS, Rotary, Waves
@@ -20,7 +19,7 @@ Ids = Int[np.ndarray, " id"]
 
 
 class Draft:
-    """Heads are planted on it, by call of attention, until `finish` fills what is free and shuffles.
+    """Heads are planted on it, by call of attention; what stays free `fill` fills before the `plan` is made.
 
     Parameters
     ----------
@@ -147,14 +146,8 @@ class Draft:
             words[:, place] = (words[:, place - 1] + self.rng.integers(1, len(ids), TEXTS)) % len(ids)
         return np.hstack([np.full((TEXTS, 1), START), ids[words]])
 
-    def finish(self) -> Plan:
-        """Fill every call with heads that do not matter, in random order."""
-        for number, call in enumerate(self.calls):
-            call += [distractor(self, number) for _ in range(self.heads - len(call))]
-            order = self.rng.permutation(self.heads)
-            call[:] = [call[place] for place in order]
-            for place, head in enumerate(call):
-                head.place = (number, place)
+    def plan(self) -> Plan:
+        """What is built, once every call is full."""
         tokens = self.rows("token") + self.space.rows("constant") * CONSTANT
         rotary = self.setting.architecture == "llama"
         positions = Rotary(self.length, _HEAD_WIDTH) if rotary else Waves(self.length, self.rng)
