@@ -131,10 +131,6 @@ def patch(
     towards = direction or ("denoising" if path is None else "noising")
     chosen: What = _among("what", what, WHATS)
     course: Direction = _among("direction", towards, DIRECTIONS)
-    if by_position and what == "residual":
-        raise AttnscopeError(
-            "the residual stream is put in at one position at a time already: leave by position out"
-        )
     check_whole(1, batch_size=batch_size, variants=variants)
     check_whole(0, STEPS, steps=steps)
     check_seed(seed)
@@ -243,6 +239,10 @@ def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: 
 
 
 def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int] | None:
+    if by_position and what == "residual":
+        raise AttnscopeError(
+            "the residual stream is put in at one position at a time already: leave by position out"
+        )
     if given is None:
         return None
     if what != "heads" or by_position:
