@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
@@ -11,51 +12,34 @@ from attnscope._arguments import typed
 from attnscope._returned import reads
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._analysis import Analysis
-from attnscope.mechanism.analyses import (
-    BIAS_EFFECT,
-    CONTROLS,
-    CROSS_CORRELATION,
-    CROSS_SPECTRUM,
-    FORMS,
-    INTERVENTIONS,
-    PHASE_MAP,
-    POSITION_CCA,
-    POSITION_CONTENT,
-    POSITION_PCA,
-    POSITION_SPECTRUM,
-    REPEATED_TOKENS,
-    ROTATION_EFFECT,
-    SCHEME_KERNEL,
-    SPECTRA,
-    VERDICT,
-    WAVE_REMOVAL,
-    WAVES,
-)
 
 if TYPE_CHECKING:
     import xarray as xr
 
 GROUP = "attnscope.analyses"  # of entry points: how other packages and reproductions add theirs
 
-ANALYSES: tuple[Analysis, ...] = (
-    FORMS,
-    VERDICT,
-    POSITION_SPECTRUM,
-    POSITION_PCA,
-    POSITION_CCA,
-    WAVES,
-    SPECTRA,
-    CROSS_SPECTRUM,
-    PHASE_MAP,
-    CROSS_CORRELATION,
-    CONTROLS,
-    POSITION_CONTENT,
-    SCHEME_KERNEL,
-    ROTATION_EFFECT,
-    BIAS_EFFECT,
-    WAVE_REMOVAL,
-    INTERVENTIONS,
-    REPEATED_TOKENS,
+_FILES = (  # of `analyses`, without the line before their names; each has its record, `ANALYSIS`
+    "forms",
+    "verdict",
+    "position_spectrum",
+    "position_pca",
+    "position_cca",
+    "waves",
+    "spectra",
+    "cross_spectrum",
+    "phase_map",
+    "cross_correlation",
+    "controls",
+    "position_content",
+    "scheme_kernel",
+    "rotation_effect",
+    "bias_effect",
+    "wave_removal",
+    "interventions",
+    "repeated_tokens",
+)
+ANALYSES: tuple[Analysis, ...] = tuple(
+    import_module(f"attnscope.mechanism.analyses._{file}").ANALYSIS for file in _FILES
 )
 
 

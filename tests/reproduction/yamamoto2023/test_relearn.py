@@ -12,7 +12,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import load_model
 from attnscope.corpus import Corpus
 from attnscope.mechanism import _explain
-from attnscope.mechanism.analyses import FORMS
+from attnscope.mechanism import known_analyses
 from attnscope.mechanism.evidence._tables import position_table
 from attnscope.mechanism.passes._profiles import profiles_of
 from attnscope.reproduction.yamamoto2023 import _relearn as relearn
@@ -93,7 +93,7 @@ def test_maps_show_the_heads_that_were_sharpest(relearned):
 
 
 def test_explain_keeps_the_model_and_what_was_learned(tmp_path, monkeypatch):
-    monkeypatch.setattr(_explain, "ANALYSES", (FORMS,))
+    monkeypatch.setattr(_explain, "ANALYSES", [known_analyses()["forms"]])
     tree = explain(limit=2, window=32, more=[relearned_analysis(2)], out=tmp_path / "run")
     kept = load_model(tmp_path / "run" / "relearned")
     table = position_table(kept.model).rows

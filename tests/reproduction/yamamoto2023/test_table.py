@@ -15,7 +15,7 @@ from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.mechanism import Study, _explain
-from attnscope.mechanism.analyses import FORMS, WAVES
+from attnscope.mechanism import known_analyses
 from attnscope.reproduction import yamamoto2023
 from attnscope.reproduction.yamamoto2023 import _single_heads as paper_figures
 from attnscope.reproduction.yamamoto2023._models import SHAPES, published_name
@@ -51,7 +51,7 @@ NOT_RUN = (20, 21, 22, 23, 25, 26)
 def few_analyses():
     """Beside those of the paper: the others have tests of their own."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_explain, "ANALYSES", (FORMS, WAVES))
+        patched.setattr(_explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "waves")])
         yield
 
 

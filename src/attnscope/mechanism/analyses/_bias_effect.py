@@ -72,11 +72,11 @@ def bias_effect(
     another analysis
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, BIAS_EFFECT):
+    with studied(given, ANALYSIS):
         return of_model(given.model, given.first(limit), band=band, draws=draws, seed=seed)
 
 
-BIAS_EFFECT = Analysis(
+ANALYSIS = Analysis(
     "bias_effect",
     "Without the bias",
     "Effects of the position scheme",

@@ -88,7 +88,7 @@ def shift_controls(
     (1, 1)
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, CONTROLS):
+    with studied(given, ANALYSIS):
         return of_heads(given.evidence, heads, band=band, draws=draws, seed=seed)
 
 
@@ -129,7 +129,7 @@ def _of_best_heads(study: Study) -> xr.Dataset:
     return of_heads(study.evidence, places[:_HEADS], band=study.frequencies, seed=study.seed)
 
 
-CONTROLS = Analysis(
+ANALYSIS = Analysis(
     "controls",
     "The shift and its controls",
     "Controls",

@@ -73,7 +73,7 @@ def cross_correlation(
     ('layer', 'head', 'offset')
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, CROSS_CORRELATION):
+    with studied(given, ANALYSIS):
         return of_heads(given.evidence, mode=mode, columns=columns)
 
 
@@ -102,7 +102,7 @@ def of_heads(evidence: Evidence, *, mode: Mode = "centre_k", columns: int = _COL
     return over_heads(evidence, of_head)
 
 
-CROSS_CORRELATION = Analysis(
+ANALYSIS = Analysis(
     "cross_correlation",
     "Scores along offsets",
     "Cross-correlation",

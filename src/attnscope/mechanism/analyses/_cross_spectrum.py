@@ -71,7 +71,7 @@ def cross_spectrum(
     ('layer', 'head')
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, CROSS_SPECTRUM):
+    with studied(given, ANALYSIS):
         return of_heads(given.evidence, band)
 
 
@@ -83,7 +83,7 @@ def of_heads(evidence: Evidence, band: tuple[int, int] | None) -> xr.Dataset:
     )
 
 
-CROSS_SPECTRUM = Analysis(
+ANALYSIS = Analysis(
     "cross_spectrum",
     "Offset by frequency",
     "Cross-spectrum",

@@ -27,4 +27,4 @@ def _forms(study: Study) -> xr.Dataset:
     )
 
 
-FORMS = Analysis("forms", "How each layer makes its scores", "Attention", _forms)
+ANALYSIS = Analysis("forms", "How each layer makes its scores", "Attention", _forms)

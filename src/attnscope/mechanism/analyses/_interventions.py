@@ -83,7 +83,7 @@ def interventions(
     ['words-zero']
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, INTERVENTIONS):
+    with studied(given, ANALYSIS):
         return of_model(
             given.model,
             given.first(limit),
@@ -107,7 +107,7 @@ def _of_study(study: Study) -> xr.Dataset:
     return changed.assign(changed[at_offset].where(prefers.reset_coords(drop=True)).data_vars)
 
 
-INTERVENTIONS = Analysis(
+ANALYSIS = Analysis(
     "interventions",
     "Words and positions changed",
     "Interventions",

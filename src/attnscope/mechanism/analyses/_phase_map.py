@@ -67,7 +67,7 @@ def phase_map(
     ('layer', 'head', 'frequency', 'angle')
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, PHASE_MAP):
+    with studied(given, ANALYSIS):
         return of_heads(given.evidence, completion=completion, band=band, seed=seed)
 
 
@@ -87,7 +87,7 @@ def of_heads(
     )
 
 
-PHASE_MAP = Analysis(
+ANALYSIS = Analysis(
     "phase_map",
     "The rotation from queries to keys",
     "Phase map",

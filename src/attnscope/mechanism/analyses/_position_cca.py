@@ -68,7 +68,7 @@ def position_cca(
     ('layer', 'component')
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, POSITION_CCA):
+    with studied(given, ANALYSIS):
         return by_layer(given.evidence, variance=variance)
 
 
@@ -94,7 +94,7 @@ def by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
     return stacked(layers, "layer", [layer.site.index for layer in evidence.layers])
 
 
-POSITION_CCA = Analysis(
+ANALYSIS = Analysis(
     "position_cca",
     "How long layers keep the position",
     "Canonical correlations",

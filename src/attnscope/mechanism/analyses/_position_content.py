@@ -85,7 +85,7 @@ def position_content(
     ('layer', 'head', 'term')
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, POSITION_CONTENT):
+    with studied(given, ANALYSIS):
         return of_model(
             given.model,
             given.first(limit),
@@ -98,7 +98,7 @@ def position_content(
         )
 
 
-POSITION_CONTENT = Analysis(
+ANALYSIS = Analysis(
     "position_content",
     "Position or content",
     "Position and content",

@@ -51,7 +51,7 @@ def position_pca(
     return principal_components(table_of_model(model, part), centred=centred)
 
 
-POSITION_PCA = Analysis(
+ANALYSIS = Analysis(
     "position_pca",
     "Dimensions that hold the position table",
     "Principal components",

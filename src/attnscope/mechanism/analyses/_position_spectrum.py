@@ -85,7 +85,7 @@ def _beside_words(study: Study) -> xr.Dataset:
     return stacked([amplitude_spectrum(rows)[list(_KEPT)] for rows in kinds.values()], "kind", list(kinds))
 
 
-POSITION_SPECTRUM = Analysis(
+ANALYSIS = Analysis(
     "position_spectrum",
     "Waves in the position table",
     "Spectrum of the position table",

@@ -89,7 +89,7 @@ def repeated_tokens(
     (('layer', 'head'), 0.1)
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, REPEATED_TOKENS):
+    with studied(given, ANALYSIS):
         return _of_study(given, tokens=tokens, seed=seed)
 
 
@@ -160,7 +160,7 @@ def _weights(
     return {site: np.concatenate(parts) for site, parts in by_site.items()}
 
 
-REPEATED_TOKENS = Analysis(
+ANALYSIS = Analysis(
     "repeated_tokens",
     "Duplicates and induction",
     "Repeated tokens",

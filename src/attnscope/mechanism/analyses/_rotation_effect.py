@@ -85,11 +85,11 @@ def rotation_effect(
     positions. Choose another analysis
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ROTATION_EFFECT):
+    with studied(given, ANALYSIS):
         return of_model(given.model, given.first(limit), periods, band=band, draws=draws, seed=seed)
 
 
-ROTATION_EFFECT = Analysis(
+ANALYSIS = Analysis(
     "rotation_effect",
     "Without the rotation",
     "Effects of the position scheme",

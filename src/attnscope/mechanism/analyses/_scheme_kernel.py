@@ -87,7 +87,7 @@ def scheme_kernel(
     positions, and no bias is added. Choose another analysis
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, SCHEME_KERNEL):
+    with studied(given, ANALYSIS):
         return of_model(given.model, given.first(limit), band=band, draws=draws, seed=seed)
 
 
@@ -102,7 +102,7 @@ def _of_study(study: Study) -> xr.Dataset:
     return kernel.assign(asked.data_vars)
 
 
-SCHEME_KERNEL = Analysis(
+ANALYSIS = Analysis(
     "scheme_kernel",
     "What the position scheme foretells",
     "Position and content",

@@ -61,7 +61,7 @@ def spectra_by_layer(
     ('layer', 'side', 'frequency')
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, SPECTRA):
+    with studied(given, ANALYSIS):
         return of_layers(given.evidence)
 
 
@@ -81,7 +81,7 @@ def _of_layer(layer: Layer) -> xr.Dataset:
     return stacked([maximum_spectrum(np.hstack(columns)) for columns in sides.values()], "side", list(sides))
 
 
-SPECTRA = Analysis(
+ANALYSIS = Analysis(
     "spectra",
     "Frequencies by layer",
     "Queries and keys as waves",

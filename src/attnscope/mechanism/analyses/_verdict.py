@@ -109,7 +109,7 @@ def _readings(
     return {name: values.reset_coords(drop=True).reindex(places) for name, values in readings.items()}
 
 
-VERDICT = Analysis(
+ANALYSIS = Analysis(
     "verdict",
     "Where each head looks, and what says so",
     "Peaks",

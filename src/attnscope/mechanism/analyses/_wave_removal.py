@@ -69,7 +69,7 @@ def wave_removal(
     ('layer', 'head', 'offset')
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, WAVE_REMOVAL):
+    with studied(given, ANALYSIS):
         return _of_study(given, frequencies, band=band, limit=limit, draws=draws, seed=seed)
 
 
@@ -96,7 +96,7 @@ def _of_study(
     )
 
 
-WAVE_REMOVAL = Analysis(
+ANALYSIS = Analysis(
     "wave_removal",
     "Waves removed: expected and measured",
     "Test of cause",

@@ -70,7 +70,7 @@ def query_key_waves(
     ('layer', 'head')
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, WAVES):
+    with studied(given, ANALYSIS):
         return of_heads(given.evidence, permutations=permutations, seed=seed)
 
 
@@ -86,7 +86,7 @@ def of_heads(evidence: Evidence, *, permutations: int = 5, seed: int = 0) -> xr.
     return over_heads(evidence, of_head)
 
 
-WAVES = Analysis(
+ANALYSIS = Analysis(
     "waves",
     "Waves in queries and keys",
     "Queries and keys as waves",
