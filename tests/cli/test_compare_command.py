@@ -69,9 +69,11 @@ def test_folders_that_were_trained_give_the_same_numbers_as_json_and_csv(compare
 def test_training_tells_how_well_it_aligns(place):
     found = attnscope("train", "additive.yaml", "--out", "alone", cwd=place)
     assert found.returncode == 0, found.stderr
-    assert "alignments: error rate" in found.stdout
-    buckets = re.search(r"BLEU by words of the source, new sentences:\n  (.*)", found.stdout)[1]
-    assert [part.split(":")[0] for part in buckets.split("  ")] == ["1-2", "3-4", "5-6", "7-8", "9-10", "11+"]
+    assert re.search(r"alignments: error rate \S+% \(\S+% to \S+%\) against the known ones", found.stdout)
+    assert re.search(r"random words \S+%, below \S+% in 1 of 100", found.stdout)
+    rows = re.findall(r"^ +(\S+): +[\d.]+ .* (\d+) sentences?$", found.stdout, re.MULTILINE)
+    assert [bucket for bucket, _ in rows] == ["1-2", "3-4", "5-6", "7-8", "9-10", "11+"]
+    assert all(int(sentences) > 0 for _, sentences in rows)
     assert found.stdout.count("looks at: ") == 2
     assert "attnscope compare" in found.stdout
     last = json.loads((place / "alone" / "log.jsonl").read_text().splitlines()[-1])
@@ -89,7 +91,7 @@ def test_what_is_too_long_for_the_model_is_not_shown(tmp_path):
     found = attnscope("train", "settings.yaml", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert "pairs left out: " in found.stderr
-    assert "new sentences:" in found.stdout
+    assert "new sentences, with 95% intervals:" in found.stdout
 
 
 def test_mistakes_are_said(tmp_path, refused):

@@ -5,8 +5,7 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError, open_run
-from attnscope.mechanism import _explain
-from attnscope.mechanism import known_analyses
+from attnscope.mechanism import _explain, known_analyses
 from attnscope.mechanism.evidence import _gather, _tokens
 from attnscope.results import merge
 from attnscope.store import is_finished
@@ -23,7 +22,11 @@ def small_units():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(_tokens, "TOKENS_AT_ONCE", 12)
         patched.setattr(_gather, "UNIT", 2)
-        patched.setattr(_explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "position_cca", "spectra")])
+        patched.setattr(
+            _explain,
+            "ANALYSES",
+            [known_analyses()[name] for name in ("forms", "verdict", "position_cca", "spectra")],
+        )
         yield
 
 

@@ -23,7 +23,9 @@ def planted(*, known=True, attention=True, logs=True, intervals=True):
             "score": (("system", "metric"), wide),
             "lower": (("system", "metric"), wide - gap),
             "upper": (("system", "metric"), wide + gap),
-            "difference": (("system", "metric"), wide - wide[:1]),
+            "difference": (("system", "metric"), np.where(np.arange(3)[:, None], wide - wide[:1], np.nan)),
+            "difference_lower": (("system", "metric"), wide - wide[:1] - gap),
+            "difference_upper": (("system", "metric"), wide - wide[:1] + gap),
             "p_value": (("system", "metric"), [[np.nan] * 2, [0.001] * 2, [0.25] * 2]),
             "score_by_length": (("system", "metric", "bucket"), lengths),
             "lower_by_length": (("system", "metric", "bucket"), lengths - 2 * gap),
@@ -42,9 +44,12 @@ def planted(*, known=True, attention=True, logs=True, intervals=True):
     if known:
         for name, values in (
             ("error_rate", [np.nan, 0.1197, 0.4]),
+            ("error_rate_lower", [np.nan, 0.1012, 0.35]),
+            ("error_rate_upper", [np.nan, 0.1381, 0.45]),
             ("precision", [np.nan, 0.9, 0.6]),
             ("diagonal", [np.nan, 0.5, 0.5]),
             ("chance", [np.nan, 0.8, 0.8]),
+            ("chance_level", [np.nan, 0.75, 0.75]),
         ):
             scores[f"alignment_{name}"] = ("system", values)
     updates = np.array([[150, 300, 450], [150, 300, 450], [300, 600, np.nan]])

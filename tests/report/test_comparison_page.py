@@ -33,13 +33,14 @@ def cells(text, table):
 def test_the_table_says_what_was_found(text):
     heading, fixed, additive, transformer = cells(text, 0)
     assert heading == [
-        "System", "Parameters", "BLEU", "95% interval", "p", "chrF", "Training, min", "Tokens/s", "Sentences/s",
+        "System", "Parameters", "BLEU", "Difference", "p", "chrF", "Training, min", "Tokens/s", "Sentences/s",
         "AER, %",
     ]  # fmt: skip
-    assert fixed == [NAMES[0], "123,456", "30.5", "29.0–32.0", "–", "55.2", "1.5", "10,500", "51.3", "–"]
-    assert (additive[0], additive[4], additive[-1]) == (NAMES[1], "0.001", "12.0")
-    assert "To compare: the diagonal 50.0%, random words 80.0%." in text
-    assert transformer[6:] == ["2.5", "9,000", "13.0", "40.0"]
+    assert fixed == [NAMES[0], "123,456", "30.5 29.0–32.0", "", "", "55.2", "1.5", "10,500", "51.3", "–"]
+    assert additive[3:5] == ["+67.7 +66.2 to +69.2", "0.001"]
+    assert (additive[0], additive[-1]) == (NAMES[1], "12.0 10.1–13.8")
+    assert "To compare: the diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in text
+    assert transformer[6:] == ["2.5", "9,000", "13.0", "40.0 35.0–45.0"]
 
 
 def test_what_was_cut_is_told_of_the_system_that_cut(text):
@@ -49,8 +50,8 @@ def test_what_was_cut_is_told_of_the_system_that_cut(text):
 def test_scores_stand_by_length(text):
     heading, first, *_, last = cells(text, 1)
     assert heading == ["Words", "Sentences", *NAMES]
-    assert first == ["1–10", "85", "97.0", "99.0", "98.0"]
-    assert last == ["51+", "86", "11.0", "97.0", "90.0"]
+    assert first == ["1–10", "85", "97.0 94.0–100.0", "99.0 96.0–100.0", "98.0 95.0–100.0"]
+    assert last == ["51+", "86", "11.0 8.0–14.0", "97.0 94.0–100.0", "90.0 87.0–93.0"]
     flat = " ".join(html.unescape(re.sub("<[^>]+>", "", text)).split())
     assert "fixed vector holds the whole sentence in one fixed vector" in flat
     told = "From sentences of 1–10 words (85) to those of 51+ (86), BLEU goes from 97.0 to 11.0 with fixed vector,"
@@ -77,7 +78,7 @@ def test_what_there_is_not_is_not_spoken_of(tmp_path):
     assert "Known" not in text
     assert "Learning curves" not in text
     assert len(re.findall("<img", text)) == 2
-    assert cells(text, 0)[1][3] == ""
+    assert cells(text, 0)[1][2] == "30.5"
     assert "BLEU goes" not in text  # without intervals no trend is told from chance
 
 

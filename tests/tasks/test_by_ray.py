@@ -15,8 +15,7 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.mechanism import _explain
-from attnscope.mechanism import known_analyses
+from attnscope.mechanism import _explain, known_analyses
 from attnscope.mechanism.evidence import _gather
 from attnscope.store import Signature, is_finished
 from attnscope.tasks import Agreed, _by_ray, parts_of
@@ -46,7 +45,9 @@ OPTIONS = {
 @pytest.fixture(scope="module", autouse=True)
 def few_analyses():
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "spectra")])
+        patched.setattr(
+            _explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "spectra")]
+        )
         yield
 
 

@@ -245,8 +245,9 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     console.print(f"{count(len(aligned.links), 'sentence pair')}, {whose(aligned)}", highlight=False)
     if aligned.score is not None:
         score = aligned.score
+        interval = "" if aligned.baselines is None else aligned.baselines.interval()
         console.print(
-            f"error rate {percent(score.error_rate)}, precision {percent(score.precision)}, "
+            f"error rate {percent(score.error_rate)}{interval}, precision {percent(score.precision)}, "
             f"recall {percent(score.recall)}, {count(score.links, 'link')}",
             style="bold",
             highlight=False,

@@ -218,6 +218,7 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
     console.print(_table(scores))
     if scores.sizes["system"] > 1 and not bool(scores["p_value"].isnull().all()):
         first = scores["system"].values[0]
+        console.print(_table_of_differences(scores))
         console.print(
             f"p: paired bootstrap over sentences against {first}; one training of each system.",
             style="dim",
@@ -249,32 +250,31 @@ def _table(scores: xr.Dataset) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    several, known = scores.sizes["system"] > 1, "alignment_error_rate" in scores
+    known = "alignment_error_rate" in scores
     title = count(scores.attrs["sentences"], "sentence")
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
     table.add_column("system", overflow="fold", min_width=11)
-    headings = ["para-\nmeters", "BLEU [95%]", *(["p"] if several else []), "chrF"]
-    headings += ["train\ntokens/s", "test\nlines/s", *(["AER,\n%"] if known else [])]
+    headings = ["para-\nmeters", "BLEU [95%]", "chrF"]
+    headings += ["train\ntokens/s", "test\nlines/s", *(["AER, %\n[95%]"] if known else [])]
     for heading in headings:
         table.add_column(Text(heading), justify="right", no_wrap=True)
-    for i, system in enumerate(scores["system"].values):
+    for system in scores["system"].values:
         at = scores.sel(system=system)
         bleu = at.sel(metric="BLEU")
         cells = [
             _short(int(at["parameters"])),
             _number(bleu["score"], ".1f") + _interval(bleu["lower"], bleu["upper"]),
         ]
-        if several:
-            cells.append(_number(bleu["p_value"], ".3f") if i else "")
         cells += [
             _number(at["score"].sel(metric="chrF"), ".1f"),
             _number(at["training_tokens_per_second"], ",.0f"),
             _number(at["sentences_per_second"], ".1f"),
         ]
         if known:
-            cells.append(_number(100 * at["alignment_error_rate"], ".1f"))
+            rate, *ends = (100 * at[f"alignment_error_rate{end}"] for end in ("", "_lower", "_upper"))
+            cells.append(_number(rate, ".1f") + _interval(*ends))
         table.add_row(*map(Text, [str(system), *cells]))
     return table
 
@@ -283,25 +283,59 @@ def _short(count: int) -> str:
     return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count / 1e3:.0f}k"  # noqa: PLR2004
 
 
+def _table_of_differences(scores: xr.Dataset) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title="BLEU, difference from the first system",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("system", overflow="fold", min_width=11)
+    for heading in ("difference", "95% interval", "p"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for system in scores["system"].values[1:]:
+        at = scores.sel(system=system, metric="BLEU")
+        ends = [_signed(at[f"difference_{end}"]) for end in ("lower", "upper")]
+        cells = [_signed(at["difference"]), " to ".join(ends), _number(at["p_value"], ".3f")]
+        table.add_row(*map(Text, [str(system), *cells]))
+    return table
+
+
 def _table_by_length(scores: xr.Dataset) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="BLEU by source length", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title="BLEU by source length [95%, of 6 sentences and more]",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column(scores.attrs["length_in"])
     table.add_column("sentences", justify="right")
     for system in scores["system"].values:
         table.add_column(Text(str(system)), justify="right")
     for bucket in scores["bucket"].values:
         at = scores.sel(bucket=bucket, metric="BLEU")
-        cells = [_number(value, ".1f") for value in at["score_by_length"].values]
+        ends = (at[f"{end}_by_length"].values for end in ("score", "lower", "upper"))
+        cells = [
+            _number(score, ".1f") + _interval(lower, upper) for score, lower, upper in zip(*ends, strict=True)
+        ]
         table.add_row(str(bucket), str(int(at["sentences"])), *cells)
     return table
 
 
 def _interval(lower: Any, upper: Any) -> str:
     return "" if math.isnan(float(lower)) else f" [{float(lower):.1f}, {float(upper):.1f}]"
+
+
+def _signed(value: Any) -> str:
+    return _number(value, "+.1f").replace("-", "−") if math.isfinite(float(value)) else "-"
 
 
 def _number(value: Any, form: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType, UnionType
@@ -10,11 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
+from attnscope._numbers import count, percent
 from attnscope.cli.output import new_console, progress_bar, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_OF_ALIGNMENT = (
+    "error_rate",
+    "error_rate_lower",
+    "error_rate_upper",
+    "diagonal",
+    "chance",
+    "chance_level",
+)
 _CONFIG = Annotated[
     Path | None, typer.Argument(help="YAML file of settings; flags take the place of its values.")
 ]
@@ -57,12 +67,16 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     shown = ", ".join(f"{name} {float(results[name]):.2f}" for name in ("loss", "bleu") if name in results)
     console.print(f"validation: {shown}", highlight=False, style="bold")
     if "alignment_error_rate" in results:
-        rate, diagonal, chance = (
-            f"{100 * float(results[f'alignment_{name}']):.1f}%"
-            for name in ("error_rate", "diagonal", "chance")
+        rate, lower, upper, diagonal, chance, level = (
+            percent(float(results.get(f"alignment_{name}", math.nan))) for name in _OF_ALIGNMENT
         )
-        console.print(f"alignments: error rate {rate} against the known ones", highlight=False)
-        console.print(f"to compare: the diagonal {diagonal}; random words {chance}", highlight=False)
+        console.print(
+            f"alignments: error rate {rate} ({lower} to {upper}) against the known ones", highlight=False
+        )
+        console.print(
+            f"to compare: the diagonal {diagonal}; random words {chance}, below {level} in 1 of 100",
+            highlight=False,
+        )
     _print_samples(console, out)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
 
@@ -76,8 +90,12 @@ def _print_samples(console: Console, out: Path) -> None:
     samples = sample_translations(out)
     if samples is None:
         return
-    lengths = "  ".join(f"{bucket}: {bleu:.1f}" for bucket, _, bleu in samples.by_length)
-    console.print(f"BLEU by words of the source, new sentences:\n  {lengths}", highlight=False)
+    console.print("BLEU by words of the source, new sentences, with 95% intervals:", highlight=False)
+    for bucket, sentences, bleu, lower, upper in samples.by_length:
+        interval = f"{lower:.1f} to {upper:.1f}" if math.isfinite(lower) else ""
+        console.print(
+            f"  {bucket:>5}: {bleu:5.1f}  {interval:14}  {count(sentences, 'sentence')}", highlight=False
+        )
     for sentence in samples.shown:
         right = sentence.translation == sentence.right
         console.print(Text(f"\n  {sentence.source}"))

@@ -24,6 +24,16 @@ from attnscope.translation.evaluation import score
 
 _SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
 _NODES = ("scores", "curves", "alignment")
+_OF_ALIGNMENT = (  # of `AligningHead.rates`
+    "error_rate",
+    "error_rate_lower",
+    "error_rate_upper",
+    "precision",
+    "recall",
+    "diagonal",
+    "chance",
+    "chance_level",
+)
 _BUCKETS = 6  # of length, about as many as a curve needs
 
 
@@ -90,8 +100,10 @@ def compare(
             ``sentences_per_second`` (of translating), ``sentences_cut`` (longer than it was trained for),
             ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
             ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
-            ``alignment_recall`` (see `best_aligning_head`), beside them the error rates of links on the diagonal and
-            to random words, ``alignment_diagonal`` and ``alignment_chance``.
+            ``alignment_recall`` (see `best_aligning_head`), with ``alignment_error_rate_lower`` and
+            ``alignment_error_rate_upper``, the interval over sentence pairs; beside them the error rates of links on
+            the diagonal and to random words, ``alignment_diagonal`` and ``alignment_chance``, and what the latter go
+            below in 1 of 100, ``alignment_chance_level``.
         ``curves``
             ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
             ``tokens`` (target tokens seen) and ``seconds`` at each.
@@ -217,7 +229,7 @@ def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text
     if isinstance(text, TaskText):
         values |= {
             f"alignment_{name}": [output.aligned.get(name, np.nan) for output in outputs.values()]
-            for name in ("error_rate", "precision", "recall", "diagonal", "chance")
+            for name in _OF_ALIGNMENT
         }
     return xr.Dataset(
         {name: ("system", numbers) for name, numbers in values.items()}, {"system": list(outputs)}

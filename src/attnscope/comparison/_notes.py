@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._numbers import percent
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -20,19 +22,18 @@ def error_rate_note(scores: xr.Dataset) -> str:
     --------
     >>> import xarray as xr
     >>> from attnscope.comparison import error_rate_note
-    >>> shares = {"alignment_diagonal": ("system", [0.6, 0.6]), "alignment_chance": ("system", [0.9, 0.92])}
-    >>> print(error_rate_note(xr.Dataset(shares)))
-    AER: links of the best head ... To compare: the diagonal 60.0%, random words 91.0%.
+    >>> shares = {"diagonal": [0.6, 0.6], "chance": [0.9, 0.92], "chance_level": [0.88, 0.9]}
+    >>> print(error_rate_note(xr.Dataset({f"alignment_{name}": ("system", of) for name, of in shares.items()})))
+    AER: links of the best head ... To compare: the diagonal 60.0%, random words 91.0% (below 89.0% in 1 of 100).
     """
-    beside = [
-        f"{name} {100 * float(shares.mean()):.1f}%"
-        for name, shares in (
-            ("the diagonal", scores["alignment_diagonal"]),
-            ("random words", scores["alignment_chance"]),
-        )
-        if not shares.isnull().all()
-    ]
     said = (
-        "AER: links of the best head against the known ones, on sentences on which the head was not chosen."
+        "AER: links of the best head against the known ones, on sentences on which the head was not chosen, with its "
+        "95% interval over sentences."
     )
-    return f"{said} To compare: {', '.join(beside)}." if beside else said
+    diagonal, chance, level = (scores[f"alignment_{name}"] for name in ("diagonal", "chance", "chance_level"))
+    if diagonal.isnull().all():
+        return said
+    return (
+        f"{said} To compare: the diagonal {percent(float(diagonal.mean()))}, random words "
+        f"{percent(float(chance.mean()))} (below {percent(float(level.mean()))} in 1 of 100)."
+    )

@@ -41,10 +41,10 @@ class ShownTranslation:
 
 @dataclass(frozen=True)
 class Samples:
-    """Some sentences, and BLEU of all of them by words of the source: bucket, sentences, BLEU."""
+    """Some sentences, and BLEU of all of them by words of the source: bucket, sentences, BLEU, 95% interval."""
 
     shown: list[ShownTranslation]
-    by_length: list[tuple[str, int, float]]
+    by_length: list[tuple[str, int, float, float, float]]
 
 
 def sample_translations(folder: Path) -> Samples | None:
@@ -80,10 +80,10 @@ def sample_translations(folder: Path) -> Samples | None:
         text.target,
         texts=text.source,
         by_length=length_limits(text.source),
-        resamples=0,
     )
     at = scores.sel(system="trained", metric="BLEU")
-    rows = zip(at["bucket"].values, at["sentences"].values, at["score_by_length"].values, strict=True)
+    columns = ("bucket", "sentences", "score_by_length", "lower_by_length", "upper_by_length")
+    rows = zip(*(at[name].values for name in columns), strict=True)
     lengths = [len(source.split()) for source in text.source]
     whole = [i for i, left_out in enumerate(translations.left_out) if not left_out]
     chosen = [min(whole, key=lambda i: abs(lengths[i] - words)) for words in _WORDS] if whole else []
@@ -93,7 +93,11 @@ def sample_translations(folder: Path) -> Samples | None:
             ShownTranslation(text.source[i], lines[i], text.target[i], links)
             for i, links in zip(chosen, attended, strict=True)
         ],
-        [(str(bucket), int(count), float(bleu)) for bucket, count, bleu in rows if count],
+        [
+            (str(bucket), int(count), float(bleu), float(lower), float(upper))
+            for bucket, count, bleu, lower, upper in rows
+            if count
+        ],
     )
 
 

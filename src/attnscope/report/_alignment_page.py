@@ -75,6 +75,7 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
         whose=whose(aligned),
         chosen_on_gold=aligned.chosen_on_gold and heads is not None,
         score=None if aligned.score is None else _rates(aligned.score),
+        interval="" if aligned.baselines is None else aligned.baselines.interval(),
         beside=""
         if aligned.score is None or aligned.baselines is None
         else aligned.baselines.in_words(aligned.score.error_rate),

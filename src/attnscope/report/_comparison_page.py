@@ -66,8 +66,8 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
 
 
 def _headings(scores: xr.Dataset) -> list[str]:
-    several = ["p"] if scores.sizes["system"] > 1 else []
-    headings = ["Parameters", "BLEU", "95% interval", *several, "chrF"]
+    several = ["Difference", "p"] if scores.sizes["system"] > 1 else []
+    headings = ["Parameters", "BLEU", *several, "chrF"]
     headings += ["Training, min", "Tokens/s", "Sentences/s"]
     return [*headings, "AER, %"] if "alignment_error_rate" in scores else headings
 
@@ -76,25 +76,27 @@ def _system(tree: xr.DataTree, name: str) -> dict[str, Any]:
     """What the page says of one system."""
     at = tree["scores"].to_dataset().sel(system=name)
     bleu = at.sel(metric="BLEU")
-    interval = (
-        "" if math.isnan(float(bleu["lower"])) else f"{float(bleu['lower']):.1f}–{float(bleu['upper']):.1f}"
-    )
     cells = [
-        f"{int(at['parameters']):,}",
-        _number(bleu["score"], ".1f"),
-        interval,
-        *([_number(bleu["p_value"], ".3f")] if tree["scores"].sizes["system"] > 1 else []),
-        _number(at["score"].sel(metric="chrF"), ".1f"),
-        _number(at["training_seconds"] / 60, ".1f"),
-        _number(at["training_tokens_per_second"], ",.0f"),
-        _number(at["sentences_per_second"], ".1f"),
+        (f"{int(at['parameters']):,}", ""),
+        (_number(bleu["score"], ".1f"), _interval(bleu["lower"], bleu["upper"])),
+        *(_difference(bleu) if tree["scores"].sizes["system"] > 1 else []),
+        (_number(at["score"].sel(metric="chrF"), ".1f"), ""),
+        (_number(at["training_seconds"] / 60, ".1f"), ""),
+        (_number(at["training_tokens_per_second"], ",.0f"), ""),
+        (_number(at["sentences_per_second"], ".1f"), ""),
     ]
     if "alignment_error_rate" in at:
-        cells.append(_number(100 * at["alignment_error_rate"], ".1f"))
+        rate, lower, upper = (100 * at[f"alignment_error_rate{end}"] for end in ("", "_lower", "_upper"))
+        cells.append((_number(rate, ".1f"), _interval(lower, upper)))
     return {
         "name": name,
         "cells": cells,
-        "lengths": [_number(value, ".1f") for value in bleu["score_by_length"].values],
+        "lengths": [
+            (_number(score, ".1f"), _interval(lower, upper))
+            for score, lower, upper in zip(
+                *(bleu[f"{end}_by_length"].values for end in ("score", "lower", "upper")), strict=True
+            )
+        ],
         "translation": str(tree["alignment"].to_dataset()["translation"].sel(system=name).item()),
     }
 
@@ -121,5 +123,18 @@ def _trends(scores: xr.Dataset) -> list[dict[str, Any]]:
     return trends
 
 
+def _interval(lower: Any, upper: Any, form: str = ".1f", to: str = "–") -> str:
+    ends = (_number(end, form) for end in (lower, upper))
+    return "" if math.isnan(float(lower)) else to.join(ends)
+
+
+def _difference(bleu: xr.Dataset) -> list[tuple[str, str]]:
+    """From the first system, with its interval, and the test; nothing of the first one."""
+    if math.isnan(float(bleu["difference"])):
+        return [("", ""), ("", "")]
+    interval = _interval(bleu["difference_lower"], bleu["difference_upper"], "+.1f", " to ")
+    return [(_number(bleu["difference"], "+.1f"), interval), (_number(bleu["p_value"], ".3f"), "")]
+
+
 def _number(value: Any, form: str) -> str:
-    return "–" if math.isnan(float(value)) else format(float(value), form)
+    return "–" if math.isnan(float(value)) else format(float(value), form).replace("-", "−")

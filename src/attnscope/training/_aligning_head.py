@@ -32,13 +32,16 @@ class AligningHead:
     baselines: Baselines
 
     def rates(self) -> dict[str, float]:
-        """Error rate, precision, recall and, beside them, the error rates of the diagonal and of chance, by name."""
+        """Error rate with its interval, precision, recall and, beside them, what needs no model, by name."""
         return {
             "error_rate": self.score.error_rate,
             "precision": self.score.precision,
             "recall": self.score.recall,
             "diagonal": self.baselines.diagonal,
             "chance": self.baselines.chance,
+            "chance_level": self.baselines.chance_level,
+            "error_rate_lower": self.baselines.lower,
+            "error_rate_upper": self.baselines.upper,
         }
 
 

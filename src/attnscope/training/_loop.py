@@ -27,6 +27,7 @@ from attnscope.training._data import Batch, Pairs, TrainingData, read_data
 from attnscope.training._log import LOG, Log
 from attnscope.training._optimization import Optimizers, multiplies_bfloat16, rate_of, target_tokens
 from attnscope.training._processes import Processes
+from attnscope.training._results import METRICS
 from attnscope.training.config import SETTINGS, TrainConfig, config_bytes
 from attnscope.translation import TaskText, translate_lines
 
@@ -357,7 +358,7 @@ class Training:
             return {}
         best = best_aligning_head(self.model, data.tokenizer, data.valid)
         rates = {} if best is None else best.rates()
-        return {f"alignment_{name}": rates[name] for name in ("error_rate", "diagonal", "chance") if rates}
+        return {f"alignment_{name}": rate for name, rate in rates.items() if f"alignment_{name}" in METRICS}
 
     def _set_weights(self, updates: list[int]) -> None:
         named = dict(self.model.named_parameters())

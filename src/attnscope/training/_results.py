@@ -11,12 +11,18 @@ import xarray as xr
 from attnscope.store import OwnedFolder, Signature
 from attnscope.training._log import read_log
 
-_METRICS = {
+METRICS = {
     "loss": ("loss on the validation text", "nats per token"),
     "bleu": ("BLEU of greedy translations of the validation text", "points"),
     "alignment_error_rate": ("alignment error rate of the best head on the generated task", "share"),
+    "alignment_error_rate_lower": ("lower end of its 95% interval over sentence pairs", "share"),
+    "alignment_error_rate_upper": ("upper end of its 95% interval over sentence pairs", "share"),
     "alignment_diagonal": ("alignment error rate of the diagonal", "share"),
     "alignment_chance": ("mean alignment error rate of links to random words", "share"),
+    "alignment_chance_level": (
+        "alignment error rate that links to random words go below in 1 of 100",
+        "share",
+    ),
 }
 _LOGGED = {
     "loss": (
@@ -44,7 +50,7 @@ def training_results(folder: OwnedFolder) -> xr.Dataset:
     log = read_log(folder.path)
     metrics: dict[str, float] = folder.state["metrics"]
     dataset = xr.Dataset(
-        {name: ((), value, _told(*_METRICS[name])) for name, value in metrics.items()}
+        {name: ((), value, _told(*METRICS[name])) for name, value in metrics.items()}
         | _curves([line for line in log if "tokens" in line])
         | _validations([line for line in log if "valid_loss" in line])
     )
@@ -71,7 +77,7 @@ def _curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
 def _validations(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What the log says of validations; each has the number of its update."""
     curves: dict[str, Any] = {
-        name: ("validation_update", np.array([line[key] for line in lines]), _told(*_METRICS[key[6:]]))
+        name: ("validation_update", np.array([line[key] for line in lines]), _told(*METRICS[key[6:]]))
         for key, name in _VALIDATED.items()
         if lines and key in lines[0]
     }

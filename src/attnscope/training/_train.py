@@ -48,10 +48,12 @@ def train(
     xarray.Dataset
         On the validation text at the end: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the
         generated task, for a model with attention, ``alignment_error_rate`` of its best head against the known
-        alignments (between 0 and 1; see `best_aligning_head`), beside those of the diagonal and of random words,
-        ``alignment_diagonal`` and ``alignment_chance``. The learning curve: ``validation_loss`` and
-        ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``, ``tokens_per_second``, ``tokens``
-        (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry for each line of the log.
+        alignments (between 0 and 1; see `best_aligning_head`) with its interval, ``alignment_error_rate_lower`` and
+        ``alignment_error_rate_upper``, beside those of the diagonal and of random words, ``alignment_diagonal`` and
+        ``alignment_chance`` (``alignment_chance_level``: these go below it in 1 of 100). The learning curve:
+        ``validation_loss`` and ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``,
+        ``tokens_per_second``, ``tokens`` (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry
+        for each line of the log.
         Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
         ``.encoding["source"]`` holds the folder.
 

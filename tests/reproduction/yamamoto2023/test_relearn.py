@@ -11,8 +11,7 @@ from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture import load_model
 from attnscope.corpus import Corpus
-from attnscope.mechanism import _explain
-from attnscope.mechanism import known_analyses
+from attnscope.mechanism import _explain, known_analyses
 from attnscope.mechanism.evidence._tables import position_table
 from attnscope.mechanism.passes._profiles import profiles_of
 from attnscope.reproduction.yamamoto2023 import _relearn as relearn

@@ -14,8 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, RobertaForMaskedLM
 from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
-from attnscope.mechanism import Study, _explain
-from attnscope.mechanism import known_analyses
+from attnscope.mechanism import Study, _explain, known_analyses
 from attnscope.reproduction import yamamoto2023
 from attnscope.reproduction.yamamoto2023 import _single_heads as paper_figures
 from attnscope.reproduction.yamamoto2023._models import SHAPES, published_name

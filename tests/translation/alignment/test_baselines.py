@@ -68,3 +68,54 @@ def test_without_links_there_is_nothing_to_compare_with():
     nothing = [frozenset()]
     found = baselines(nothing, Gold(nothing, nothing), [(0, 0)])
     assert np.isnan([found.diagonal, found.chance, found.chance_level]).all()
+
+
+def of_corpus(rng, pairs):
+    """Pairs whose links are right with a chance of their own: pairs differ from each other, as real ones do."""
+    lengths = [(int(size), int(size)) for size in rng.integers(3, 12, pairs)]
+    sure = [frozenset((word, word) for word in range(size)) for size, _ in lengths]
+    right = rng.beta(2, 3, pairs)
+    made = [
+        frozenset((word if rng.random() < share else (word + 1) % size, word) for word in range(size))
+        for (size, _), share in zip(lengths, right, strict=True)
+    ]
+    return made, Gold(sure, sure), lengths
+
+
+def test_the_interval_holds_the_rate_of_many_more_pairs():
+    rng = np.random.default_rng(2)
+    found = [baselines(*of_corpus(rng, 40)) for _ in range(400)]
+    held = np.mean([one.lower <= 0.6 <= one.upper for one in found])
+    assert 0.92 < held < 0.98  # nominal 0.95, give or take 0.011
+    assert baselines(*of_corpus(rng, 5)).interval() == ""
+
+
+def test_the_diagonal_is_called_better_only_where_it_is_told():
+    rng = np.random.default_rng(3)
+    made, gold, lengths = of_corpus(rng, 40)
+    rate = score_alignments(made, gold.sure, gold.possible).error_rate
+    found = baselines(made, gold, lengths)
+    assert found.above > 0
+    assert "the diagonal alone is better, 0.0%" in found.in_words(rate)
+    few = baselines(made[:5], Gold(gold.sure[:5], gold.possible[:5]), lengths[:5])
+    assert "the diagonal alone 0.0%, too few sentence pairs" in few.in_words(rate)
+    # gold links beside the diagonal in as many pairs as links are: neither is better but by chance
+    told = 0
+    for _ in range(200):
+        size = 6
+        one, other = (
+            frozenset((word, word) for word in range(size)),
+            frozenset((5 - word, word) for word in range(size)),
+        )
+        sure = [one if rng.random() < 0.5 else other for _ in range(30)]
+        aligned = [other] * 30
+        told += baselines(aligned, Gold(sure, sure), [(size, size)] * 30).above > 0
+    assert told <= 12  # nominal 5 of 200; 13 or more would come by chance in 1 of 500
+
+
+def test_the_best_of_many_heads_needs_a_wider_interval():
+    rng = np.random.default_rng(4)
+    made, gold, lengths = of_corpus(rng, 20)
+    one, best = baselines(made, gold, lengths), baselines(made, gold, lengths, chosen_of=16)
+    assert (best.lower, best.upper) == (one.lower, one.upper)
+    assert best.above < one.above < one.below < best.below

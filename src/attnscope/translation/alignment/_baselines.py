@@ -7,12 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float
 from scipy.stats import norm
+from scipy.stats import t as student
 
+from attnscope._documents import LEAST
 from attnscope._numbers import percent
-from attnscope.translation.alignment._links import Gold, Links, score_alignments, within
+from attnscope.translation.alignment._links import Gold, Links, within
 
 _BELOW = 0.01  # of the level that random links stay above
+_OUTSIDE = 0.05  # of an interval
 
 
 @dataclass(frozen=True)
@@ -30,14 +35,35 @@ class Baselines:
         heads was chosen, the best of as many random ones.
     heads
         Number of heads of which the best was chosen; 1 where none was.
+    lower, upper
+        95% interval of the alignment's own AER, of sentence pairs like these.
+    above, below
+        The least and the most by which its AER lies above the diagonal's, in the same way; where the best of several
+        heads was chosen, an interval for all of them together.
 
-    The rates lie between 0 and 1, NaN where there are neither links nor sure links.
+    The rates lie between 0 and 1, NaN where there are neither links nor sure links; intervals are NaN of fewer than 6
+    pairs.
     """
 
     diagonal: float
     chance: float
     chance_level: float
     heads: int = 1
+    lower: float = math.nan
+    upper: float = math.nan
+    above: float = math.nan
+    below: float = math.nan
+
+    def interval(self) -> str:
+        """The interval in words, nothing where there is none.
+
+        Examples
+        --------
+        >>> from attnscope.translation.alignment import Baselines
+        >>> Baselines(0.5, 0.9, 0.8, lower=0.21, upper=0.3).interval(), Baselines(0.5, 0.9, 0.8).interval()
+        (' (21.0% to 30.0%)', '')
+        """
+        return f" ({percent(self.lower)} to {percent(self.upper)})" if math.isfinite(self.lower) else ""
 
     def in_words(self, error_rate: float) -> str:
         """What stands beside an error rate wherever one is shown.
@@ -50,13 +76,21 @@ class Baselines:
         Examples
         --------
         >>> from attnscope.translation.alignment import Baselines
-        >>> Baselines(0.503, 0.881, 0.845, heads=8).in_words(0.827)
+        >>> Baselines(0.503, 0.881, 0.845, heads=8, above=0.2, below=0.4).in_words(0.827)
         'the diagonal alone is better, 50.3%; random words 88.1%, the best of 8 such heads below 84.5% in 1 of 100'
+        >>> Baselines(0.503, 0.881, 0.845, above=-0.1, below=0.2).in_words(0.55)
+        'the diagonal alone 50.3%, not told from it; random words 88.1%, below 84.5% in 1 of 100'
         """
-        better = "the diagonal alone is better," if self.diagonal < error_rate else "the diagonal alone"
+        diagonal = f"the diagonal alone {percent(self.diagonal)}"
+        if math.isnan(self.above):
+            diagonal += ", too few sentence pairs to tell which is lower" if math.isfinite(error_rate) else ""
+        elif self.above > 0:
+            diagonal = f"the diagonal alone is better, {percent(self.diagonal)}"
+        elif self.below >= 0:
+            diagonal += ", not told from it"
         best = f"the best of {self.heads} such heads " if self.heads > 1 else ""
         return (
-            f"{better} {percent(self.diagonal)}; random words {percent(self.chance)}, "
+            f"{diagonal}; random words {percent(self.chance)}, "
             f"{best}below {percent(self.chance_level)} in 1 of 100"
         )
 
@@ -66,6 +100,7 @@ def baselines(
 ) -> Baselines:
     """Error rates that need no model: of the diagonal, and of random links.
 
+    Intervals are Student's, of the ratio of two sums over pairs, by the first order of its dependence on each pair.
     A target word with k links in a sentence of m source words, of which s are sure and p possible (the sure ones
     among them), adds k (s + p) / m to |A∩S| + |A∩P| in the mean, as k draws without replacement do.
 
@@ -85,8 +120,8 @@ def baselines(
     >>> from attnscope.translation.alignment import Gold, baselines
     >>> swapped = [frozenset({(0, 1), (1, 0)})]
     >>> found = baselines(swapped, Gold(swapped, swapped), [(2, 2)])
-    >>> found.diagonal, found.chance
-    (1.0, 0.5)
+    >>> found.diagonal, found.chance, found.lower  # one pair has no interval
+    (1.0, 0.5, nan)
     """
     diagonal = [
         frozenset(
@@ -102,13 +137,45 @@ def baselines(
             of_word = _drawn(drawn, of_pair[0], certain[target], both[target])
             mean, variance = mean + of_word[0], variance + of_word[1]
     whole = sum(map(len, aligned)) + sum(map(len, gold.sure))
+    (rate, part), (of_diagonal, part_of_diagonal) = _by_pair(aligned, gold), _by_pair(diagonal, gold)
+    lower, upper = _interval(rate, part, _OUTSIDE)
+    above, below = _interval(rate - of_diagonal, part - part_of_diagonal, _OUTSIDE / chosen_of)
     deviations = float(norm.ppf((1 - _BELOW) ** (1 / chosen_of)))
     return Baselines(
-        score_alignments(diagonal, gold.sure, gold.possible).error_rate,
+        of_diagonal,
         1 - mean / whole if whole else math.nan,
         1 - (mean + deviations * math.sqrt(variance)) / whole if whole else math.nan,
         chosen_of,
+        lower if math.isnan(lower) else max(lower, 0.0),
+        upper if math.isnan(upper) else min(upper, 1.0),
+        above,
+        below,
     )
+
+
+def _by_pair(aligned: Sequence[Links], gold: Gold) -> tuple[float, Float[np.ndarray, " pair"]]:
+    """AER, and by how much each pair moves it, to the first order."""
+    counts = np.array(
+        [
+            (len(links & sure) + len(links & (sure | possible)), len(links) + len(sure))
+            for links, sure, possible in zip(aligned, gold.sure, gold.possible, strict=True)
+        ],
+        dtype=np.float64,
+    ).reshape(-1, 2)
+    right, all_links = counts.sum(0)
+    if not all_links:
+        return math.nan, np.zeros(len(counts))
+    share = right / all_links
+    return float(1 - share), (share * counts[:, 1] - counts[:, 0]) / all_links
+
+
+def _interval(estimate: float, parts: Float[np.ndarray, " pair"], outside: float) -> tuple[float, float]:
+    count = len(parts)
+    if count < LEAST or math.isnan(estimate):
+        return math.nan, math.nan
+    error = math.sqrt(count / (count - 1) * np.square(parts).sum())
+    reach = float(student.ppf(1 - outside / 2, count - 1)) * error
+    return estimate - reach, estimate + reach
 
 
 def _drawn(links: int, words: int, sure: int, possible: int) -> tuple[float, float]:

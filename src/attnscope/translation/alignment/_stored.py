@@ -118,8 +118,9 @@ def _score(parts: dict[str, Any]) -> AlignmentScore:
 
 
 def _baselines(parts: dict[str, Any]) -> Baselines:
-    rates = (_number(parts[name]) for name in ("diagonal", "chance", "chance_level"))
-    return Baselines(*rates, heads=parts["heads"])
+    return Baselines(
+        **{name: _number(value) for name, value in parts.items() if name != "heads"}, heads=parts["heads"]
+    )
 
 
 def _heads(values: dict[str, Any]) -> xr.Dataset:
