@@ -191,6 +191,15 @@ def way_in(verb: Callable[..., object], given: Mapping[str, Any], *, share: floa
     ------
     AttnscopeError
         They do not go together, or are none, or cannot be sent to workers.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> given = dict(out="runs/all", task="2/3", ray=None, workers=None, ray_gpus=None)
+    >>> way_in(attnscope.scan, given)
+    Task(number=2, count=3)
+    >>> way_in(attnscope.scan, given | {"task": None}) is None  # this process does it all
+    True
     """
     cluster = cluster_of(
         given["ray"], given["workers"], given["ray_gpus"], besides={"task (--task)": given["task"]}

@@ -173,6 +173,15 @@ def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int
         Number of the pair, for errors.
     masked
         Whether the model is a masked language model, which is asked behind a mask.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.faithfulness.passes import Pair
+    >>> from transformers import AutoTokenizer
+    >>> pair = Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")
+    >>> token_count(pair, AutoTokenizer.from_pretrained(MODEL), 1, masked=True)
+    11
     """
     return len(_ids(tokenizer, pair.clean, number, masked=masked))
 
