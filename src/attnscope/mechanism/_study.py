@@ -328,6 +328,18 @@ def studied(study: Study, analysis: Analysis) -> Generator[Study]:
     ------
     AttnscopeError
         With the reason, if it does not admit it.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.mechanism import known_analyses
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> study = Study(BertModel(config), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2, name="small")
+    >>> with studied(study, known_analyses()["forms"]):
+    ...     study.model.training  # as the analysis needs it
+    False
+    >>> study.model.training  # as it was
+    True
     """
     with borrowed(study.model):
         if reason := study.lacks(analysis):

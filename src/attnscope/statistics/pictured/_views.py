@@ -91,6 +91,20 @@ def with_views(
         Arguments of the model's forward pass, of each window.
     processors
         Image processors, by the kind of tile.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xarray as xr
+    >>> from attnscope.corpus import PicturedText, Window
+    >>> from attnscope.statistics.pictured import Placed, Tile
+    >>> window = Window((9, 9, 3), (False,) * 3, ((0, 1), (1, 2), (2, 3)), "text 1", 0, ("", "", "a"))
+    >>> placed = Placed(window, [[0, 1]], [], (Tile(1, 0, 1, 2, (0, 1), 0),))
+    >>> sample = xr.Dataset({"weight": (("window", "query"), np.zeros((1, 3)))})
+    >>> given = {"pixel_values": torch.rand(1, 3, 4, 8)}
+    >>> shown = with_views(sample, [placed], [PicturedText("text 1", "<image>a", (), ())], [given], {"image": None})
+    >>> shown.view_name.values.tolist(), shown.view_of.values.tolist(), shown.view_place.values.tolist()
+    (['image 1'], [[0, 0, -1]], [[0, 1, -1]])
     """
     of = np.full((len(placed), sample.sizes["query"]), -1)
     place = of.copy()

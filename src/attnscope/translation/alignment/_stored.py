@@ -83,7 +83,7 @@ def load_alignment(folder: OwnedFolder) -> Aligned:
     ...     with OwnedFolder(Path(place) / "run", "align") as folder:
     ...         with folder.replacing(LINKS, RECORD) as new:
     ...             write_alignment(aligned, new)
-    ...         load_alignment(folder).alignments == [swapped]
+    ...         load_alignment(folder).links == [swapped]
     True
     """
     record: dict[str, Any] = json.loads(folder.read(RECORD))
