@@ -32,6 +32,12 @@ class Change:
     changed
         Whether it is told from 0 with all heads and statistics looked at together; None where that was not tested, of
         fewer than 6 windows.
+
+    Examples
+    --------
+    >>> less = Change(0, 3, 3, "outside", "share", 0.5, 0.25, -0.25, -0.3, -0.2, -1.5, 0.001, True)
+    >>> less.after - less.before == less.change, less.changed
+    (True, True)
     """
 
     layer: int

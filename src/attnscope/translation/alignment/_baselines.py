@@ -32,6 +32,14 @@ class Baselines:
         Number of heads of which the best was chosen; 1 where none was.
 
     The rates lie between 0 and 1, NaN where there are neither links nor sure links.
+
+    Examples
+    --------
+    >>> from attnscope.translation.alignment import Gold, baselines
+    >>> straight = [frozenset({(0, 0), (1, 1), (2, 2)})]
+    >>> found = baselines(straight, Gold(straight, straight), [(3, 3)])
+    >>> found.diagonal, round(found.chance, 3)  # here the diagonal makes no error
+    (0.0, 0.667)
     """
 
     diagonal: float
