@@ -34,6 +34,13 @@ class Expanded:
         The tokens that stand for a piece of an image or of a frame.
     contents
         Contents of the messages of a chat; None for a text.
+
+    Examples
+    --------
+    >>> spans = ((0, 1), (1, 2), (2, 3), (3, 4))
+    >>> expanded = Expanded("text 1", "#a##", (9, 3, 9, 9), spans, ((0, 1), (2, 4)), frozenset({9}))
+    >>> expanded.image_tokens()  # two images, of one piece and of two
+    [[0], [2, 3]]
     """
 
     name: str

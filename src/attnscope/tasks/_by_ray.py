@@ -162,6 +162,16 @@ class Agreed:
     ----------
     signature
         What all must have; by default what the first of them has.
+
+    Examples
+    --------
+    >>> from attnscope.store import Signature
+    >>> agreed = Agreed()
+    >>> agreed(Signature("scan", settings={"window": 64}))  # the first says what all must have
+    >>> agreed(Signature("scan", settings={"window": 32}))
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: workers do not agree: with one of them settings.window is 64, not 32. All need ...
     """
 
     def __init__(self, signature: Signature | None = None) -> None:

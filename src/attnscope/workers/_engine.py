@@ -22,6 +22,12 @@ class Ready:
         Its number.
     said
         What it says of itself.
+
+    Examples
+    --------
+    >>> heard = [Ready(0, "torch 2.13"), Ready(1, "torch 2.12")]
+    >>> len({event.said for event in heard})  # they do not say the same
+    2
     """
 
     worker: int
@@ -40,6 +46,12 @@ class Answered:
         Ticket of the request.
     answer
         What the request returned.
+
+    Examples
+    --------
+    >>> heard = [Ready(0, "said"), Answered(0, 3, "length 9"), Lost(0)]
+    >>> {event.ticket: event.answer for event in heard if isinstance(event, Answered)}
+    {3: 'length 9'}
     """
 
     worker: int
@@ -49,7 +61,14 @@ class Answered:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker is no more, with what it was asked and had not answered."""
+    """A worker is no more, with what it was asked and had not answered.
+
+    Examples
+    --------
+    >>> asked = {0: [3, 4], 1: [5]}  # tickets by worker
+    >>> asked.pop(Lost(0).worker)  # to be asked of another
+    [3, 4]
+    """
 
     worker: int
 

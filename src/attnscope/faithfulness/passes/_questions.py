@@ -43,6 +43,17 @@ class Questions:
         ``(text, place)``: the right token at each; -100 where the row is only filled up.
     windows
         The windows, as they were cut.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.corpus import texts_of, windows_of
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> windows = list(windows_of(texts_of(["The tide is out."]), tokenizer, length=16))
+    >>> asked = questions("masked", windows, tokenizer, 0, torch.device("cpu"))
+    >>> asked.places.tolist(), tokenizer.convert_ids_to_tokens(asked.labels[0])
+    ([[3]], ['ide'])
     """
 
     reading: Reading
