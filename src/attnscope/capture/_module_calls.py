@@ -112,6 +112,7 @@ class ModuleCalls:
     Examples
     --------
     See `calls_inside`.
+
     >>> x = torch.zeros(1, 2, 4, 8)
     >>> calls = ModuleCalls(PassObserver(lambda site, seen: print(site.name), done=print, lost=lambda: None))
     >>> with calls.within("layer"):

@@ -59,6 +59,7 @@ class Chats:
     Examples
     --------
     See `ChatTexts`.
+
     >>> from attnscope.bundled import MODEL
     >>> from transformers import AutoTokenizer
     >>> chats = Chats([[{"role": "user", "content": "Is the tide out?"}]])

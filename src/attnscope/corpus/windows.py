@@ -210,6 +210,7 @@ class Windows:
     Examples
     --------
     See `cut_windows`.
+
     >>> from attnscope.bundled import MODEL
     >>> from transformers import AutoTokenizer
     >>> from attnscope.corpus import Corpus

@@ -37,6 +37,7 @@ class Seen:
     Examples
     --------
     See `watch`.
+
     >>> module = nn.MultiheadAttention(8, 2, batch_first=True).eval()
     >>> x = torch.randn(3, 5, 8)
     >>> with watch(module, band=2) as seen, torch.no_grad():

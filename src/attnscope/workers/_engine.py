@@ -81,6 +81,22 @@ class Engine(Protocol):
     """Starts workers, asks them and hears of them.
 
     A worker does what it is asked in the order in which it was asked. What a request raises is raised by `wait`.
+
+    Examples
+    --------
+    >>> class Here:  # one worker, in this process
+    ...     def start(self):
+    ...         self.heard = [Ready(0, "begun")]
+    ...         return 0
+    ...     def ask(self, worker, ticket, request):
+    ...         self.heard.append(Answered(worker, ticket, request("what it holds")))
+    ...     def wait(self):
+    ...         return self.heard.pop(0)
+    >>> engine = Here()
+    >>> worker = engine.start()
+    >>> engine.ask(worker, 5, len)
+    >>> isinstance(engine, Engine), engine.wait(), engine.wait()
+    (True, Ready(worker=0, said='begun'), Answered(worker=0, ticket=5, answer=13))
     """
 
     def start(self) -> int:
