@@ -29,10 +29,13 @@ def written_in_parts(
 
     Examples
     --------
+    >>> import numpy as np
     >>> from attnscope.bundled import MODEL
+    >>> from attnscope.corpus import Images
     >>> from transformers import AutoTokenizer
     >>> parts = [{"type": "image"}, {"type": "text", "text": "What?"}]
-    >>> chat = PicturedText("text 1", None, ({"role": "user", "content": parts},), ())
+    >>> images = Images([np.zeros((8, 8, 3), np.uint8)])
+    >>> chat = PicturedText("text 1", None, ({"role": "user", "content": parts},), images)
     >>> template = (
     ...     "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}"
     ...     "{{ '<image>' if part.type == 'image' else part.text }}{% endfor %}{% endfor %}"

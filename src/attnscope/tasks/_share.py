@@ -50,8 +50,12 @@ class Share:
 
     Examples
     --------
-    >>> from types import SimpleNamespace
-    >>> share = Share(lambda unit: unit % 2 == 0, SimpleNamespace(holds=lambda texts: texts.start == 4))
+    >>> class Third:  # a part that has the third batch
+    ...     def holds(self, texts):
+    ...         return texts.start == 4
+    ...     def append(self, results, first):
+    ...         raise NotImplementedError
+    >>> share = Share(lambda unit: unit % 2 == 0, Third())
     >>> [share(texts) for texts in (range(2), range(2, 4), range(4, 6))]  # another's is passed over, and what is there
     [False, True, True]
     >>> share.state()

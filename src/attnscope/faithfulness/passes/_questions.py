@@ -202,7 +202,7 @@ def questions(
     >>> from transformers import AutoTokenizer
     >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
     >>> windows = list(windows_of(texts_of(["The tide is out."]), tokenizer, length=16))
-    >>> after_each = questions("causal", windows, tokenizer, 0, torch.device("cpu"))
+    >>> after_each = questions("next", windows, tokenizer, 0, torch.device("cpu"))
     >>> after_each.labels.tolist() == [list(windows[0].ids[1:])]
     True
     >>> hidden = questions("masked", windows, tokenizer, 0, torch.device("cpu"))
