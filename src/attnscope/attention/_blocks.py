@@ -35,6 +35,15 @@ class Blocks:
         may be looked at. A row of blocks that holds a row of NaN is NaN.
     size
         Queries, and keys, on a side of a block.
+
+    Examples
+    --------
+    >>> from attnscope.attention import Need, measure
+    >>> x = torch.zeros(1, 1, 3, 8)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> blocks = block_weights(call, measure(call, Need())[1].log_sum_exp, size=2)
+    >>> blocks.total[0, 0].round(decimals=2).tolist()  # the last row of blocks has one query
+    [[2.0, 0.0], [0.67..., 0.33...]]
     """
 
     total: Float[Tensor, "batch head query_block key_block"]

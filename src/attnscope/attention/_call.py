@@ -218,6 +218,12 @@ class Need:
     columns
         ``(batch, key, column)``: value columns whose weighted sums are wanted, such as the indicator of
         special tokens.
+
+    Examples
+    --------
+    >>> need = Need.everything(band=2)
+    >>> need.entropy, need.largest, need.band, Need(entropy=True).largest
+    (True, True, 2, False)
     """
 
     band: int | None = None
@@ -270,6 +276,15 @@ class RowMeasures:
     What was not asked for may be None. A row is NaN in all of them, and in the output, if its query or a score that it
     may look at is NaN or infinite, by its operands or by overflow. A bias of -inf is no such score: it forbids, as a
     mask does. A value that is not finite changes no weight: it is NaN in the outputs that mix it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.attention import measure
+    >>> x = torch.zeros(1, 1, 3, 8)
+    >>> rows = measure(AttentionCall(x, x, x, scale=1.0, causal=True), Need(offsets=True))[1]
+    >>> rows.mean_offset[0, 0].round(decimals=3).tolist(), rows.mass[0, 0].tolist()
+    ([0.0, -0.5, -1.0], [1.0, 1.0, 1.0])
     """
 
     log_sum_exp: Float[Tensor, "batch head query"]

@@ -26,6 +26,13 @@ class Extent(NamedTuple):
         ``(batch or 1, query)``: the first allowed key, and the one after the last.
     is_contiguous
         Whether nothing between the two is forbidden, to any head.
+
+    Examples
+    --------
+    >>> import torch
+    >>> extent = extent_of(torch.tensor([[[[True, False, True], [False, True, True]]]]))
+    >>> extent.start.tolist(), extent.stop.tolist(), extent.is_contiguous  # the first query passes over a key
+    ([[0, 1]], [[3, 3]], False)
     """
 
     start: Int[Tensor, "batch query"]

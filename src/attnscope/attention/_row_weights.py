@@ -20,6 +20,13 @@ class RowWeights(NamedTuple):
         ``(batch, head, row, key)``, float64; 0 where a row may not look.
     allowed
         ``(batch, 1 or head, row, key)``: where it may.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 3, 8)
+    >>> rows = row_weights(AttentionCall(x, x, x, scale=1.0, causal=True), first=1)
+    >>> rows.weights[0, 0].round(decimals=2).tolist(), rows.allowed[0, 0].tolist()
+    ([[0.5, 0.5, 0.0], [0.33, 0.33, 0.33]], [[True, True, False], [True, True, True]])
     """
 
     weights: Tensor

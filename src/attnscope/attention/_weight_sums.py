@@ -37,6 +37,15 @@ class WeightSums:
         ``(batch, head, key)``: over the column of each key.
     offsets
         ``(batch, head, offset)``: over the diagonal of each offset, from ``-(queries - 1)`` to ``keys - 1``.
+
+    Examples
+    --------
+    >>> from attnscope.attention import measure
+    >>> x = torch.zeros(1, 1, 2, 8)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> sums = weight_sums(call, measure(call, Need())[1].log_sum_exp, received=True)
+    >>> sums.received[0, 0].round(decimals=3).tolist(), sums.offsets
+    ([1.5, 0.5], None)
     """
 
     received: Float[Tensor, "batch head key"] | None = None

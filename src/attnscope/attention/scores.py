@@ -24,6 +24,13 @@ class ScoreTerms(NamedTuple):
         Factor of their inner products.
     bias
         ``(..., query, key)``; None where there is none.
+
+    Examples
+    --------
+    >>> import torch
+    >>> terms = ScoreTerms(torch.ones(2, 4), torch.ones(3, 4), scale=0.5, bias=torch.zeros(2, 3))
+    >>> (terms.scale * terms.query @ terms.key.T + terms.bias).tolist()
+    [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
     """
 
     query: Tensor
@@ -33,7 +40,17 @@ class ScoreTerms(NamedTuple):
 
 
 class Score(nn.Module):
-    """What all score functions share: keys are prepared once a text, then compared with each state."""
+    """What all score functions share: keys are prepared once a text, then compared with each state.
+
+    Examples
+    --------
+    >>> import torch
+    >>> class Shorter(Score):  # a function of one's own: products with keys of half the length
+    ...     def prepare(self, keys):
+    ...         return keys / 2
+    >>> Shorter()(torch.eye(2), torch.tensor([[2.0, 4.0], [6.0, 8.0]])).tolist()
+    [[1.0, 3.0], [2.0, 4.0]]
+    """
 
     def prepare(self, keys: Float[Tensor, "*batch key key_width"]) -> Float[Tensor, "*batch key width"]:
         """Do what depends on the keys alone."""

@@ -34,6 +34,14 @@ class SeenCall:
         ``(batch, query)`` and ``(batch, key)``: False on padding.
     output
         What PyTorch gave for these arguments, ``(batch, head, query, width)``; None for a call made of weights.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> real = torch.ones(1, 3, dtype=torch.bool)
+    >>> seen = SeenCall(call_of_product(x, x, x, is_causal=True), "causal", real, real, None)
+    >>> seen.call.extent[1].tolist(), seen.output is None  # it is not known what PyTorch gave
+    ([[1, 2, 3]], True)
     """
 
     call: AttentionCall

@@ -63,6 +63,16 @@ class SpeechModel:
         Its feature extractor.
     tokenizer
         Tokenizer of what its decoder reads; None where that is nothing.
+
+    Examples
+    --------
+    >>> from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> convolutions = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    >>> encoder = Wav2Vec2Model(Wav2Vec2Config(**sizes, **convolutions)).eval()
+    >>> speech = load_speech_model(encoder, processor=Wav2Vec2FeatureExtractor())
+    >>> speech.rate, speech.longest, speech.hear(np.zeros(16_000), "sound 1").frames  # of 20 ms
+    (16000, 30, 49)
     """
 
     loaded: LoadedModel

@@ -17,7 +17,14 @@ _HOLDERS = ("_orig_mod", "original_model", "_model", "_module")  # torch.compile
 
 @runtime_checkable
 class Bridge(Protocol):
-    """What holds a model as TransformerLens' ``TransformerBridge`` does."""
+    """What holds a model as TransformerLens' ``TransformerBridge`` does.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> isinstance(SimpleNamespace(original_model=None), Bridge), isinstance(SimpleNamespace(), Bridge)
+    (True, False)
+    """
 
     @property
     def original_model(self) -> nn.Module:
@@ -27,7 +34,14 @@ class Bridge(Protocol):
 
 @runtime_checkable
 class Envoy(Protocol):
-    """What holds a model as nnsight's ``LanguageModel`` does."""
+    """What holds a model as nnsight's ``LanguageModel`` does.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> isinstance(SimpleNamespace(_module=None), Envoy), isinstance(SimpleNamespace(), Envoy)
+    (True, False)
+    """
 
     @property
     def _module(self) -> nn.Module:

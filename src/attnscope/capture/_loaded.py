@@ -22,6 +22,13 @@ class LoadedModel:
         The folder's or repository's name.
     identity
         What the model is: the SHA-256 of all that it was loaded from, or the hub's commit.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> loaded.name, loaded.model.training, list(loaded.identity)
+    ('small-mlm', False, ['sha256'])
     """
 
     model: PreTrainedModel

@@ -21,7 +21,16 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Loading:
-    """How a model is loaded: see `load_model`."""
+    """How a model is loaded: see `load_model`.
+
+    Examples
+    --------
+    >>> Loading(device="cpu").check()  # goes together
+    >>> Loading(device="cpu", placement=Placement("auto")).check()
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: device_map (--device-map) does not go with device (--device): leave out one of them
+    """
 
     revision: str | None = None
     device: str | None = None

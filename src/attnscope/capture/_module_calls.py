@@ -37,6 +37,16 @@ class PassObserver:
         Called with the number of calls once the outermost call of a module has returned.
     lost
         Called instead where it has raised an error.
+
+    Examples
+    --------
+    >>> layer, x = nn.MultiheadAttention(8, 2), torch.zeros(4, 1, 8)
+    >>> told = []
+    >>> observer = PassObserver(lambda site, seen: told.append(seen.kind), done=told.append, lost=lambda: None)
+    >>> with calls_inside(layer, observer):
+    ...     _ = layer(x, x, x)
+    >>> told  # a call, and then how many there were
+    ['self', 1]
     """
 
     see: Callable[[Site, SeenCall], None]
@@ -102,6 +112,13 @@ class ModuleCalls:
     Examples
     --------
     See `calls_inside`.
+
+    >>> x = torch.zeros(1, 2, 4, 8)
+    >>> calls = ModuleCalls(PassObserver(lambda site, seen: print(site.name), done=print, lost=lambda: None))
+    >>> with calls.within("layer"):
+    ...     _ = nn.functional.scaled_dot_product_attention(x, x, x)
+    layer
+    1
     """
 
     def __init__(self, observer: PassObserver) -> None:

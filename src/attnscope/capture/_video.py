@@ -51,6 +51,16 @@ class VideoModel:
         How many frames it reads at a time, as its config says.
     processor
         What prepares them; None where videos are prepared already.
+
+    Examples
+    --------
+    >>> from transformers import VideoMAEConfig, VideoMAEModel
+    >>> from attnscope.capture import load_video_model
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> encoder = VideoMAEModel(VideoMAEConfig(image_size=8, patch_size=4, num_frames=4, **sizes))
+    >>> model = load_video_model(encoder, need_processor=False)
+    >>> model.frames, model.chosen(10), model.key
+    (4, [0, 3, 6, 9], 'pixel_values')
     """
 
     loaded: LoadedModel

@@ -44,6 +44,16 @@ class VisionModel:
         Name of that tower within; "" for the model itself.
     processor
         Its image processor; None where images are ``pixel_values`` already.
+
+    Examples
+    --------
+    >>> from transformers import ViTConfig, ViTModel
+    >>> from attnscope.corpus import images_of
+    >>> config = ViTConfig(image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    >>> vision = load_vision_model(ViTModel(config), need_processor=False)
+    >>> (image,) = images_of(torch.zeros(1, 3, 8, 8))
+    >>> vision.pixels(image).shape, vision.processing() is None  # no processor prepared it
+    (torch.Size([1, 3, 8, 8]), True)
     """
 
     loaded: LoadedModel

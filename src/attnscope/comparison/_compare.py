@@ -184,7 +184,19 @@ def compare(
 
 
 def load_comparison(folder: OwnedFolder) -> xr.DataTree:
-    """The tree that `compare` returned, from its folder."""
+    """The tree that `compare` returned, from its folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.store import Signature
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "run", "compare") as folder:
+    ...     files = {f"{name}{SUFFIX}": packed(xr.Dataset({"line": number})) for number, name in enumerate(_NODES)}
+    ...     folder.write({**files, "run.json": Signature("compare").to_json().encode()}, complete=True)
+    ...     tree = load_comparison(folder)
+    >>> {name: int(node["line"]) for name, node in tree.children.items()}
+    {'scores': 0, 'curves': 1, 'alignment': 2}
+    """
     tree = xr.DataTree.from_dict({name: unpacked(folder.read(f"{name}{SUFFIX}")) for name in _NODES})
     signature = Signature.from_json(folder.read("run.json").decode())
     tree.attrs = {"signature": signature.to_json(), "run": str(folder.path)}

@@ -59,6 +59,14 @@ class Chats:
     Examples
     --------
     See `ChatTexts`.
+
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> chats = Chats([[{"role": "user", "content": "Is the tide out?"}]])
+    >>> chats.read_with(AutoTokenizer.from_pretrained(MODEL))
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: the texts are chats, and the tokenizer has no chat template: give one, ...
     """
 
     def __init__(

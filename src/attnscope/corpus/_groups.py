@@ -122,6 +122,10 @@ class GroupedWindows:
     Examples
     --------
     See `Grouping`.
+
+    >>> window = Window((0, 5, 6), (True, False, False), ((0, 0), (0, 3), (3, 4)), "text 1", 0, ("<s>", "The", "."))
+    >>> [marked.groups for marked in GroupedWindows([window], grouping_of("kinds"))]
+    [(0, 4, 2)]
     """
 
     windows: Iterable[Window]

@@ -26,6 +26,22 @@ def written_in_parts(
     ------
     AttnscopeError
         There is no template, it refuses the chat, or does not write each text as it stands.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.corpus import Images
+    >>> from transformers import AutoTokenizer
+    >>> parts = [{"type": "image"}, {"type": "text", "text": "What?"}]
+    >>> images = Images([np.zeros((8, 8, 3), np.uint8)])
+    >>> chat = PicturedText("text 1", None, ({"role": "user", "content": parts},), images)
+    >>> template = (
+    ...     "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}"
+    ...     "{{ '<image>' if part.type == 'image' else part.text }}{% endfor %}{% endfor %}"
+    ... )
+    >>> written_in_parts(chat, AutoTokenizer.from_pretrained(MODEL), template)
+    ('[user]<image>What?', [Region(start=13, end=18, role='user')])
     """
     template = template or getattr(processor, "chat_template", None) or processor.tokenizer.chat_template
     if not template:

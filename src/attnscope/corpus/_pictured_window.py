@@ -34,6 +34,13 @@ class Expanded:
         The tokens that stand for a piece of an image or of a frame.
     contents
         Contents of the messages of a chat; None for a text.
+
+    Examples
+    --------
+    >>> spans = ((0, 1), (1, 2), (2, 3), (3, 4))
+    >>> expanded = Expanded("text 1", "#a##", (9, 3, 9, 9), spans, ((0, 1), (2, 4)), frozenset({9}))
+    >>> expanded.image_tokens()  # two images, of one piece and of two
+    [[0], [2, 3]]
     """
 
     name: str
@@ -92,6 +99,19 @@ def pictured_window(
         What to show for tokens that are pieces of images; others are numbered.
     frames
         Tokens of each frame of each video; none where they are not known.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> text = "<mask><mask> tide"  # a processor has written two pieces of an image, here as masks
+    >>> ids, mask = tokenizer(text, add_special_tokens=False).input_ids, tokenizer.mask_token_id
+    >>> spans = ((0, 6), (6, 12), (12, 14), (14, 17))
+    >>> expanded = Expanded("text 1", text, tuple(ids), spans, ((0, 12),), frozenset({mask}))
+    >>> window = pictured_window(expanded, tokenizer, {0: "image 1 r0c0"})
+    >>> list(zip(window.tokens, window.roles))
+    [('image 1 r0c0', 'image 1'), ('image 1 piece 2', 'image 1'), (' t', 'text'), ('ide', 'text')]
     """
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
     spans = without_added_spaces(expanded.text, names, expanded.spans)

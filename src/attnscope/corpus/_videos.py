@@ -30,6 +30,14 @@ class Video:
         In order.
     rate
         Frames a second; None where it was not told.
+
+    Examples
+    --------
+    >>> from attnscope.corpus import Images
+    >>> Video(Images([np.zeros((8, 8, 3), np.uint8), np.zeros((8, 6, 3), np.uint8)])).pixels()
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: frames of one video have 8 x 6 and 8 x 8 pixels: expected one size ...
     """
 
     frames: Images

@@ -48,6 +48,12 @@ class Image:
         was given as an object.
     pixels
         RGB, ``(row, column, 3)``, of 8 bits; or what an image processor made of it, ``(channel, row, column)`` float.
+
+    Examples
+    --------
+    >>> (image,) = images_of(np.zeros((8, 6, 3), np.uint8))
+    >>> image.name, image.pixels.shape
+    ('image 1', (8, 6, 3))
     """
 
     name: str

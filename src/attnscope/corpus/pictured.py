@@ -42,6 +42,12 @@ class PicturedText:
         In the order of their places.
     videos
         In the order of their places.
+
+    Examples
+    --------
+    >>> (item,) = pictured_of([{"text": "<image> What is this?", "images": [np.zeros((8, 6, 3), np.uint8)]}])
+    >>> item.text, [pixels.shape for pixels in item.pixels()], item.messages  # it is no chat
+    ('<image> What is this?', [(8, 6, 3)], ())
     """
 
     name: str

@@ -38,6 +38,12 @@ class Sound:
         One channel, float, -1 to 1.
     rate
         Samples a second.
+
+    Examples
+    --------
+    >>> (sound,) = sounds_of({"array": np.zeros(44_100), "sampling_rate": 44_100})
+    >>> sound.name, sound.rate, len(sound.at_rate(16_000))
+    ('sound 1', 44100, 16000)
     """
 
     name: str

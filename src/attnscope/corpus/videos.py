@@ -40,6 +40,12 @@ class Clip:
         Path of its folder inside the given one, file and line (``clips.jsonl:1``), or ``video 1`` for an object.
     video
         Its frames; or what a processor made of them, ``(frame, channel, row, column)`` float.
+
+    Examples
+    --------
+    >>> (clip,) = videos_of(np.zeros((2, 8, 8, 3), np.uint8))
+    >>> clip.name, clip.video.pixels().shape
+    ('video 1', (2, 8, 8, 3))
     """
 
     name: str

@@ -210,6 +210,16 @@ class Windows:
     Examples
     --------
     See `cut_windows`.
+
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> from attnscope.corpus import Corpus
+    >>> corpus = Corpus.from_sources(["The tide is out."])
+    >>> windows = cut_windows(corpus, AutoTokenizer.from_pretrained(MODEL), length=6)
+    >>> [list(window.tokens) for window in windows]
+    [['<s>', ' The', ' t', 'ide', ' is', '</s>'], ['<s>', ' o', 'ut', '.', '</s>']]
+    >>> [window.start for window in windows.beginning(Place(1, 0, 1))]  # cut anew, from the second on
+    [11]
     """
 
     def __init__(
@@ -281,6 +291,12 @@ class Place:
         How many texts come before its own.
     within
         How many windows of its own text come before it.
+
+    Examples
+    --------
+    >>> place = Place(windows=12, documents=3, within=2)
+    >>> place.windows - place.within  # windows before its text
+    10
     """
 
     windows: int = 0

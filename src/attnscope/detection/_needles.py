@@ -37,7 +37,14 @@ _FIELDS = ("needle", "question", "real_needle", "prompt")
 
 @dataclass(frozen=True)
 class Needle:
-    """A sentence to hide, what is asked after the text, and the part of the sentence that answers it."""
+    """A sentence to hide, what is asked after the text, and the part of the sentence that answers it.
+
+    Examples
+    --------
+    >>> needle = needles_of([{"needle": "The best pie is of plums.", "question": "Which pie is best?"}])[0]
+    >>> needle.answer == needle.text, needle.prompt.splitlines()[-1]  # no part of it was named as the answer
+    (True, 'Answer:')
+    """
 
     text: str
     prompt: str

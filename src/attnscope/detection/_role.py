@@ -35,6 +35,13 @@ class Role:
         Kinds of attention calls of which it is asked: ``self`` (sees both sides), ``causal``, ``cross``.
     otherwise
         Why it is not asked where there are no such layers.
+
+    Examples
+    --------
+    >>> from attnscope.detection import ROLES
+    >>> role = ROLES["previous_token"]
+    >>> role.title, role.probe, role.threshold
+    ('previous token', 'text', 0.5)
     """
 
     name: str

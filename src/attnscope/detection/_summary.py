@@ -39,6 +39,13 @@ class RoleCount:
     above
         Heads whose score is higher than that of every head of every control; None without controls. Of h heads that
         know nothing it would be h / (k h + 1) in the mean, beside k controls.
+
+    Examples
+    --------
+    >>> from attnscope.detection import roles
+    >>> (count,) = counts_of(roles(only="previous_token", limit=4, window=32))
+    >>> count.heads, count.reached, count.controls["shuffled"][0]
+    (12, 1, 0)
     """
 
     name: str

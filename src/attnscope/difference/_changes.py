@@ -26,6 +26,13 @@ class Changes(NamedTuple):
         Chance of so large a mean without any change; NaN where nothing can be said.
     changed
         Whether it is told from 0, all looked at together; False where there is no `p`.
+
+    Examples
+    --------
+    >>> noise = np.random.default_rng(0).normal(0, 0.01, (40, 2))
+    >>> changes = changes_by_document(noise + [0, 0.02], range(40))
+    >>> changes.changed.tolist(), bool((changes.low < changes.mean).all()), (changes.p < 0.05).tolist()
+    ([False, True], True, [False, True])
     """
 
     mean: Float[np.ndarray, ...]

@@ -184,7 +184,21 @@ def field_of(results: xr.Dataset) -> str:
 
 @reads("contrasts")
 def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
-    """Every difference that is known, those told from 0 first, the largest of each first."""
+    """Every difference that is known, those told from 0 first, the largest of each first.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> entropy = rng.normal(2.0, 0.1, (40, 1, 3))
+    >>> entropy[:20, 0, 1] += 0.5
+    >>> scan = xr.Dataset(
+    ...     {"entropy": (("text", "layer", "head"), entropy)},
+    ...     {"by": ("text", ["en"] * 20 + ["ja"] * 20), "source": ("text", np.arange(40))},
+    ... )
+    >>> rows = contrast_rows(contrasts(scan))
+    >>> [(row["head"], row["by"], row["differs"]) for row in rows]
+    [(1, 'en', True), (0, 'en', False), (2, 'en', False)]
+    """
     rows: list[dict[str, object]] = []
     for index in np.argwhere(tested.tested.values):
         statistic, by, layer, head = (int(number) for number in index)

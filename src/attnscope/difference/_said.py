@@ -32,6 +32,12 @@ class Change:
     changed
         Whether it is told from 0 with all heads and statistics looked at together; None where that was not tested, of
         fewer than 6 windows.
+
+    Examples
+    --------
+    >>> less = Change(0, 3, 3, "outside", "share", 0.5, 0.25, -0.25, -0.3, -0.2, -1.5, 0.001, True)
+    >>> less.after - less.before == less.change, less.changed
+    (True, True)
     """
 
     layer: int
@@ -88,7 +94,15 @@ def changes_of(difference: xr.Dataset) -> list[Change]:
 
 
 def same_everywhere(rows: Sequence[Change]) -> bool:
-    """Whether nothing changed at all."""
+    """Whether nothing changed at all.
+
+    Examples
+    --------
+    >>> same = Change(0, 3, 3, "entropy", "nats", 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 1.0, False)
+    >>> less = Change(0, 3, 3, "outside", "share", 0.5, 0.4, -0.1, -0.2, 0.1, -0.3, 0.6, False)
+    >>> same_everywhere([same]), same_everywhere([same, less])  # what is not told from 0 is a change too
+    (True, False)
+    """
     return all(row.change == 0 for row in rows)
 
 

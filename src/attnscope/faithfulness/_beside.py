@@ -51,6 +51,16 @@ def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 
     xarray.Dataset
         ``kind``, ``peak_offset`` (tokens), ``peak_weight`` (share of all weight) and means over texts of ``profile``,
         ``entropy``, ``first_token``, ... ``(layer, head[, offset])``.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of, windows_of
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> texts = texts_of(["The tide comes in twice a day.", "The boats lie on the sand."])
+    >>> looks = where_heads_look(loaded, list(windows_of(texts, loaded.tokenizer, length=16)), band=3)
+    >>> looks.peak_offset.sel(layer=0).values.tolist()
+    [-2.0, 1.0, 2.0, -1.0]
     """
     results = statistics_of(loaded, windows, band=band)
     beside = xr.Dataset(
@@ -86,6 +96,16 @@ def why_heads_look(
         Variables of the verdict ``(layer, head)``; None where the model or these windows do not admit it.
     str
         Why there is none; else empty.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of, windows_of
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> texts = texts_of(["The tide comes in twice a day.", "The boats lie on the sand."])
+    >>> verdict, reason = why_heads_look(loaded, list(windows_of(texts, loaded.tokenizer, length=16)))
+    >>> verdict is None, reason
+    (True, 'causes are read from 8 windows or more that are all as long, and here are 2: give a larger limit ...')
     """
     length = max(map(len, windows))
     whole = [window for window in windows if len(window) == length]
@@ -149,6 +169,16 @@ def trust_in_weights(
         al. 2020). None where the model does not admit it.
     str
         Why there is none; else empty.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of, windows_of
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> texts = texts_of(["The tide comes in twice."])
+    >>> trust, reason = trust_in_weights(loaded, list(windows_of(texts, loaded.tokenizer, length=16)), band=3)
+    >>> trust.norm_offset.sel(layer=0).values.tolist(), reason
+    ([-2.0, 1.0, 2.0, -1.0], '')
     """
     given = Given(
         loaded.model, [*windows[:_FEW]], loaded.name, getattr(loaded.tokenizer, "mask_token_id", None)

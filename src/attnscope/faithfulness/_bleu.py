@@ -64,6 +64,17 @@ def bleu_without_heads(
     ------
     AttnscopeError
         If the model is not an encoder-decoder, a head does not exist, or the ablation is another.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> from attnscope.faithfulness import inquiry
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts_of(["The tide is out."]), window=16, limit=1)
+    >>> bleu_without_heads(asked, ["The tide is out."], ["Es ist Ebbe."])
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: small-mlm does not translate: BLEU is of encoder-decoders with targets
     """
     if inquiry.kind != "translation":
         raise AttnscopeError(

@@ -121,6 +121,19 @@ def without_forbidden(
         ``loss_change`` (nats) and ``weight`` (share of all weight that was forbidden) of each text ``(text, layer,
         head)``; their means ``effect`` and ``forbidden_weight`` ``(layer, head)``, with ``effect_low`` and
         ``effect_high``, the 95% interval over documents (or windows), ``shown`` and ``tested``, as in `heads_of`.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> from attnscope.faithfulness import inquiry
+    >>> texts = texts_of(["The tide comes in twice a day.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> rule, said = rule_of([-1], [], None, first=False), said_rule([-1], [], first=False)
+    >>> lost = without_forbidden(asked, rule, said, renormalise=True, seed=0)
+    >>> lost.attrs["forbid"], lost.forbidden_weight.sel(layer=0).values.round(2).tolist()
+    (['offset -1'], [0.05, 0.0, 0.0, 0.87])
     """
     knocked = knock_out(inquiry, rule, renormalise=renormalise, progress=progress)
     documents = knocked.source.values.tolist()

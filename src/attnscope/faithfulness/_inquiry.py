@@ -50,6 +50,16 @@ class Inquiry:
         Seed of the words that are hidden from a masked language model.
     skips
         Whether passes leave out what does not differ: so where that was seen to give the same numbers.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> asked.heads, asked.cells[:2]
+    ([4, 4, 4], [(0, 0), (0, 1)])
     """
 
     loaded: LoadedModel

@@ -55,6 +55,20 @@ def changes_by_sets(
         Mean output of each head, where it is known already.
     progress
         Called with a `Progress` after each batch; it tells of ``windows`` done.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> from attnscope.faithfulness import inquiry
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> sets = np.zeros((2, 12), dtype=bool)
+    >>> sets[1, :4] = True  # no head, then all of the first layer
+    >>> changes = changes_by_sets(asked, [sets], "zero")
+    >>> changes.shape, changes[:, 0].tolist(), bool(changes[:, 1].mean() > 1)
+    ((2, 2), [0.0, 0.0], True)
     """
     tell = progress or tell_nobody
     places = inquiry.slices() if places is None else places

@@ -91,6 +91,25 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         by the bootstrap over documents (NaN for fewer than 6 texts), and ``chance``: the share of random orders that
         agree as well, ``(estimator, ablation)``. The ``importance`` has no sign, and is held against the size of the
         effect.
+
+    Examples
+    --------
+    >>> measured = np.random.default_rng(0).normal(size=(8, 1, 2, 6))  # (text, ablation, layer, head)
+    >>> effects = xr.Dataset(
+    ...     {
+    ...         "loss_change": (("text", "ablation", "layer", "head"), measured),
+    ...         "estimate": (("text", "estimator", "ablation", "layer", "head"), 2 * measured[:, None]),
+    ...         "importance": (("text", "layer", "head"), measured[:, 0]),
+    ...     },
+    ...     coords={"source": ("text", list("abcdefgh")), "ablation": ["zero"], "estimator": ["gradient"]},
+    ... )
+    >>> agreement = agreement_of(effects)
+    >>> agreement.estimator.values.tolist()
+    ['gradient', 'importance']
+    >>> agreement.rank_correlation.values.round(2).tolist()
+    [[1.0], [0.46]]
+    >>> agreement.chance.values.round(2).tolist()
+    [[0.0], [0.07]]
     """
     names = [*effects.estimator.values.tolist(), "importance"]
     ablations = effects.ablation.values.tolist()

@@ -91,6 +91,19 @@ def taken_together(
         ``effect_high``, ``shown`` and ``tested`` as `heads_of` has them (all sets together), ``alone``, the sum of the
         effects of the set's heads one by one, and ``between``, what the effect differs from that sum, with
         ``between_low``, ``between_high``, ``between_shown`` and ``between_tested``.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> from attnscope.faithfulness import effects, inquiry
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> single = next(effects(asked, ["zero"], steps=0))
+    >>> both = taken_together(asked, [[(0, 0), (0, 3)]], ["zero"], single)
+    >>> both.set.values.tolist(), bool(np.allclose(both.effect - both.alone, both.between))
+    (['0.0 0.3'], True)
     """
     cells = inquiry.cells
     rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])

@@ -22,6 +22,12 @@ class Section:
         Its address on the page, and its heading.
     says
         What is asked there, and how: words, or what makes them of what was found.
+
+    Examples
+    --------
+    >>> from attnscope.mechanism import known_analyses
+    >>> known_analyses()["waves"].section.title
+    'Waves in queries and keys'
     """
 
     name: str
@@ -53,6 +59,12 @@ class Picture:
         Whether the page shows it; else it is a file only.
     with_tokens
         Whether tokens stand on its axes.
+
+    Examples
+    --------
+    >>> from attnscope.mechanism import known_analyses
+    >>> [(picture.name, picture.of) for picture in known_analyses()["waves"].pictures]
+    [('wave-counts', 'node'), ('wave-columns', 'heads'), ('wave-curves', 'heads')]
     """
 
     name: str
@@ -80,6 +92,13 @@ class TextTable:
         Cells of each row, from the node.
     remark
         What else is to be said of the whole tree, in a sentence; empty where nothing is.
+
+    Examples
+    --------
+    >>> table = TextTable("Heads", "Numbers", ("layer",), lambda node: [(str(int(node["layer"])),)], lambda tree: "")
+    >>> import xarray as xr
+    >>> table.columns, table.lines(xr.Dataset({"layer": 3}))
+    (('layer',), [('3',)])
     """
 
     title: str
@@ -99,6 +118,16 @@ class Requirement:
         What it is.
     lacks
         Why a model does not have it; empty where it does.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.mechanism import Study
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> study = Study(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
+    >>> two = Requirement("two layers", lambda study: "" if len(study.evidence.layers) > 1 else "it has one layer")
+    >>> two.lacks(study)
+    'it has one layer'
     """
 
     name: str

@@ -50,5 +50,15 @@ def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     -------
     tuple of numpy.ndarray
         X ``(position, width + 1)``, W_Q and W_K ``(width + 1, r)``.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> from attnscope.mechanism.evidence import gather
+    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=4)).eval()
+    >>> (layer,) = gather(model, [[5, 6, 7], [7, 8, 5]], band=2).layers
+    >>> x, query, key = inputs_of(layer, 1)
+    >>> x.shape, query.shape, key.shape  # 8 columns, and one of ones for the biases
+    ((3, 9), (9, 4), (9, 4))
     """
     return append_one(layer.moments.position_mean), *layer.matrices(head, affine=True)

@@ -46,6 +46,16 @@ class HeadExplanation:
     offset_of_kernel, kernel_agrees, kernel_chance, kernel_share
         With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`. Whether it agrees, and its
         share, is asked of a head that prefers an offset.
+
+    Examples
+    --------
+    >>> grid = ("layer", "head")
+    >>> variables = {name: (grid, [[True]]) for name in ("prefers", "positional", "asked", "agree")}
+    >>> variables["peak_weight"] = (grid, [[0.9]])
+    >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0]})
+    >>> (found,) = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
+    >>> found.agree, found.peak_weight, found.coherence is None  # its cross-spectrum is not there
+    (True, 0.9, True)
     """
 
     layer: int

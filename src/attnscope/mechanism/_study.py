@@ -46,7 +46,19 @@ FEW_TEXTS = 8  # of analyses that take several passes
 
 
 class NotDefinedError(AttnscopeError):
-    """An analysis that this model does not admit."""
+    """An analysis that this model does not admit.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> from attnscope.mechanism import known_analyses
+    >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> study = Study(LlamaModel(config).eval(), [[5, 6, 7, 8], [7, 8, 8, 5]], band=2)
+    >>> study.computed(known_analyses()["position_pca"])
+    Traceback (most recent call last):
+    ...
+    attnscope.mechanism._study.NotDefinedError: LlamaModel: it turns queries and keys by their positions (RoPE)
+    """
 
 
 class Study:
@@ -328,6 +340,18 @@ def studied(study: Study, analysis: Analysis) -> Generator[Study]:
     ------
     AttnscopeError
         With the reason, if it does not admit it.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.mechanism import known_analyses
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> study = Study(BertModel(config), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2, name="small")
+    >>> with studied(study, known_analyses()["forms"]):
+    ...     study.model.training  # as the analysis needs it
+    False
+    >>> study.model.training  # as it was
+    True
     """
     with borrowed(study.model):
         if reason := study.lacks(analysis):

@@ -147,4 +147,19 @@ def _clock() -> float:
 
 
 class HeldError(AttnscopeError):
-    """Another process is writing to a folder of an object store."""
+    """Another process is writing to a folder of an object store.
+
+    Examples
+    --------
+    >>> from attnscope.remote import Url
+    >>> folder = Objects(Url("memory://bucket/held"))
+    >>> lease = Lease(folder)
+    >>> lease.take()
+    >>> (claim,) = folder.names()
+    >>> folder.remove(claim)  # another process took this one for dead
+    >>> lease.check()
+    Traceback (most recent call last):
+    ...
+    attnscope.remote._lease.HeldError: memory://bucket/held: this process said nothing for a while, ...
+    >>> lease.give_back()
+    """

@@ -39,6 +39,16 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
     ------
     AttnscopeError
         If the file cannot be written.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> from attnscope.report import write_comparison_report
+    >>> tree = xr.DataTree.from_dict({"scores": xr.Dataset({"score": 30.5})})
+    >>> write_comparison_report(tree["scores"], "report.html")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: tree is the node 'scores' alone; expected all that attnscope.compare returns
     """
     scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
     known = "alignment_error_rate" in scores

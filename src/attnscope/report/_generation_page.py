@@ -41,7 +41,15 @@ def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
 
     Examples
     --------
-    See `attnscope.generate`, and docs/generation.md.
+    See `attnscope.generate`, and docs/generation.md. What another verb returned is refused:
+
+    >>> import attnscope
+    >>> scan = attnscope.scan(texts=["The tide is out."], statistics="entropy")
+    >>> write_generation_report(scan, "report.html")
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: results is what attnscope.scan returns; expected all that
+    attnscope.generate returns
     """
     rows, uses = turns(results), span_uses(results)
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3

@@ -61,6 +61,16 @@ class Variable:
         What it means, and its unit; empty where nothing says so.
     coordinate
         Whether it labels places, and is no result.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", statistics="entropy")
+    ...     variables = describe(Path(place) / "run").variables
+    >>> [(one.long_name, one.units, one.sizes) for one in variables if one.name == "entropy"]
+    [('Entropy of a row', 'nats', {'text': 1, 'layer': 3, 'head': 4})]
     """
 
     node: str
@@ -94,6 +104,16 @@ class Description:
         Files that are not as they were written; None where that was not looked for.
     unread
         Why the arrays could not be read; empty where they could.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", statistics="entropy")
+    ...     told = describe(Path(place) / "run")
+    >>> told.run.command, list(told.files), told.damaged  # nobody asked for damage
+    ('scan', ['windows measured', 'signature'], None)
     """
 
     run: Run

@@ -35,6 +35,17 @@ class Merged:
     complete
         Whether it is finished. What `align`, `explain`, `intervene` and `patch` make of all texts together needs the
         model: their command, given again, makes it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     run = Path(place) / "run"
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=run, statistics="entropy", task="1/1")
+    ...     merged = merge(run)
+    >>> merged.command, merged.texts, merged.tasks  # the only task had put its part together
+    ('scan', 1, 0)
     """
 
     path: Path

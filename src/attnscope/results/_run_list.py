@@ -63,6 +63,12 @@ class Run:
         Tasks of a scan by several: how many are done, and how many there are.
     damage
         What is wrong with the manifest; empty where nothing is.
+
+    Examples
+    --------
+    >>> run = Run(Path("tide"), "tide", "scan", None, False, 40, 9_000, datetime(2026, 11, 25))
+    >>> run.progress, run.model  # nothing says yet what it depends on
+    ('unfinished, 40 windows', '')
     """
 
     path: Path

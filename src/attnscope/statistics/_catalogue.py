@@ -38,6 +38,12 @@ class Wording:
         What small and large values mean, in a line.
     signed
         Whether 0 is the middle of the scale.
+
+    Examples
+    --------
+    >>> words = wording("entropy")
+    >>> words.long_name, words.attributes["units"], Wording("Weight", "share").largest
+    ('Entropy of a row', 'nats', 1.0)
     """
 
     long_name: str
@@ -77,6 +83,13 @@ class Statistic:
         What these are reduced by, and what that needs, where it is not as of the head itself.
     by_default
         Whether it is measured where nothing was chosen.
+
+    Examples
+    --------
+    >>> from attnscope.statistics import STATISTICS
+    >>> entropy = STATISTICS["entropy"]
+    >>> entropy.needs, entropy.has_equal, entropy.is_row_wise
+    (('entropy',), True, True)
     """
 
     words: Wording

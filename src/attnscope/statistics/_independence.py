@@ -94,7 +94,14 @@ def sign_agreement(values: Float[np.ndarray, "text head"]) -> Float[np.ndarray, 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with the interval that resampling the documents gives."""
+    """A number with the interval that resampling the documents gives.
+
+    Examples
+    --------
+    >>> share = Estimate(value=0.8, low=0.7, high=0.9)
+    >>> share.low > 0.5  # told from a half
+    True
+    """
 
     value: float
     low: float

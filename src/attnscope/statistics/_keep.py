@@ -158,6 +158,18 @@ def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Datas
     -------
     tuple
         Results of these texts; of pools, beside it under ``windows``, those of their windows.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> pools = xr.Dataset({"length": ("text", [9, 8]), "window_count": ("text", [2, 1])})
+    >>> windows = xr.Dataset({"window_length": ("window", [4, 5, 8])})
+    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {"command": "scan"}) as part:
+    ...     part.append(pools, 0, windows=windows)
+    ...     first, apart = rows_of_part(part, range(2), slice(0, 1))
+    >>> first.length.values.tolist(), apart["windows"].window_length.values.tolist()
+    ([9], [4, 5])
     """
     whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
     apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}

@@ -74,6 +74,13 @@ class Clustering:
         By `name_profile`; a second cluster of the same name is called ``leftward 2``.
     inertia
         Sum of squared distances to the centroids.
+
+    Examples
+    --------
+    >>> left, flat = [0.0, 0.9, 0.1, 0.0, 0.0], [0.1, 0.1, 0.1, 0.1, 0.1]
+    >>> found = cluster_profiles(np.array([left, flat, left]), clusters=2)
+    >>> found.names, found.centroids[found.labels[0]].round(2).tolist(), round(found.inertia, 6)
+    (('next-to-left', 'flat'), [0.0, 0.9, 0.1, 0.0, 0.0], 0.0)
     """
 
     labels: Int[np.ndarray, " vector"]

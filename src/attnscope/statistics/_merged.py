@@ -29,6 +29,18 @@ def finish_scan(run: RunFolder, attributes: dict[str, str]) -> xr.Dataset:
         Opened; it has all texts.
     attributes
         Attributes of the results, as a task that came to its end left them.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope.store import RunFolder
+    >>> signature = {"command": "scan", "settings": {"statistics": ["entropy"]}}
+    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", signature) as run:
+    ...     run.append(xr.Dataset({"entropy": (("text", "layer", "head"), [[[1.5]]])}), 0)
+    ...     before, made = run.complete, finish_scan(run, {"model": "small"})
+    ...     before, run.complete, made.attrs["model"]
+    (False, True, 'small')
     """
     if not run.complete:
         kinds = _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {})

@@ -36,6 +36,14 @@ class OffsetShares:
     equal
         ``(layer, bin)``: what equal weights over all that a token may see would put there; None where that was not
         measured.
+
+    Examples
+    --------
+    >>> offsets = np.arange(-4, 1)
+    >>> shares = OffsetShares(offsets, offsets, np.array([[[0.125, 0.125, 0.25, 0.5, 0.0]]]), None)
+    >>> double = shares.binned()  # -4 and -3 are one bin
+    >>> double.first.tolist(), double.last.tolist(), double.share.tolist()
+    ([-4, -2, -1, 0], [-3, -2, -1, 0], [[[0.25, 0.25, 0.5, 0.0]]])
     """
 
     first: Int[np.ndarray, " bin"]

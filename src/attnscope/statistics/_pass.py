@@ -57,6 +57,20 @@ class StatisticsObserver:
         Offsets at which ``weight_at`` is measured.
     measured
         By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model, watching
+    >>> from attnscope.corpus import texts_of, windows_of
+    >>> from attnscope.statistics import Reading
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> windows = list(windows_of(texts_of(["The tide is out."]), loaded.tokenizer, length=16))
+    >>> reading = Reading.of(windows, loaded.tokenizer.pad_token_id, torch.device("cpu"))
+    >>> observer = StatisticsObserver(["entropy"], 2, reading)
+    >>> with torch.no_grad(), watching(loaded.model, observer):
+    ...     _ = loaded.model(**reading.inputs(loaded.model))
+    >>> list(observer.measured), dict(observer.measured)[0]["entropy"].shape
+    ([0, 1, 2], torch.Size([1, 4]))
     """
 
     names: Sequence[str]

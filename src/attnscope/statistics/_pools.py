@@ -106,6 +106,18 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
         Number of the pool.
     seed
         Seed of the drawing.
+
+    Examples
+    --------
+    >>> windows = xr.Dataset(
+    ...     {"length": ("text", [2, 6]), "entropy": (("text", "layer", "head"), [[[1.0]], [[2.0]]])},
+    ...     {"text": [4, 5], "source": ("text", ["a", "a"]), "layer": [0], "layer_kind": ("layer", ["self"])},
+    ... )
+    >>> pool = pooled(windows, 2, seed=0)
+    >>> pool.entropy.values.tolist(), pool.entropy_variance.values.tolist()  # of 2 and 6 rows
+    ([[[1.75]]], [[[0.1875]]])
+    >>> pool.text.values.tolist(), pool.window_entropy.values.ravel().tolist()
+    ([2], [1.0, 2.0])
     """
     rows = rows_of(results).variable
     drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))

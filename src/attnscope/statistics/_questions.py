@@ -20,6 +20,13 @@ class RankedHead(TypedDict):
 
     ``value`` is what it is ranked by; ``label`` its kind, empty where kinds are not known; ``attention`` the kind of
     its layer, where these differ; ``offset`` where a positional head looks: tokens, or for a patch in words.
+
+    Examples
+    --------
+    >>> first = RankedHead(layer=0, head=3, value=0.9, label="previous", offset=-1)
+    >>> second = RankedHead(layer=1, head=0, value=0.5, label="")
+    >>> [head.get("offset", "not known") for head in (first, second)]
+    [-1, 'not known']
     """
 
     layer: int

@@ -96,6 +96,19 @@ def load_heads(run: RunFolder) -> xr.Dataset | None:
     """What all texts of a finished scan with pools come to, head by head, with their kinds; no pool is read.
 
     None where the run keeps no such thing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import xarray as xr
+    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {"command": "scan"}) as run:
+    ...     before = load_heads(run)
+    ...     run.save(HEADS, xr.Dataset({"entropy": (("layer", "head"), [[1.5, 0.5]])}))
+    ...     run.finish(attributes={"model": "small"})
+    ...     heads = load_heads(run)
+    >>> before is None, heads.entropy.dims, heads.attrs["model"]
+    (True, ('layer', 'head'), 'small')
     """
     heads, summary = run.load(HEADS), run.load(SUMMARY)
     if heads is None:

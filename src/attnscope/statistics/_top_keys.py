@@ -27,7 +27,15 @@ class TopKey(TypedDict):
 
 
 class TopKeys(TypedDict):
-    """The keys that receive most from a head in a window; ``recent_keys`` from its last queries alone."""
+    """The keys that receive most from a head in a window; ``recent_keys`` from its last queries alone.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> row = TopKeys(window=0, layer=0, head=3, keys=[])
+    >>> "recent_keys" in row  # nobody asked for those of the last queries
+    False
+    """
 
     window: int
     layer: int

@@ -37,6 +37,13 @@ class Seen:
     Examples
     --------
     See `watch`.
+
+    >>> module = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    >>> x = torch.randn(3, 5, 8)
+    >>> with watch(module, band=2) as seen, torch.no_grad():
+    ...     _ = module(x, x, x)
+    >>> len(seen), seen.result().entropy.sizes["head"]
+    (3, 2)
     """
 
     def __init__(self, module: nn.Module, names: Sequence[str], band: int) -> None:

@@ -15,7 +15,19 @@ except ImportError:  # Windows: two commands in one folder are not told apart th
 
 
 class InUseError(AttnscopeError):
-    """Another process is writing to a folder."""
+    """Another process is writing to a folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.store import OwnedFolder
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "run", "scan"):
+    ...     with OwnedFolder(Path(place) / "run", "scan"):
+    ...         pass
+    Traceback (most recent call last):
+    ...
+    attnscope.store._lock.InUseError: another command is writing to ...
+    """
 
 
 def locked(path: Path) -> IO[bytes] | None:

@@ -162,6 +162,16 @@ class Agreed:
     ----------
     signature
         What all must have; by default what the first of them has.
+
+    Examples
+    --------
+    >>> from attnscope.store import Signature
+    >>> agreed = Agreed()
+    >>> agreed(Signature("scan", settings={"window": 64}))  # the first says what all must have
+    >>> agreed(Signature("scan", settings={"window": 32}))
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: workers do not agree: with one of them settings.window is 64, not 32. All need ...
     """
 
     def __init__(self, signature: Signature | None = None) -> None:
@@ -191,6 +201,15 @@ def way_in(verb: Callable[..., object], given: Mapping[str, Any], *, share: floa
     ------
     AttnscopeError
         They do not go together, or are none, or cannot be sent to workers.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> given = dict(out="runs/all", task="2/3", ray=None, workers=None, ray_gpus=None)
+    >>> way_in(attnscope.scan, given)
+    Task(number=2, count=3)
+    >>> way_in(attnscope.scan, given | {"task": None}) is None  # this process does it all
+    True
     """
     cluster = cluster_of(
         given["ray"], given["workers"], given["ray_gpus"], besides={"task (--task)": given["task"]}

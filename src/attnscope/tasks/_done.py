@@ -56,6 +56,26 @@ def by_task(
     ------
     AttnscopeError
         A part is damaged, in use, or of another run.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import xarray as xr
+    >>> from attnscope.store import Signature
+    >>> from attnscope.tasks import Task
+    >>> def measure(part, share):
+    ...     for texts in (range(2), range(2, 4)):
+    ...         if not share(texts):
+    ...             part.append(xr.Dataset({"length": ("text", [3, 4])}), texts.start)
+    >>> def lengths(run):
+    ...     run.finish()
+    ...     return run.results().length.values.tolist()
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     run = Path(place) / "run"
+    ...     for number in (1, 2):
+    ...         print(by_task(Task(number, 2), run, Signature("scan"), measure, lengths, {}))
+    None
+    [3, 4, 3, 4]
     """
     parts = do_share(task, folder, signature, measure, attributes, unit=unit, repair=repair)
     if not parts.is_whole():
@@ -97,6 +117,21 @@ def do_share(
         Number of batches in a unit.
     repair
         Whether what is damaged is made again.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import xarray as xr
+    >>> from attnscope.store import Signature
+    >>> from attnscope.tasks import Task
+    >>> def measure(part, share):
+    ...     for texts in (range(2), range(2, 4)):
+    ...         if not share(texts):
+    ...             part.append(xr.Dataset({"length": ("text", [3, 4])}), texts.start)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     parts = do_share(Task(1, 2), Path(place) / "run", Signature("scan"), measure, {})
+    ...     parts.texts, parts.lacking()  # the first of two tasks has every other batch
+    (4, [range(2, 4)])
     """
     measure = task.measuring(measure, signature)
     with RunFolder(task.folder(folder), signature, repair=repair) as part:
@@ -116,6 +151,14 @@ def pending(task: Task, folder: Path, signature: Signature) -> dict[str, str]:
         The task that is done.
     folder, signature
         Folder and signature of the run.
+
+    Examples
+    --------
+    >>> from attnscope.store import Signature
+    >>> from attnscope.tasks import Task
+    >>> attributes = pending(Task(2, 3), Path("runs/all"), Signature("scan"))
+    >>> attributes["task"][:22], attributes["run"]
+    ('Task 2 of 3 is done. T', 'runs/all')
     """
     note = (
         f"Task {task.number} of {task.count} is done. The last one to finish puts the parts together; where one was "

@@ -50,6 +50,12 @@ class Parts:
     ------
     AttnscopeError
         A part is of another run.
+
+    Examples
+    --------
+    >>> parts = Parts(Path("runs/of-nobody"))
+    >>> parts.done, parts.texts  # no task has begun
+    ([], 0)
     """
 
     def __init__(self, run: Path, signature: Signature | None = None) -> None:

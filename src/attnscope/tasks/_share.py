@@ -17,7 +17,15 @@ TEXTS, STARTS = (
 
 @runtime_checkable
 class Part(Protocol):
-    """What takes the results of some texts: a folder, or memory."""
+    """What takes the results of some texts: a folder, or memory.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from attnscope.store import RunFolder
+    >>> isinstance(RunFolder(Path("runs/all"), {"command": "scan"}), Part)
+    True
+    """
 
     def holds(self, texts: range) -> bool:
         """Whether the results of these texts are there."""
@@ -39,6 +47,19 @@ class Share:
         Its part of the run.
     unit
         How many batches are a unit.
+
+    Examples
+    --------
+    >>> class Third:  # a part that has the third batch
+    ...     def holds(self, texts):
+    ...         return texts.start == 4
+    ...     def append(self, results, first):
+    ...         raise NotImplementedError
+    >>> share = Share(lambda unit: unit % 2 == 0, Third())
+    >>> [share(texts) for texts in (range(2), range(2, 4), range(4, 6))]  # another's is passed over, and what is there
+    [False, True, True]
+    >>> share.state()
+    {'texts': 6, 'units': [0, 2, 4]}
     """
 
     def __init__(self, does: Callable[[int], bool], run: Part, unit: int = 1) -> None:

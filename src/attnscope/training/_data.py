@@ -123,6 +123,20 @@ class MaskedWindows(TrainingData):
     """Plain text, cut into windows of `longest` tokens that start anywhere; some tokens are masked.
 
     Of the chosen tokens 80% become the mask, 10% another token, 10% stay (Devlin et al. 2019, section 3.1).
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> ids = np.arange(10, 90)
+    >>> data = MaskedWindows(TrainConfig(model="masked-lm", longest=12, batch_tokens=24), ids, ids, tokenizer)
+    >>> batches = data.epoch(0)
+    >>> data.body, [len(members) for members in batches]  # 80 tokens, two windows of 10 and their ends at a time
+    (10, [2, 2, 2, 2])
+    >>> (part,) = data.parts(batches[0], 1, seed=0)
+    >>> part["input_ids"].shape, bool((part["labels"] == -100).any())  # what is not masked is not asked for
+    (torch.Size([2, 12]), True)
     """
 
     config: TrainConfig

@@ -381,6 +381,16 @@ def updates_done(config: TrainConfig, folder: OwnedFolder) -> int:
     ------
     AttnscopeError
         If it is another training than that of these settings.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "model", "train") as folder:
+    ...     before = updates_done(TrainConfig(), folder)
+    ...     folder.write({}, config=TrainConfig().settings())
+    ...     Checkpoints(folder).save(10, nn.Linear(2, 2), moments={}, state={})
+    ...     before, updates_done(TrainConfig(), folder)
+    (0, 10)
     """
     done = max(Checkpoints(folder).updates(), default=0)
     if done:

@@ -46,6 +46,23 @@ def training_results(folder: OwnedFolder) -> xr.Dataset:
     ------
     AttnscopeError
         If the log is damaged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope.training._log import Log
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place), "train") as folder:
+    ...     log = Log(folder)
+    ...     told = {"learning_rate": 0.1, "tokens_per_second": 1e4, "epoch": 0, "tokens": 900, "seconds": 1.5}
+    ...     for update, loss in ((10, 5.5), (20, 4.25)):
+    ...         log.write(update, loss=loss, **told)
+    ...     log.close()
+    ...     signature = json.loads(Signature("train", model={"name": "recurrent"}).to_json())
+    ...     folder.write({}, signature=signature, metrics={"loss": 4.0, "bleu": 2.5})
+    ...     results = training_results(folder)
+    >>> results.bleu.item(), results.training_loss.sel(training_update=20).item()
+    (2.5, 4.25)
     """
     log = read_log(folder.path)
     metrics: dict[str, float] = folder.state["metrics"]

@@ -94,6 +94,15 @@ def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, floa
         Settings of the training.
     folder
         Folder of the training.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "model", "train") as folder:
+    ...     state = {"complete": True, "config": TrainConfig().settings(), "metrics": {"bleu": 30.5}}
+    ...     folder.write({}, **state)
+    ...     finished_metrics(TrainConfig(), folder), finished_metrics(TrainConfig(seed=1), folder)
+    ({'bleu': 30.5}, None)
     """
     if not folder.state.get("complete") or folder.damaged():
         return None

@@ -69,6 +69,14 @@ class TaskText(ParallelText):
     alignments : list of tuple of (int, int)
         For each pair: source word and target word, both counted from 0, in the order of the target. Words are what
         spaces separate. Every target word has one source word; the source word "and" has no target word.
+
+    Examples
+    --------
+    >>> from attnscope.translation import generate_task
+    >>> task = generate_task(1, seed=0, longest=4)
+    >>> source, target = task.source[0].split(), task.target[0].split()
+    >>> [(source[from_], target[to]) for from_, to in task.alignments[0]]
+    [('thirteen', '13'), (',', ','), ('six', '6'), ('forty', '40')]
     """
 
     alignments: list[tuple[tuple[int, int], ...]] = field(kw_only=True)

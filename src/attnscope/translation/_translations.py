@@ -28,6 +28,12 @@ class Translation:
         its pieces.
     left_out
         Tokens of the source that were cut off.
+
+    Examples
+    --------
+    >>> whole, cut = Translation("Es ist Ebbe.", score=-0.4), Translation("Es ist", left_out=3)
+    >>> [(one.text, one.score) for one in (whole, cut) if not one.left_out]
+    [('Es ist Ebbe.', -0.4)]
     """
 
     text: str

@@ -47,6 +47,14 @@ class Walk:
         What the decoder of an encoder-decoder says, where that is known; it reads it one token late.
     translated
         Whether the model itself said so, as no target was given.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> walked = attnscope.walk("bundled", "The tide is out.", layer=0, head=3)
+    >>> row = walked.arrays["weights"][walked.token]
+    >>> walked.tokens[walked.token], walked.keys[int(row.argmax("key"))], round(float(row.sum()), 6)
+    ('.', 'ut', 1.0)
     """
 
     model: str

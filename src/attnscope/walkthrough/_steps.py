@@ -45,6 +45,13 @@ class Step:
         Paragraphs.
     tables
         Numbers.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> first = steps(attnscope.walk("bundled", "The tide is out.", layer=0, head=3))[0]
+    >>> first.title
+    'The sentence becomes tokens'
     """
 
     title: str

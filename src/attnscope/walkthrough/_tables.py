@@ -29,6 +29,12 @@ class Table:
         Cells.
     marked
         Which row is that of the token that is followed, or None.
+
+    Examples
+    --------
+    >>> table = Table("Weights (1 x 2)", ("query", "The", "tide"), (("tide", "0.25", "0.75"),), marked=0)
+    >>> table.rows[table.marked][0]
+    'tide'
     """
 
     caption: str

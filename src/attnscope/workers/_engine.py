@@ -22,6 +22,12 @@ class Ready:
         Its number.
     said
         What it says of itself.
+
+    Examples
+    --------
+    >>> heard = [Ready(0, "torch 2.13"), Ready(1, "torch 2.12")]
+    >>> len({event.said for event in heard})  # they do not say the same
+    2
     """
 
     worker: int
@@ -40,6 +46,12 @@ class Answered:
         Ticket of the request.
     answer
         What the request returned.
+
+    Examples
+    --------
+    >>> heard = [Ready(0, "said"), Answered(0, 3, "length 9"), Lost(0)]
+    >>> {event.ticket: event.answer for event in heard if isinstance(event, Answered)}
+    {3: 'length 9'}
     """
 
     worker: int
@@ -49,7 +61,14 @@ class Answered:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker is no more, with what it was asked and had not answered."""
+    """A worker is no more, with what it was asked and had not answered.
+
+    Examples
+    --------
+    >>> asked = {0: [3, 4], 1: [5]}  # tickets by worker
+    >>> asked.pop(Lost(0).worker)  # to be asked of another
+    [3, 4]
+    """
 
     worker: int
 
@@ -62,6 +81,22 @@ class Engine(Protocol):
     """Starts workers, asks them and hears of them.
 
     A worker does what it is asked in the order in which it was asked. What a request raises is raised by `wait`.
+
+    Examples
+    --------
+    >>> class Here:  # one worker, in this process
+    ...     def start(self):
+    ...         self.heard = [Ready(0, "begun")]
+    ...         return 0
+    ...     def ask(self, worker, ticket, request):
+    ...         self.heard.append(Answered(worker, ticket, request("what it holds")))
+    ...     def wait(self):
+    ...         return self.heard.pop(0)
+    >>> engine = Here()
+    >>> worker = engine.start()
+    >>> engine.ask(worker, 5, len)
+    >>> isinstance(engine, Engine), engine.wait(), engine.wait()
+    (True, Ready(worker=0, said='begun'), Answered(worker=0, ticket=5, answer=13))
     """
 
     def start(self) -> int:

@@ -47,6 +47,13 @@ class RayEngine:
     ------
     AttnscopeError
         Ray is not installed, or there is no such cluster, or it has no room for a worker.
+
+    Examples
+    --------
+    >>> from attnscope.workers import Cluster
+    >>> engine = RayEngine(Cluster(workers=2), lambda: (None, "begun"))
+    >>> engine.size  # no worker is there before the context begins
+    0
     """
 
     def __init__(self, cluster: Cluster, begin: Begin) -> None:

@@ -31,6 +31,15 @@ class Looking:
         ``(text, query, key)``: the keys meant; of rows without one nothing is said.
     least, most
         Share of a row's weight on them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> looking = Looking(torch.tensor([[[False, False], [True, False]]]), least=0.9, most=1.0)  # at the token before
+    >>> weights = torch.tensor([[[1.0, 0.0], [0.95, 0.05]]])
+    >>> share = (weights * looking.keys).sum(-1)[looking.keys.any(-1)]
+    >>> bool(((looking.least <= share) & (share <= looking.most)).all())
+    True
     """
 
     keys: Bool[Tensor, "text query key"]

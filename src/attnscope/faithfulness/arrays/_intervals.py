@@ -25,6 +25,13 @@ class Interval(NamedTuple):
         of means, all truly 0, would have one that is. False where that is not tested.
     tested
         ``(...)``: whether it was tested: not where there are fewer than 6 units, or no values.
+
+    Examples
+    --------
+    >>> values = np.random.default_rng(0).normal([0.0, 5.0], 1.0, (5, 2))
+    >>> few = by_document(values, range(5))  # of 5 documents nothing is told
+    >>> few.tested.tolist(), few.low.tolist(), few.mean.round().tolist()
+    ([False, False], [nan, nan], [0.0, 5.0])
     """
 
     mean: Float[np.ndarray, ...]

@@ -33,6 +33,16 @@ class EncodedPairs:
         ``(pair,)``, token ids.
     tokens, corrupted_tokens
         Tokens of each text, to show.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.faithfulness.passes import Pair
+    >>> from transformers import AutoTokenizer
+    >>> pair = Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")
+    >>> pairs = EncodedPairs.of([pair], AutoTokenizer.from_pretrained(MODEL), masked=True, device=torch.device("cpu"))
+    >>> pairs.tokens[0][int(pairs.places[0, 0])], len(pairs), pairs.labels()[4:6]
+    ('<mask>', 1, ['␣p/␣d', 'art/ue'])
     """
 
     clean: Int[Tensor, "pair position"]
@@ -173,6 +183,15 @@ def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int
         Number of the pair, for errors.
     masked
         Whether the model is a masked language model, which is asked behind a mask.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.faithfulness.passes import Pair
+    >>> from transformers import AutoTokenizer
+    >>> pair = Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")
+    >>> token_count(pair, AutoTokenizer.from_pretrained(MODEL), 1, masked=True)
+    11
     """
     return len(_ids(tokenizer, pair.clean, number, masked=masked))
 

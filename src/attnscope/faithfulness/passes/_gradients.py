@@ -135,6 +135,19 @@ def answers_difference(gradients: HeadGradients, pairs: EncodedPairs, share: flo
     -------
     list of Tensor
         One for each call, ``(pair, head, query, value_width)``.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> from attnscope.faithfulness.passes import EncodedPairs
+    >>> model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=2, vocab_size=9, n_positions=4)).eval()
+    >>> clean, corrupted, last = torch.tensor([[5, 6]]), torch.tensor([[7, 6]]), torch.tensor([[1]])
+    >>> pairs = EncodedPairs(clean, corrupted, last, torch.tensor([3]), torch.tensor([4]), ((),), ((),))
+    >>> gradients = answers_difference(HeadGradients(model), pairs, None)
+    >>> [gradient.shape for gradient in gradients]
+    [torch.Size([1, 2, 2, 4]), torch.Size([1, 2, 2, 4])]
+    >>> gradients[1][0, :, 0].any()  # of the last layer, only the last query leads to the answer
+    tensor(False)
     """
 
     def difference(logits: Tensor) -> Tensor:
@@ -150,6 +163,12 @@ def importance(layers: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray
     r"""Head importance of Michel et al. (2019), equation 2, for each text.
 
     :math:`|\langle O_h, \partial L/\partial O_h\rangle|`: the size of the loss's slope in a gate on the head, at 1.
+
+    Examples
+    --------
+    >>> output, gradient = torch.ones(1, 2, 2, 1), torch.tensor([[[[1.0], [-3.0]], [[2.0], [-2.0]]]])
+    >>> importance([(output, gradient)])[0].tolist()  # the slopes of the second head's queries cancel
+    [[2.0, 0.0]]
     """
     return [_summed(output * gradient).abs().double().cpu().numpy() for output, gradient in layers]
 

@@ -43,6 +43,17 @@ class Questions:
         ``(text, place)``: the right token at each; -100 where the row is only filled up.
     windows
         The windows, as they were cut.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.corpus import texts_of, windows_of
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> windows = list(windows_of(texts_of(["The tide is out."]), tokenizer, length=16))
+    >>> asked = questions("masked", windows, tokenizer, 0, torch.device("cpu"))
+    >>> asked.places.tolist(), tokenizer.convert_ids_to_tokens(asked.labels[0])
+    ([[3]], ['ide'])
     """
 
     reading: Reading
@@ -183,6 +194,20 @@ def questions(
     ------
     AttnscopeError
         If a window has nothing to ask for, or the tokenizer no mask.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.corpus import texts_of, windows_of
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> windows = list(windows_of(texts_of(["The tide is out."]), tokenizer, length=16))
+    >>> after_each = questions("next", windows, tokenizer, 0, torch.device("cpu"))
+    >>> after_each.labels.tolist() == [list(windows[0].ids[1:])]
+    True
+    >>> hidden = questions("masked", windows, tokenizer, 0, torch.device("cpu"))
+    >>> tokenizer.convert_ids_to_tokens(hidden.reading.target.input_ids[0])
+    ['<s>', '▁The', '▁t', '<mask>', '▁is', '▁o', 'ut', '.', '</s>']
     """
     pad = tokenizer.pad_token_id
     pad_id = pad if pad is not None else tokenizer.eos_token_id or 0

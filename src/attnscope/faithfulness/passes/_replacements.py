@@ -62,6 +62,18 @@ def real_queries(questions: Questions, sites: Sequence[Site]) -> list[Tensor]:
         What a batch is asked.
     sites
         Attention calls.
+
+    Examples
+    --------
+    >>> from attnscope.capture import Site
+    >>> from attnscope.corpus import Batch
+    >>> from attnscope.faithfulness.passes import Questions
+    >>> from attnscope.statistics import Reading
+    >>> source = Batch(torch.tensor([[5, 6, 0]]), torch.tensor([[True, True, False]]), torch.zeros(1, 3).bool())
+    >>> target = Batch(torch.tensor([[7, 8]]), torch.tensor([[True, True]]), torch.zeros(1, 2).bool())
+    >>> asked = Questions(Reading(source, target), torch.tensor([[1]]), torch.tensor([[6]]), [])
+    >>> [valid.tolist() for valid in real_queries(asked, [Site(0, "encoder", "self"), Site(1, "decoder", "cross")])]
+    [[[True, True, False]], [[True, True]]]
     """
     return [questions.reading.sides(site.kind)[0].valid for site in sites]
 

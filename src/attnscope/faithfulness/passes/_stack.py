@@ -249,6 +249,20 @@ def stacked_passes(model: PreTrainedModel, *, skips: bool = True) -> Generator[S
         In eval mode.
     skips
         See `StackedPasses`.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertForMaskedLM
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> model = BertForMaskedLM(config).eval()
+    >>> with stacked_passes(model) as passes:
+    ...     logits = passes.plain({"input_ids": torch.tensor([[5, 6, 7]])})
+    ...     halved = passes.run({0: lambda call, output: output / 2}, variants=1)[0]
+    >>> bool(torch.equal(logits, halved))
+    False
+    >>> with torch.no_grad():
+    ...     bool(torch.allclose(model(torch.tensor([[5, 6, 7]])).logits, logits))
+    True
     """
     passes = StackedPasses(model, skips=skips)
     replaced: list[tuple[nn.Module, Any]] = []

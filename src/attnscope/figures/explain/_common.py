@@ -102,6 +102,17 @@ def curve(
         Colour of the line and of the band.
     **line
         Style of the line, as Matplotlib's ``plot`` takes it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from attnscope.figures.explain import curve
+    >>> axes, mean = Figure().add_subplot(), np.array([0.2, 0.5])
+    >>> curve(axes, np.array([-1, 0]), (mean, mean - 0.1, mean + 0.1), "black")
+    >>> curve(axes, np.array([-1, 0]), mean, "red", linestyle=":")
+    >>> len(axes.lines), len(axes.collections)  # only the first has a band
+    (2, 1)
     """
     if isinstance(values, tuple):
         mean, low, high = values

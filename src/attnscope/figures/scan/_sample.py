@@ -26,6 +26,12 @@ class Map:
         For each query: how many weights are listed, and what they leave out.
     key, weight
         The listed ones, row after row.
+
+    Examples
+    --------
+    >>> shown = Map(0, 2, 3, np.array([2, 1]), np.array([0.0, 0.5]), np.array([0, 1, 0]), np.array([0.75, 0.25, 0.5]))
+    >>> shown.query.tolist(), shown.share  # half of the second row is not listed
+    ([0, 0, 1], 0.75)
     """
 
     window: int

@@ -270,7 +270,22 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
 
 @reads("compare")
 def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
-    """All figures that a comparison has something for, by name."""
+    """All figures that a comparison has something for, by name.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures.translation import comparison_figures
+    >>> lines = ["the cat sat on the mat", "the cat sat on the mat and on the sofa"]
+    >>> scores = attnscope.score({"a": lines}, [lines], texts=lines, by_length=[6], resamples=20)
+    >>> curves = xr.Dataset({"bleu": (("system", "validation"), np.empty((1, 0)))})  # no log was kept
+    >>> alignment = xr.Dataset({"weights": ("system", [np.nan])})  # nor has any system attention
+    >>> tree = xr.DataTree.from_dict({"scores": scores, "curves": curves, "alignment": alignment})
+    >>> sorted(comparison_figures(tree))
+    ['bleu', 'length']
+    """
     scores, curves, alignment = (tree[name].to_dataset() for name in ("scores", "curves", "alignment"))
     figures = {"bleu": score_intervals(scores), "length": score_by_length(scores)}
     if curves.sizes["validation"]:
@@ -302,6 +317,22 @@ def write_comparison_figures(tree: xr.DataTree, folder: Path, formats: Sequence[
     ------
     AttnscopeError
         If a file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.figures.translation import write_comparison_figures
+    >>> lines = ["the cat sat on the mat", "the cat sat on the mat and on the sofa"]
+    >>> scores = attnscope.score({"a": lines}, [lines], texts=lines, by_length=[6], resamples=20)
+    >>> curves = xr.Dataset({"bleu": (("system", "validation"), np.empty((1, 0)))})  # no log was kept
+    >>> alignment = xr.Dataset({"weights": ("system", [np.nan])})  # nor has any system attention
+    >>> tree = xr.DataTree.from_dict({"scores": scores, "curves": curves, "alignment": alignment})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in write_comparison_figures(tree, Path(folder), ["svg"])]
+    ['bleu.svg', 'length.svg']
     """
     return [
         path

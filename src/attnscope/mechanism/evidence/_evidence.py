@@ -38,6 +38,15 @@ class Layer:
         Whether a bias is added to the scores (T5, ALiBi).
     reach
         Reach of its mask: which offsets a query may look at.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.mechanism.evidence import gather
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> (layer,) = gather(BertModel(config).eval(), [[5, 6, 7], [7, 8, 5]], band=2).layers
+    >>> layer.heads, layer.profiles.shape, [matrix.shape for matrix in layer.matrices(1, affine=False)]
+    (2, (2, 2, 5), [(8, 4), (8, 4)])
     """
 
     site: Site
@@ -88,6 +97,19 @@ class Evidence:
     crosses
         Whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
         none of its layers is here.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.mechanism.evidence import gather
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> evidence = gather(BertModel(config).eval(), [[5, 6, 7], [7, 8, 5]], band=2)
+    >>> evidence.layer(1).site.name, evidence.tables[0].name
+    ('encoder.layer.1.attention.self', 'embeddings.position_embeddings')
+    >>> evidence.layer(2)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: there is no self-attention layer 2: choose from 0, 1
     """
 
     layers: list[Layer]
@@ -135,6 +157,12 @@ class LayerSums:
     ----------
     moments, band_sums, has_bias
         As in `Layer`.
+
+    Examples
+    --------
+    >>> sums = LayerSums(StateMoments.zeros(4, 5), [np.ones((2, 7))])  # 2 heads, offsets -3 to 3
+    >>> len(sums.band_sums), sums.has_bias
+    (1, False)
     """
 
     moments: StateMoments

@@ -35,6 +35,16 @@ class Gathering:
     ----------
     model, windows, band, layer, head
         See `gather`.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> gathering = Gathering(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2, layer=None, head=None)
+    >>> (unit,) = gathering.units()
+    >>> sums = gathering.read(unit)
+    >>> unit, list(sums), len(sums[0].band_sums)
+    (range(0, 2), [0, 1], 2)
     """
 
     def __init__(

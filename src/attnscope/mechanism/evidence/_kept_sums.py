@@ -44,7 +44,15 @@ def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
 
 
 def sums_of(labelled: xr.Dataset) -> dict[int, LayerSums]:
-    """The sums that `labelled_sums` made arrays of."""
+    """The sums that `labelled_sums` made arrays of.
+
+    Examples
+    --------
+    >>> sums = {3: LayerSums(StateMoments(1, np.ones((4, 5)), np.ones((5, 5))), [np.full((1, 7), 0.5)], has_bias=False)}
+    >>> found = sums_of(labelled_sums(sums, range(6, 7)))
+    >>> list(found), found[3].band_sums[0].tolist(), found[3].has_bias
+    ([3], [[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]], False)
+    """
     indices = sorted(
         int(str(name).removeprefix(_BANDS)) for name in labelled.data_vars if str(name).startswith(_BANDS)
     )

@@ -53,6 +53,16 @@ class Projections:
         NaN where the form does not say how.
     names
         Modules by role: ``query``, ``key``, ``value``, ``output``.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
+    >>> (matrices,) = projections(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}).values()
+    >>> query, bias, key, _ = matrices.of_head(1)
+    >>> fused = model.h[0].attn.c_attn.weight.detach().double().numpy()  # queries, keys and values beside each other
+    >>> bool(np.allclose(query, fused[:, 4:8])), bool(np.allclose(key, fused[:, 12:16]))
+    (True, True)
     """
 
     site: Site

@@ -176,6 +176,20 @@ def read(model: PreTrainedModel, tokens: Tokens) -> None:
         In eval mode.
     tokens
         Token ids of some texts.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.attention import output_of
+    >>> from attnscope.capture import watching
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> model = BertModel(config).eval()
+    >>> def observe(site, call):
+    ...     print(site.name, tuple(call.query.shape))
+    ...     return output_of(call)
+    >>> with torch.no_grad(), watching(model, observe):
+    ...     read(model, token_ids([[5, 6, 7], [7, 8, 9]]))
+    encoder.layer.0.attention.self (2, 2, 3, 4)
     """
     forward(model, model_inputs(model, tokens), tokens.names.__getitem__, with_head=False)
 

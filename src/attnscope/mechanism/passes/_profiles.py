@@ -83,6 +83,17 @@ def stacked_profiles(
         The calls, by their numbers.
     draws, seed
         Number of draws and seed of the bootstrap.
+
+    Examples
+    --------
+    >>> from attnscope.capture import Site
+    >>> model, changed = np.array([[[0.2, 0.7, 0.1]]]), np.array([[[0.3, 0.4, 0.3]]])  # (text, head, offset)
+    >>> sites = {0: Site(0, "encoder", "self")}
+    >>> profiles = stacked_profiles({"model": {0: [model]}, "without": {0: [changed]}}, sites)
+    >>> profiles.effect.sel(variant="without").values.round(3).tolist()
+    [[[-0.1, 0.3, -0.2]]]
+    >>> profiles.offset.values.tolist()
+    [-1, 0, 1]
     """
     first = next(iter(parts.values()))
     texts = sum(map(len, next(iter(first.values()))))

@@ -112,22 +112,73 @@ def by_layer_and_head(shown: xr.Dataset) -> tuple[xr.Dataset, list[tuple[int, in
 
 
 def maps_of_heads(shown: xr.Dataset) -> Figure:
-    """Draw figure 2: weights of the papers' heads among the first tokens."""
+    """Draw figure 2: weights of the papers' heads among the first tokens.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> rows = ("shown", "query", "rank")
+    >>> made = xr.Dataset(
+    ...     {
+    ...         "key": (rows, np.array([[[0, 1], [0, 1]]], dtype="uint16")),
+    ...         "weight": (rows, np.array([[[0.9, 0.1], [0.7, 0.3]]], dtype="float32")),
+    ...     },
+    ...     {"token": ("query", ["a", "b"]), "layer": ("shown", [8]), "head": ("shown", [2])},
+    ... )
+    >>> maps_of_heads(made).axes[0].get_title()
+    'Layer 8, head 2'
+    """
     return weight_maps(*by_layer_and_head(shown))
 
 
 def waves_of_head(shown: xr.Dataset) -> Figure:
-    """Draw figure 4: queries and keys of one head as waves."""
+    """Draw figure 4: queries and keys of one head as waves.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.mechanism.arrays import query_key_waves
+    >>> angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
+    >>> states = np.hstack([np.cos(angle), np.sin(angle)])
+    >>> made = query_key_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4)).expand_dims(layer=[8], head=[2])
+    >>> waves_of_head(made).axes[0].get_title(loc="left")
+    'Layer 8, head 2'
+    """
     return wave_curves(shown, [(int(shown["layer"][0]), int(shown["head"][0]))])
 
 
 def phases_as_published(shown: xr.Dataset) -> Figure:
-    """Draw figure 6: phase maps, the rotation completed as the papers did."""
+    """Draw figure 6: phase maps, the rotation completed as the papers did.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.mechanism.arrays import phase_map
+    >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
+    >>> made = phase_map(states, weight, np.eye(6)[:, 1:3]).expand_dims(shown=1, completion=["lapack"])
+    >>> made = made.assign_coords(layer=("shown", [8]), head=("shown", [2]))
+    >>> phases_as_published(made).axes[0].get_title(loc="left")
+    'Layer 8, head 2'
+    """
     return _phases(shown, "lapack")
 
 
 def phases_completed_minimally(shown: xr.Dataset) -> Figure:
-    """Draw figure 6 with the completion that is nearest to the identity."""
+    """Draw figure 6 with the completion that is nearest to the identity.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.mechanism.arrays import phase_map
+    >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
+    >>> made = phase_map(states, weight, np.eye(6)[:, 1:3]).expand_dims(shown=1, completion=["minimal"])
+    >>> made = made.assign_coords(layer=("shown", [8]), head=("shown", [2]))
+    >>> phases_completed_minimally(made).axes[0].get_title(loc="left")
+    'Layer 8, head 2'
+    """
     return _phases(shown, "minimal")
 
 
@@ -136,5 +187,17 @@ def _phases(shown: xr.Dataset, completion: str) -> Figure:
 
 
 def correlations_of_heads(shown: xr.Dataset) -> Figure:
-    """Draw figure 7: cross-correlations of the papers' heads."""
+    """Draw figure 7: cross-correlations of the papers' heads.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.mechanism.arrays import cross_correlation
+    >>> query = np.random.default_rng(0).normal(size=(64, 2))
+    >>> made = cross_correlation(query, np.roll(query, -3, axis=0)).expand_dims(shown=1)
+    >>> made = made.assign_coords(layer=("shown", [8]), head=("shown", [2]))
+    >>> [axes.get_title(loc="left") for axes in correlations_of_heads(made).axes]
+    ['Layer 8, head 2', '']
+    """
     return cross_correlations(*by_layer_and_head(shown), curves=CURVES)

@@ -127,7 +127,21 @@ def relearn_positions(
 
 
 class Relearning:
-    """What `relearn_positions` is about to do: all is checked and the inputs are cut before anything is trained."""
+    """What `relearn_positions` is about to do: all is checked and the inputs are cut before anything is trained.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.corpus import texts_of
+    >>> loaded, texts = load_model("bundled", device="cpu"), texts_of(["The tide comes in twice a day. " * 12])
+    >>> Relearning(loaded, texts, steps=0)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: spacers is 3, steps 0 and batch_size 16; expected at least 0, 1 and 1
+    >>> about = Relearning(loaded, texts, steps=2, limit=1)
+    >>> len(about.windows), about.settings["max_steps"]
+    (1, 2)
+    """
 
     def __init__(
         self,

@@ -58,6 +58,13 @@ class Row:
         Which published model it is about.
     impossible
         Why it cannot be had here.
+
+    Examples
+    --------
+    >>> from attnscope.reproduction.yamamoto2023 import ROWS
+    >>> row = ROWS[0]
+    >>> row.number, row.quantity
+    (1, 'variance of the position table in 4 dimensions')
     """
 
     number: int

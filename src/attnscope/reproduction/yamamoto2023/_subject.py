@@ -71,7 +71,17 @@ class ShownHead:
 
 
 class Subject:
-    """A model, its texts and what the analyses found in them; each is made when a row first asks for it."""
+    """A model, its texts and what the analyses found in them; each is made when a row first asks for it.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.mechanism import Study
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> subject = Subject(Study(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2))
+    >>> subject.length, subject.table.name
+    (4, 'embeddings.position_embeddings')
+    """
 
     def __init__(self, study: Study) -> None:
         self.study, self.model, self.seed = study, study.model, study.seed

@@ -95,6 +95,16 @@ def table_of(subject: Subject, published_as: str | None = None) -> xr.Dataset:
         What was gathered.
     published_as
         Name of the published model that it is to be held against; by default found by class and sizes.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.mechanism import Study
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> texts = np.random.default_rng(0).integers(5, 500, (2, 64)).tolist()
+    >>> table = table_of(Subject(Study(BertModel(config).eval(), texts)))
+    >>> table.attrs["texts"], table.verdict.sel(row=9).item()
+    (2, 'not run')
     """
     filled = [_filled(subject, row, published_as) for row in ROWS]
     texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")

@@ -32,7 +32,19 @@ _CANNOT = {
 
 @dataclass(frozen=True, eq=False)
 class GenerationCall:
-    """One ``model.generate(...)``: the model, its own method, and what the caller gives it."""
+    """One ``model.generate(...)``: the model, its own method, and what the caller gives it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> config = GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8, eos_token_id=None)
+    >>> model, ids = GPT2LMHeadModel(config).eval(), torch.tensor([[5, 6]])
+    >>> options = {"max_new_tokens": 3, "do_sample": False, "attention_mask": torch.ones_like(ids), "pad_token_id": 0}
+    >>> output, (text,) = GenerationCall(model, model.generate, (ids,), options).run(None)
+    >>> output[0, 2:].tolist() == text.new, text.measured["entropy"].shape
+    (True, (3, 1, 2))
+    """
 
     model: PreTrainedModel
     generate: Callable[..., Any]

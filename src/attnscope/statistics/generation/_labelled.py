@@ -58,6 +58,19 @@ def generation_dataset(
     ------
     AttnscopeError
         If the sequences have other layers than each other.
+
+    Examples
+    --------
+    >>> from attnscope.capture import Site
+    >>> from attnscope.statistics.generation import Written
+    >>> sites, spans = [Site(0, "h.0.attn", "causal")], (("prompt", "own output"), np.array([[True, True]]))
+    >>> def written(number, new):
+    ...     return Written([5, 6], new, [], 2, number, sites, spans, {"entropy": np.ones((len(new), 1, 1))})
+    >>> results = generation_dataset([written(0, [7, 8]), written(1, [9])])
+    >>> results.entropy.squeeze().values.tolist()  # the second text has one token
+    [[1.0, 1.0], [1.0, nan]]
+    >>> results.text_token_id.values.tolist(), results.position.values.tolist()
+    ([[5, 6, 7, 8], [5, 6, 9, -1]], [[1, 2], [1, -1]])
     """
     sites = texts[0].sites
     if any([site.name for site in text.sites] != [site.name for site in sites] for text in texts):

@@ -39,6 +39,12 @@ class Written:
         Names of the spans, and of each layer the spans that its keys may belong to, ``(layer, span)``.
     measured
         ``(step, layer, head)``, spans or bins behind; of equal weights with one head.
+
+    Examples
+    --------
+    >>> text = Written([5, 6], [7], [], 3, 0, [], ((), np.ones((0, 0))), {})
+    >>> text.whole  # the first token was given as an embedding
+    [-1, 5, 6, 7]
     """
 
     prompt: list[int]

@@ -45,7 +45,20 @@ _LAYERS = 6  # that are named one by one
 
 
 class ImageMeasurement:
-    """The forward passes of one scan of images."""
+    """The forward passes of one scan of images.
+
+    Examples
+    --------
+    >>> from transformers import ViTConfig, ViTModel
+    >>> from attnscope.capture import load_vision_model
+    >>> from attnscope.corpus import images_of
+    >>> from attnscope.statistics._asked import Asked
+    >>> config = ViTConfig(image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    >>> vision = load_vision_model(ViTModel(config).eval(), need_processor=False)
+    >>> job = ImageMeasurement(vision, images_of(torch.zeros(3, 3, 8, 8)), ["entropy"], Asked(band=1))
+    >>> job.count, next(job.batches()).entropy.shape
+    (3, (3, 1, 2))
+    """
 
     unit = UNIT
 

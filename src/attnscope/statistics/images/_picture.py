@@ -28,6 +28,17 @@ def jpeg(pixels: Tensor, processor: Processor) -> str:
         Numbers of the image, ``(channel, row, column)``.
     processor
         Image processor that made them; None where it is not known.
+
+    Examples
+    --------
+    >>> from base64 import b64decode
+    >>> from io import BytesIO
+    >>> from types import SimpleNamespace
+    >>> from PIL import Image
+    >>> processor = SimpleNamespace(do_normalize=True, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    >>> white = jpeg(torch.ones(3, 4, 4), processor)  # 1 is white, as this one makes its numbers
+    >>> Image.open(BytesIO(b64decode(white))).getpixel((0, 0))
+    (255, 255, 255)
     """
     try:
         from PIL import Image as pillow  # noqa: N813

@@ -42,7 +42,36 @@ if TYPE_CHECKING:
 
 
 class PicturedMeasurement:
-    """The forward passes of one scan of texts with images: each has a length of its own, and is read by itself."""
+    """The forward passes of one scan of texts with images: each has a length of its own, and is read by itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, LlamaConfig, LlavaConfig
+    >>> from transformers import LlavaForConditionalGeneration, LlavaProcessor
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.capture import load_pictured_model
+    >>> from attnscope.corpus import pictured_of
+    >>> from attnscope.statistics._asked import Asked
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> _ = tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> config = LlavaConfig(
+    ...     vision_config=CLIPVisionConfig(image_size=8, patch_size=4, **sizes),
+    ...     text_config=LlamaConfig(vocab_size=len(tokenizer), **sizes),
+    ...     image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+    ...     vision_feature_layer=-1,
+    ... )
+    >>> images = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    >>> processor = LlavaProcessor(
+    ...     images, tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    ... )
+    >>> model = load_pictured_model(LlavaForConditionalGeneration(config).eval(), processor=processor)
+    >>> texts = pictured_of([{"text": "<image> What?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
+    >>> job = PicturedMeasurement(model, texts, ["entropy"], Asked(band=2), None, None)
+    >>> job.grouping.names, [int(part.length[0]) for part in job.batches()]
+    (('image', 'text', 'special'), [10])
+    """
 
     unit = UNIT
 

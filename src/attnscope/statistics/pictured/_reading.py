@@ -24,6 +24,14 @@ class PicturedReading(Reading):
     ----------
     given
         Arguments of the forward pass.
+
+    Examples
+    --------
+    >>> import torch
+    >>> window = Window((9, 3), (False,) * 2, ((0, 1), (1, 2)), "text 1", 0, ("", "a"))
+    >>> reading = PicturedReading.of_one(window, {"pixel_values": torch.zeros(1, 3, 4, 4)}, "cpu")
+    >>> reading.target.input_ids.tolist(), list(reading.given)
+    ([[9, 3]], ['pixel_values'])
     """
 
     given: dict[str, Any]
@@ -41,7 +49,16 @@ class PicturedReading(Reading):
 
 @dataclass(frozen=True)
 class Placed:
-    """A window, the tokens of each of its images and videos, and frames, rows and columns where known."""
+    """A window, the tokens of each of its images and videos, and frames, rows and columns where known.
+
+    Examples
+    --------
+    >>> from attnscope.statistics.pictured import Tile
+    >>> window = Window((9, 9, 3), (False,) * 3, ((0, 1), (1, 2), (2, 3)), "text 1", 0, ("", "", "a"))
+    >>> placed = Placed(window, images=[[0, 1]], videos=[], tiles=(Tile(1, 0, 1, 2, (0, 1), 0),))
+    >>> placed.tiles[0].names, [token for token in range(len(window)) if token not in placed.images[0]]
+    ({0: 'image 1 r0c0', 1: 'image 1 r0c1'}, [2])
+    """
 
     window: Window
     images: list[list[int]]

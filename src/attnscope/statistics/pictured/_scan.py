@@ -62,6 +62,16 @@ def scan_pictured(
     ------
     AttnscopeError
         For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.corpus import pictured_of
+    >>> texts = pictured_of([{"text": "<image> What is this?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
+    >>> scan_pictured("bundled", texts)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: EncoderForMaskedLM puts no images into a text, and these texts have images: ...
     """
     names = (*choose(asked.statistics), *OF_GROUPS)
     if chat_template is not None and all(item.messages == () for item in texts):

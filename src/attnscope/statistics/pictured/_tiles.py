@@ -84,6 +84,17 @@ class Tiles:
         Why there are none, where there are none.
     told
         How they are known: ``processor`` or ``pixels``.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from attnscope.corpus import Expanded
+    >>> processor = SimpleNamespace(image_processor=SimpleNamespace(merge_size=2))
+    >>> tiles = Tiles(SimpleNamespace(processor=processor))
+    >>> expanded = Expanded("text 1", "##a", (9, 9, 3), ((0, 1), (1, 2), (2, 3)), ((0, 2),), frozenset({9}))
+    >>> (tile,) = tiles.of(expanded, {"image_grid_thw": torch.tensor([[1, 2, 4]])})  # 2 x 4 patches, merged by fours
+    >>> tile.rows, tile.columns, tile.tokens, tiles.told
+    (1, 2, (0, 1), {'processor'})
     """
 
     model: PicturedModel

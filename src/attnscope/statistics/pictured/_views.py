@@ -91,6 +91,21 @@ def with_views(
         Arguments of the model's forward pass, of each window.
     processors
         Image processors, by the kind of tile.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xarray as xr
+    >>> from attnscope.corpus import Window, pictured_of
+    >>> from attnscope.statistics.pictured import Placed, Tile
+    >>> window = Window((9, 9, 3), (False,) * 3, ((0, 1), (1, 2), (2, 3)), "text 1", 0, ("", "", "a"))
+    >>> placed = Placed(window, [[0, 1]], [], (Tile(1, 0, 1, 2, (0, 1), 0),))
+    >>> sample = xr.Dataset({"weight": (("window", "query"), np.zeros((1, 3)))})
+    >>> given = {"pixel_values": torch.rand(1, 3, 4, 8)}
+    >>> texts = pictured_of([{"text": "<image>a", "images": [np.zeros((4, 8, 3), np.uint8)]}])
+    >>> shown = with_views(sample, [placed], list(texts), [given], {"image": None})
+    >>> shown.view_name.values.tolist(), shown.view_of.values.tolist(), shown.view_place.values.tolist()
+    (['image 1'], [[0, 0, -1]], [[0, 1, -1]])
     """
     of = np.full((len(placed), sample.sizes["query"]), -1)
     place = of.copy()

@@ -33,7 +33,24 @@ if TYPE_CHECKING:
 
 
 class SoundMeasurement:
-    """The forward passes of one scan of sounds: pieces have lengths of their own, and are read one at a time."""
+    """The forward passes of one scan of sounds: pieces have lengths of their own, and are read one at a time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+    >>> from attnscope.capture import load_speech_model
+    >>> from attnscope.corpus import sounds_of
+    >>> from attnscope.statistics._asked import Asked
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> convolutions = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    >>> encoder = Wav2Vec2Model(Wav2Vec2Config(**sizes, **convolutions)).eval()
+    >>> speech = load_speech_model(encoder, processor=Wav2Vec2FeatureExtractor())
+    >>> sounds = sounds_of([{"array": np.zeros(length), "sampling_rate": 16_000} for length in (16_000, 32_000)])
+    >>> job = SoundMeasurement(speech, sounds, None, ["entropy"], Asked())
+    >>> [int(part.length[0]) for part in job.batches()]  # frames
+    [49, 99]
+    """
 
     unit = UNIT
 

@@ -60,6 +60,19 @@ def scan_sounds(
     ------
     AttnscopeError
         For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+    >>> from attnscope.corpus import sounds_of
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> convolutions = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    >>> model = Wav2Vec2Model(Wav2Vec2Config(**sizes, **convolutions)).eval()
+    >>> sounds = sounds_of({"array": np.random.default_rng(0).normal(size=16_000), "sampling_rate": 16_000})
+    >>> results = scan_sounds(model, sounds, Asked(processor=Wav2Vec2FeatureExtractor(), statistics="entropy"))
+    >>> results.length.values.tolist(), results.attrs["sounds"]
+    ([49], 'Tokens are frames of 20 ms, named by the second at which they begin.')
     """
     names = choose(asked.statistics)
     speech, texts, said, unread = loaded_for(model, sounds, asked, targets)
@@ -112,6 +125,16 @@ def loaded_for(
     ------
     AttnscopeError
         For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.corpus import sounds_of
+    >>> sounds = sounds_of({"array": np.zeros(16_000), "sampling_rate": 16_000})
+    >>> loaded_for("bundled", sounds, BY_DEFAULT, None)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: EncoderForMaskedLM reads input_ids, not sounds: give it text, or take ...
     """
     texts = _transcripts(sounds, targets)
     speech = load_speech_model(

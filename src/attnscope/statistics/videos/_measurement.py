@@ -36,7 +36,21 @@ if TYPE_CHECKING:
 
 
 class VideoMeasurement:
-    """The forward passes of one scan of videos: each is read by itself, and all have the same tubelets."""
+    """The forward passes of one scan of videos: each is read by itself, and all have the same tubelets.
+
+    Examples
+    --------
+    >>> from transformers import VideoMAEConfig, VideoMAEModel
+    >>> from attnscope.capture import load_video_model
+    >>> from attnscope.corpus import videos_of
+    >>> from attnscope.statistics._asked import Asked
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> encoder = VideoMAEModel(VideoMAEConfig(image_size=8, patch_size=4, num_frames=4, **sizes)).eval()
+    >>> videos = videos_of(torch.zeros(1, 4, 3, 8, 8))
+    >>> job = VideoMeasurement(load_video_model(encoder, need_processor=False), videos, ["entropy"], Asked(band=1))
+    >>> job.grouping.names, next(job.batches()).entropy.shape
+    (('frames 1-2', 'frames 3-4'), (1, 1, 2))
+    """
 
     unit = UNIT
 

@@ -28,6 +28,16 @@ class ShownPair:
     """A sentence pair to look at: its weights, the links read off them, and people's where there are any.
 
     Its error rate is NaN where there are none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.translation.alignment import ShownPair, WordAlignment
+    >>> none, link = frozenset(), frozenset({(0, 0)})
+    >>> words = WordAlignment(["猫"], ["cat"], np.ones((1, 1)))
+    >>> pair = ShownPair(1, words, link, none, none, float("nan"))
+    >>> [(pair.words.source[source], pair.words.target[target]) for source, target in pair.found]
+    [('猫', 'cat')]
     """
 
     line: int  # from 1
@@ -68,6 +78,13 @@ class Aligned:
         Error rates that need no model, where there are gold alignments: of the diagonal, and of random links.
     passed_over
         How many sentence pairs are none to look at, as a side has no word, or more than 40.
+
+    Examples
+    --------
+    >>> from attnscope.translation.alignment import Aligned, pharaoh
+    >>> aligned = Aligned("m", 1, None, False, [frozenset({(1, 0), (0, 1)})], None, None, 0, [], "{}")
+    >>> [pharaoh(links) for links in aligned.links], aligned.score is None  # no gold alignments were given
+    (['0-1 1-0'], True)
     """
 
     model: str

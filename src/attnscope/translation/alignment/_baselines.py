@@ -43,6 +43,14 @@ class Baselines:
 
     The rates lie between 0 and 1, NaN where there are neither links nor sure links; intervals are NaN of fewer than 6
     pairs.
+
+    Examples
+    --------
+    >>> from attnscope.translation.alignment import Gold, baselines
+    >>> straight = [frozenset({(0, 0), (1, 1), (2, 2)})]
+    >>> found = baselines(straight, Gold(straight, straight), [(3, 3)])
+    >>> found.diagonal, round(found.chance, 3)  # here the diagonal makes no error
+    (0.0, 0.667)
     """
 
     diagonal: float

@@ -33,6 +33,13 @@ class Gold:
         Links that must be there.
     possible
         Links that may be there; the sure ones are always among them.
+
+    Examples
+    --------
+    >>> from attnscope.translation.alignment import Gold
+    >>> gold = Gold(sure=[frozenset({(0, 0)})], possible=[frozenset({(0, 0), (1, 0)})])
+    >>> [sorted(may - must) for must, may in zip(gold.sure, gold.possible)]
+    [[(1, 0)]]
     """
 
     sure: list[Links]
@@ -53,6 +60,13 @@ class AlignmentScore:
         Share of the sure links that were found; NaN without sure links.
     links
         How many links were made.
+
+    Examples
+    --------
+    >>> from attnscope.translation.alignment import Gold, score_alignments
+    >>> gold = Gold(sure=[frozenset({(0, 0), (1, 1)})], possible=[frozenset({(0, 0), (1, 1), (2, 1)})])
+    >>> score_alignments([frozenset({(0, 0), (2, 1)})], gold.sure, gold.possible)
+    AlignmentScore(error_rate=0.25, precision=1.0, recall=0.5, links=2)
     """
 
     error_rate: float

@@ -71,6 +71,20 @@ def load_alignment(folder: OwnedFolder) -> Aligned:
     ------
     AttnscopeError
         If a file is not what was written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.store import OwnedFolder, Signature
+    >>> from attnscope.translation.alignment import Aligned
+    >>> swapped, signature = frozenset({(0, 1), (1, 0)}), Signature("align").to_json()
+    >>> aligned = Aligned("m", 0, None, False, [swapped], None, None, 0, [], signature)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with OwnedFolder(Path(place) / "run", "align") as folder:
+    ...         with folder.replacing(LINKS, RECORD) as new:
+    ...             write_alignment(aligned, new)
+    ...         load_alignment(folder).links == [swapped]
+    True
     """
     record: dict[str, Any] = json.loads(folder.read(RECORD))
     folder.read(LINKS)  # checks it

@@ -21,6 +21,14 @@ class WordAlignment:
         The words.
     weights
         ``(..., target, source)``; with ``end="keep"`` one more column, the marks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.translation.alignment import WordAlignment
+    >>> pair = WordAlignment(["ein", "Hund"], ["a", "dog"], np.array([[0.8, 0.2], [0.1, 0.9]]))
+    >>> [(word, pair.source[row.argmax()]) for word, row in zip(pair.target, pair.weights)]
+    [('a', 'ein'), ('dog', 'Hund')]
     """
 
     source: list[str]
