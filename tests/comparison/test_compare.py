@@ -327,6 +327,10 @@ def test_the_fixed_vector_is_as_large_and_trained_longer():
     assert len({(config.task_longest, config.join) for config in PRESETS.values()}) == 1
 
 
+DOT = read_config(model="recurrent", attention="dot", encoder_width=64, decoder_width=64)
+NO_TEXT = read_config(source="nowhere.en", target="nowhere.de")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -334,6 +338,11 @@ def test_the_fixed_vector_is_as_large_and_trained_longer():
         ({"systems": {"..": CONFIGS["none"]}}, "a system cannot be called '..'"),
         ({"systems": {"\x1b[2J": CONFIGS["none"]}}, "a system cannot be called"),
         ({"systems": {"a": read_config(model="masked-lm")}}, "masked language model"),
+        (
+            {"systems": {"a": CONFIGS["none"], "b": DOT}},
+            "b: dot-product attention .* give a decoder_width of 128",
+        ),
+        ({"systems": {"a": CONFIGS["none"], "b": NO_TEXT}}, "b: nowhere.en: no such file"),
         ({"join": 0}, "join .* is 0"),
         ({"tokenize": "mose"}, "tokenize 'mose' is not known"),
         ({"by_length": [5, 3]}, "must be positive and rise"),

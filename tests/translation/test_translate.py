@@ -156,11 +156,20 @@ def test_computed_positions_go_on_without_a_word(tokenizer):
     assert said.getvalue() == ""
 
 
+def test_a_tokenizer_of_another_model_is_refused(model):
+    other = train_subwords(["many other words", *LINES, *map(chr, range(0x4E00, 0x4E00 + 300))], 900)
+    with pytest.raises(
+        AttnscopeError, match=r"line 2 holds token id \d+, but \w+ knows \d+ tokens .* belong together"
+    ):
+        translate_lines(model, other, ["", "".join(map(chr, range(0x4E00, 0x4E00 + 300)))])
+
+
 def test_settings_that_do_not_go_together(model, tokenizer):
     with pytest.raises(AttnscopeError, match="found 3 best of 2 beams"):
         translate_lines(model, tokenizer, LINES, beams=2, n_best=3)
     for alone, says in (
         ({"temperature": 0.5}, "temperature is of sampling"),
+        ({"seed": 4}, "the seed .--seed. is of sampling"),
         ({"sample": True, "beams": 4}, "beams .--beams. are of the search"),
         ({"sample": True, "length_penalty": 0.5}, "length_penalty .--length-penalty. is of several beams"),
         ({"beams": 1, "length_penalty": 0.5}, "length_penalty .--length-penalty. is of several beams"),

@@ -2,7 +2,7 @@ from ._backward import should_look_back
 from ._borrow import borrowed, borrowing
 from ._decoder import decoder_note, decoder_start
 from ._eager import without_cache
-from ._forward import check_finite, forward, not_finite
+from ._forward import check_finite, check_ids, forward, not_finite
 from ._functional import SeenCall, sees_ahead
 from ._hearing import SpeechModel, load_speech_model, reads_sounds
 from ._heuristics import (
@@ -78,6 +78,7 @@ __all__ = [
     "capture_notes",
     "capture_of",
     "check_finite",
+    "check_ids",
     "configured_length",
     "decoder_note",
     "decoder_start",

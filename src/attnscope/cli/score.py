@@ -131,6 +131,7 @@ def _as_json(result: xr.Dataset) -> dict[str, Any]:
     out: dict[str, Any] = {
         "sentences": result.attrs["sentences"],
         "signature": json.loads(result.attrs["signature"]),
+        **({"note": result.attrs["note"]} if "note" in result.attrs else {}),
         "systems": [{"system": name, **scores_of(result, name)} for name in names],
     }
     if "bucket" in result.dims:
@@ -150,6 +151,8 @@ def _print_tables(result: xr.Dataset) -> None:
         console.print(
             f"No interval and no test of fewer than {LEAST} sentences.", style="dim", highlight=False
         )
+    if "note" in result.attrs:
+        console.print(result.attrs["note"], style="bold", highlight=False, markup=False)
     for metric, signature in json.loads(result.attrs["signature"]).items():
         console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)
 

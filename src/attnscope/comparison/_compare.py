@@ -13,7 +13,7 @@ from attnscope._arguments import typed
 from attnscope.checks import BEAMS, THREADS, check_whole
 from attnscope.comparison._curves import learning_curves, training_effort
 from attnscope.comparison._outputs import SystemOutput, SystemOutputs
-from attnscope.comparison._systems import System, read_systems
+from attnscope.comparison._systems import System, check_untrained, read_systems
 from attnscope.comparison._test_text import read_test_text
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -131,6 +131,7 @@ def compare(
     check_whole(1, THREADS, threads=threads)
     out = Path(out)
     asked = read_systems(systems, out)
+    check_untrained(asked)
     text = read_test_text(asked, texts, targets, join=join)
     shown = _shown_pair(text, line)
     length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")

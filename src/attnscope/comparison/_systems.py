@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.checks import check_kind, unexpected
+from attnscope.corpus import shown
 from attnscope.errors import AttnscopeError
 from attnscope.store import OwnedFolder
-from attnscope.training import PRESETS, finished_metrics
+from attnscope.training import PRESETS, check_model, finished_metrics
 from attnscope.training.config import SETTINGS, TrainConfig, read_config
 
 SYSTEMS = "systems"  # where a comparison trains what is not trained yet
@@ -89,6 +90,38 @@ def read_systems(
         own = _unique(name, list(named_systems))
         named_systems[own] = _read(own, given, out)
     return list(named_systems.values())
+
+
+def check_untrained(systems: Sequence[System]) -> None:
+    """Refuse settings that cannot be trained by, of every system, before hours of training of the first.
+
+    Raises
+    ------
+    AttnscopeError
+        With the name of the system: if its sizes do not go together, or a text is not there.
+
+    Examples
+    --------
+    >>> config = TrainConfig(model="recurrent", attention="dot", encoder_width=64, decoder_width=64)
+    >>> check_untrained([System("dot", Path("/nowhere"), config, given=False)])
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: dot: dot-product attention compares ...
+    """
+    for system in systems:
+        config = system.config
+        if system.trained or config is None:
+            continue
+        try:
+            check_model(config, config.vocabulary)
+        except AttnscopeError as error:
+            raise AttnscopeError(f"{system.name}: {error}") from None
+        texts = (config.source, config.target, config.valid_source, config.valid_target)
+        for text in texts:
+            if text is not None and not text.exists():
+                raise AttnscopeError(
+                    f"{system.name}: {shown(text)}: no such file: expected a text to train by"
+                )
 
 
 def is_trained(config: TrainConfig, folder: Path) -> bool:

@@ -1,4 +1,5 @@
 from ._aligning_head import attends, best_aligning_head
+from ._build import check_model
 from ._checkpoints import Checkpoints
 from ._data import HELD_OUT, MaskedWindows, read_data, training_pairs
 from ._log import read_log
@@ -15,6 +16,7 @@ __all__ = [
     "MaskedWindows",
     "attends",
     "best_aligning_head",
+    "check_model",
     "finished_metrics",
     "is_first",
     "read_data",

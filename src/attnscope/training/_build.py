@@ -34,6 +34,32 @@ def build_model(config: TrainConfig, vocabulary: int) -> Any:
     >>> build_model(TrainConfig(model="recurrent", attention="none"), 300).config.attention
     'none'
     """
+    check_model(config, vocabulary)
+    return _new(config, vocabulary)
+
+
+def check_model(config: TrainConfig, vocabulary: int) -> None:
+    """Refuse settings of a model that cannot be built, or not be trained here, without building it.
+
+    Raises
+    ------
+    AttnscopeError
+        If its sizes do not go together, or it takes more memory than this machine has.
+
+    Examples
+    --------
+    >>> check_model(TrainConfig(model="recurrent", attention="dot", encoder_width=64, decoder_width=64), 300)
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: dot-product attention compares ... decoder_width is 64 and encoder_width 64: ...
+    """
+    both = 2 * config.encoder_width
+    if config.model == "recurrent" and config.attention == "dot" and config.decoder_width != both:
+        raise AttnscopeError(
+            "dot-product attention compares the decoder's state with the encoder's two side by side, but decoder_width "
+            f"is {config.decoder_width} and encoder_width {config.encoder_width}: give a decoder_width of {both}, or "
+            "attention bilinear or additive"
+        )
     with torch.device("meta"):  # its sizes alone
         parameters = sum(parameter.numel() for parameter in _new(config, vocabulary).parameters())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -43,7 +69,6 @@ def build_model(config: TrainConfig, vocabulary: int) -> Any:
             f"the settings ask for a model of {parameters:,} parameters, which takes {needed / 1e9:,.0f} GB to train; "
             f"this machine has {memory / 1e9:,.0f}: choose smaller widths, fewer layers or subwords"
         )
-    return _new(config, vocabulary)
 
 
 def _new(config: TrainConfig, vocabulary: int) -> Any:

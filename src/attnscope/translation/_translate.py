@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers
-from attnscope.capture import Tokenizer, borrowing, configured_length, load_model, quiet
+from attnscope.capture import Tokenizer, borrowing, check_ids, configured_length, load_model, quiet
 from attnscope.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -191,6 +191,8 @@ def translate_lines(
         raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
     if temperature != 1 and not sample:
         raise AttnscopeError("temperature is of sampling: give sample (--sample) too")
+    if seed and not sample:
+        raise AttnscopeError("the seed (--seed) is of sampling: give sample (--sample) too")
     if sample and beams not in {1, _USUAL_BEAMS}:
         raise AttnscopeError("beams (--beams) are of the search: leave them out, or sample (--sample)")
     scored = scores or (sample and n_best > 1)
@@ -206,6 +208,7 @@ def translate_lines(
         min(int(tokenizer.model_max_length), positions_of(model)),
     )
     pieces, owner = _pieces(encoded, lines, longest, overlong)
+    _check_ids(model, pieces, owner)
     options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample}
     if sample:
         torch.manual_seed(seed)
@@ -227,6 +230,13 @@ def translate_lines(
             left_out = max(0, len(ids) - longest)
             joined[number] = [replace(translation, left_out=left_out) for translation in joined[number]]
     return Translations(tuple(lines), tuple(map(tuple, joined)))
+
+
+def _check_ids(model: PreTrainedModel, pieces: list[list[int]], owner: list[int]) -> None:
+    """Refuse a tokenizer of another model, by the largest id in the text, before anything is translated."""
+    if pieces:
+        place = max(range(len(pieces)), key=lambda place: max(pieces[place]))
+        check_ids(model, {"input_ids": torch.tensor([pieces[place]])}, lambda _: f"line {owner[place] + 1}")
 
 
 def _worst_last(translation: Translation) -> float:

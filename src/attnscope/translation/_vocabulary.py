@@ -91,7 +91,7 @@ def train_subwords(
         raise AttnscopeError(
             f"found a vocabulary of {size} tokens for {len(alphabet)} characters; expected at least "
             f"{fixed + len(alphabet)} ({fixed} special tokens and bytes, and the characters): "
-            "ask for more tokens, or leave rarer characters to bytes (coverage of train_subwords)"
+            "ask for more tokens (--vocabulary), or in Python leave rarer characters to bytes (coverage)"
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizer

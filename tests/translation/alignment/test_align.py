@@ -135,6 +135,8 @@ def test_a_system_of_the_lineage_is_read_from_its_folder(tmp_path, monkeypatch, 
 def test_mistakes_are_said(gold):
     with pytest.raises(AttnscopeError, match="the gold file has 1"):
         run(gold=Gold(gold.sure[:1], gold.possible[:1]))
+    with pytest.raises(AttnscopeError, match=r"the target has no spaces between words.*--words piece"):
+        attnscope.align(small_model("bart"), ["a cat"], ["猫がここにいます"], tokenizer=small_tokenizer())
     with pytest.raises(AttnscopeError, match="only with gold alignments"):
         run(every_head=True)
     with pytest.raises(AttnscopeError, match="there is no layer 9"):

@@ -13,7 +13,7 @@ from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell, tell_nobody
 from attnscope.store import keeping_elsewhere
 from attnscope.tasks import Task, way_in
-from attnscope.translation._lines import Lines, check_parallel, lines_of_text
+from attnscope.translation._lines import Lines, check_parallel, is_unsegmented, lines_of_text
 from attnscope.translation.alignment._aligned import Aligned, aligned_of
 from attnscope.translation.alignment._kept import in_memory, kept
 from attnscope.translation.alignment._links import LEAST_WEIGHT, THRESHOLD, Gold, read_gold
@@ -103,8 +103,8 @@ def align(
     Raises
     ------
     AttnscopeError
-        If line counts differ, the model is not an encoder-decoder, a choice does not exist, the folder cannot be used,
-        or a part of it is damaged.
+        If line counts differ, a text has no spaces between the words that are to be aligned, the model is not an
+        encoder-decoder, a choice does not exist, the folder cannot be used, or a part of it is damaged.
 
     Examples
     --------
@@ -123,6 +123,12 @@ def align(
             f"a threshold (--threshold) is for the rule threshold alone, and the rule (--rule) is {shortly(rule)}"
         )
     sources, targets = lines_of_text(texts, "the text"), lines_of_text(targets, "the target")
+    for name, lines in (("the text", sources), ("the target", targets)) if words == "space" else ():
+        if is_unsegmented(lines):
+            raise AttnscopeError(
+                f"{name} has no spaces between words, so that each line would be one word: align pieces instead "
+                "(--words piece), or put spaces between its words"
+            )
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})

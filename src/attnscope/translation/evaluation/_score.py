@@ -24,6 +24,7 @@ from attnscope.translation._lines import Lines, check_parallel, gives_entries, i
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
 METRICS = ("BLEU", "chrF")
 _MOST_RESAMPLES = 1_000_000
+_OF_NO_SPACES = frozenset({"ja-mecab", "zh", "char"})
 _TOKENIZER_OF = {"ja": "ja-mecab", "zh": "zh"}
 
 
@@ -89,7 +90,8 @@ def score(
         in points of 0 to 100. Fewer than 6 sentences have no interval and no test: on 5 no paired test can go below
         1 in 16, whatever they are. With `by_length` also ``score_by_length``,
         ``lower_by_length``, ``upper_by_length`` ``(system, metric, bucket)`` and ``sentences (bucket)``; an empty
-        bucket is NaN. The attribute ``signature`` is JSON with the signature of each metric.
+        bucket is NaN. The attribute ``signature`` is JSON with the signature of each metric; ``note`` stands where the
+        references have no spaces between words and the tokenizer looks for some.
 
     Raises
     ------
@@ -163,6 +165,11 @@ def score(
         result.attrs["length_in"] = length_in
     tell(Progress("done", 1.0))
     result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
+    if tokenize not in _OF_NO_SPACES and any(map(is_unsegmented, references)):
+        result.attrs["note"] = (
+            f"the references have no spaces between words: for {tokenize} a whole sentence is one word, and its BLEU "
+            "says little; ja-mecab, zh and char find words in them"
+        )
     return result
 
 
