@@ -11,6 +11,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, 
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model, position_table_length, usable_device
+from attnscope.store import OwnedFolder
 from tests.families import tiny
 
 SMALL = {"hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 8}
@@ -219,3 +220,14 @@ def test_a_model_that_was_given_is_not_converted_without_a_word():
     for kind in ("bfloat16", "int8"):
         with pytest.raises(AttnscopeError, match=f"dtype is {kind}, and the model that was given is float32"):
             load_model(model, tokenizer=tokenizer, dtype=kind)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("train", "its training has not finished"), ("scan", "it is a run of attnscope scan")],
+)
+def test_a_folder_of_ours_without_a_model_is_told_as_such(tmp_path, command, says):
+    with OwnedFolder(tmp_path / "run", command) as folder:
+        folder.write({"log.jsonl": b"{}"})
+    with pytest.raises(AttnscopeError, match=says):
+        load_model(tmp_path / "run")

@@ -14,6 +14,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from attnscope.capture._repository import Repository
 from attnscope.capture._settings import check_settings
 from attnscope.errors import AttnscopeError, explaining
+from attnscope.store import manifest_of
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -55,7 +56,7 @@ class Checkpoint:
         """
         source, config = repository.source, repository.read("config.json")
         if config is None:
-            raise AttnscopeError(f"{source} holds no config.json: is it a model folder?")
+            raise AttnscopeError(f"{source} holds no config.json: {_instead(source)}")
         check_settings(config, source)
         if repository.find("adapter_config.json") is not None:
             raise AttnscopeError(
@@ -83,6 +84,16 @@ class Checkpoint:
                     file = opened.enter_context(safe_open(path, framework="pt", backend="pread"))
                     slices |= {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             yield slices
+
+
+def _instead(source: str) -> str:
+    """What a folder without a model may be."""
+    made = manifest_of(Path(source))
+    if made is None:
+        return "is it a model folder?"
+    if made["command"] == "train":
+        return "its training has not finished; give the same command again, which goes on there"
+    return f"it is a run of attnscope {made['command']}; give the model that was read"
 
 
 def _weights(repository: Repository, config: dict[str, Any]) -> tuple[Path, ...]:
