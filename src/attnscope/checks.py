@@ -16,8 +16,8 @@ BEAMS = 1_000  # far more do not fit into memory
 STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
 #: Parameters that are checked here and have no flag on the command line.
 WITHOUT_FLAG = {
-    *("bound", "draws", "each", "epsilon", "fraction", "fractions"),
-    *("intervention_texts", "longest", "masked", "predictions", "residual"),
+    *("bound", "curves", "draws", "each", "epsilon", "fraction", "fractions"),
+    *("intervention_texts", "longest", "masked", "near", "permutations", "predictions", "residual", "tests"),
 }
 FORMATS = ("svg", "pdf", "png")  # of figures
 
