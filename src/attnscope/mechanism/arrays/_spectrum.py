@@ -79,7 +79,7 @@ def amplitude_spectrum(
     [12]
     """
     columns = series("the table", table)
-    if neighbours < 1 or factor <= 0:
+    if neighbours < 1 or not 0 < factor < np.inf:
         raise AttnscopeError(
             f"neighbours is {neighbours} and factor {factor}; expected 1 neighbour or more, factor > 0"
         )
