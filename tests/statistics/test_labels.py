@@ -1,5 +1,7 @@
 """Clusters and their names, on profiles whose kinds are known."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -116,3 +118,9 @@ def test_what_is_no_profile_is_refused(call, said):
 def test_a_direction_of_what_is_not_known_is_not_known():
     sums = np.array([[1.0, 0.0, 3.0], [np.nan, 0.0, 1.0], [0.0, 5.0, 0.0]])
     np.testing.assert_array_equal(direction(sums), [0.5, np.nan, 0.0])
+
+
+def test_the_readme_has_every_name():
+    for readme in ("README.md", "README.ja.md", "docs/mathematics.md"):
+        text = (Path(__file__).parents[2] / readme).read_text(encoding="utf-8")
+        assert all(f"`{kind}`" in text for kind in KINDS)

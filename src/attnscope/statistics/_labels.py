@@ -13,13 +13,13 @@ from attnscope.array_checks import shaped
 from attnscope.checks import check_seed, check_whole
 from attnscope.errors import AttnscopeError
 
-SHARP = 0.3  # of the weight at one offset: a head that looks at one neighbour
+PEAK_SHARE = 0.3  # of the weight at one offset: a head that looks at one neighbour
 LEAN = 0.2  # of (right - left) / (right + left): a head that leans to a side
 DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
 
 
 def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
-    """Name a profile by the rule of Kinds of heads in docs/mathematics.md.
+    """Name a profile as the papers do (docs/mathematics.md, Kinds of heads); a scan's own kinds ask for more.
 
     Parameters
     ----------
@@ -48,12 +48,12 @@ def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
     shaped("the profile", shares, "offset")
     centre = _centre(shares)
     peak = int(np.argmax(shares)) - centre
-    if abs(peak) == 1 and shares[peak + centre] >= SHARP:
+    if abs(peak) == 1 and shares[peak + centre] >= PEAK_SHARE:
         return "next-to-left" if peak < 0 else "next-to-right"
     lean = float(direction(shares))
     if abs(lean) > LEAN:
         return "leftward" if lean < 0 else "rightward"
-    return "self" if peak == 0 and shares[centre] >= SHARP else "flat"
+    return "self" if peak == 0 and shares[centre] >= PEAK_SHARE else "flat"
 
 
 def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, "*any"]:
