@@ -1,6 +1,7 @@
 """What the functions of `mechanism` refuse before a model reads anything: settings that are out of range, or empty."""
 
 import inspect
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,3 +166,27 @@ def test_a_band_wider_than_the_windows_ends_where_they_do():
     wide = mechanism.Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=10)
     narrow = mechanism.Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=7)
     assert mechanism.cross_correlation(wide).equals(mechanism.cross_correlation(narrow))
+
+
+OF_THE_TABLE = {"position_spectrum", "position_pca"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.ja.md", "docs/analyses.md"])
+def test_the_pages_say_which_analyses_read_no_text(page):
+    text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")
+    sentence = text[text.index("position_spectrum") :][:400]
+    assert all(f"`{name}" in f"`{sentence}" for name in (*OF_THE_TABLE, "forms", "verdict"))
+
+
+def test_every_other_analysis_is_a_function_of_a_model_and_texts():
+    analyses = dict.fromkeys(analysis.compute.__module__ for analysis in mechanism.ANALYSES)
+    assert len(analyses) == len(mechanism.ANALYSES)  # each in its own file
+    functions = {
+        inspect.unwrap(function).__module__: (name, [*inspect.signature(function).parameters])
+        for name in mechanism.__all__
+        if inspect.isfunction(function := getattr(mechanism, name))
+    }
+    without = {module.rpartition("._")[2] for module in analyses if module not in functions}
+    assert without == {"forms", "verdict"}
+    given = dict(functions[module] for module in analyses if module in functions)
+    assert {name for name, first in given.items() if first[:2] != ["model", "texts"]} == OF_THE_TABLE
