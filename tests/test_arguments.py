@@ -41,6 +41,17 @@ WRONG = b"neither a number nor a string"
 PLAIN = ("int", "float", "bool", "str", "Path", "Sequence[str", "Sequence[int", "Sequence[tuple")
 
 
+def test_every_public_function_knows_what_to_check():
+    """Annotations are read as text: in a module without `from __future__ import annotations` they are none."""
+    unread = {
+        f"{name}: {parameter}"
+        for name, function in PUBLIC.items()
+        for parameter in inspect.signature(function).parameters.values()
+        if not isinstance(parameter.annotation, str)
+    }
+    assert not unread
+
+
 def test_every_public_function_checks():
     assert len(PUBLIC) > 100
     unchecked = {

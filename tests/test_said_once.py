@@ -1,6 +1,7 @@
 """What is said once: no two files hold one function, or one constant of one meaning."""
 
 import ast
+import importlib
 from collections import defaultdict
 from pathlib import Path
 
@@ -24,7 +25,6 @@ BY_ACCIDENT = {
     "LEVEL",  # of intervals, of a null
     "MOST",  # groups, spans, panels
     "ROWS",  # of a mask, of weights, of a table in a file
-    "SHARP",  # a published threshold, ours
     "SURE",  # of an order, of a match
     "TOKENS",  # of a published figure, of ours
     "UNIT",  # of work: batches that are aligned, whose sums are kept
@@ -99,3 +99,16 @@ def test_no_two_files_hold_one_constant():
             if not name.startswith("__") and name.strip("_") not in BY_ACCIDENT:
                 holders[name.strip("_"), value].add(path)
     assert not {name: sorted(files) for (name, _), files in holders.items() if len(files) > 1}
+
+
+def test_no_two_packages_export_one_name_for_two_numbers():
+    """A threshold of one package is not read for that of another."""
+    numbers = defaultdict(dict)
+    for stub in SOURCE.rglob("__init__.pyi"):
+        package = ".".join((attnscope.__name__, *stub.parent.relative_to(SOURCE).parts))
+        face = importlib.import_module(package)
+        for name in filter(str.isupper, face.__all__):
+            if isinstance(value := getattr(face, name), int | float):
+                numbers[name][package] = value
+    assert len(numbers) > 10
+    assert not {name: held for name, held in numbers.items() if len({*held.values()}) > 1}

@@ -168,6 +168,8 @@ def _one(node: ast.expr) -> _Expected | None:
         case "Iterable":  # a generator gives its entries only once
             several = _several(_of(inner[0]))
             return replace(several, takes=lambda value: isinstance(value, Iterator) or several.takes(value))
+        case "tuple" if isinstance(inner[-1], ast.Constant) and inner[-1].value is ...:
+            return _several(_of(inner[0]))
         case "tuple":
             return _row([_of(part) for part in inner])
         case "Literal":

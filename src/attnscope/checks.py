@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnscope.errors import AttnscopeError
@@ -16,8 +16,9 @@ BEAMS = 1_000  # far more do not fit into memory
 STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
 #: Parameters that are checked here and have no flag on the command line.
 WITHOUT_FLAG = {
-    *("bound", "draws", "each", "epsilon", "fraction", "fractions"),
-    *("intervention_texts", "longest", "masked", "predictions", "residual"),
+    *("bound", "columns", "components", "curves", "draws", "each", "epsilon", "fraction", "fractions"),
+    *("intervention_texts", "longest", "masked", "near", "permutations", "predictions", "residual"),
+    *("restarts", "shift", "tests", "tokens"),
 }
 FORMATS = ("svg", "pdf", "png")  # of figures
 
@@ -83,6 +84,33 @@ def check_real(least: float, most: float | None = None, **given: Any) -> None:
         if not real or value < least or (most is not None and value > most):
             upper = f"from {least:g} to {most:g}" if most is not None else f"of {least:g} or more"
             raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a number {upper}")
+
+
+def check_some(expected: str, **given: Sequence[Any] | Mapping[Any, Any] | None) -> None:
+    """Refuse a list in which there is nothing to do; None was not given.
+
+    Parameters
+    ----------
+    expected
+        What was expected one or more of.
+    given
+        Lists, by the name of the parameter.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the list, and what was expected.
+
+    Examples
+    --------
+    >>> check_some("layers, or None for all", layers=[])
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: layers is []; expected one or more layers, or None for all
+    """
+    for name, value in given.items():
+        if value is not None and not len(value):
+            raise AttnscopeError(f"{name} is {shortly(value)}; expected one or more {expected}")
 
 
 def check_kind(expected: str, *kinds: type, **given: Any) -> None:

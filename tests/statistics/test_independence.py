@@ -157,3 +157,10 @@ def test_of_fewer_than_six_units_no_interval_is_told():
         share = found["majority_share"]
         assert np.isfinite(share.value)
         assert np.isfinite([share.low, share.high]).tolist() == [count == 6] * 2
+
+
+def test_agreement_of_what_is_not_known_is_not_known():
+    values = np.array([[1.0, np.nan], [2.0, np.nan], [-3.0, 1.0]])
+    np.testing.assert_array_equal(sign_agreement(values), [2 / 3, np.nan])
+    found = independence(np.zeros((3, 2), int), values, np.ones((3, 2, 3)), clusters=1, resamples=2)
+    assert np.isnan(found["sign_agreement"].value)

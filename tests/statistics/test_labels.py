@@ -1,8 +1,11 @@
 """Clusters and their names, on profiles whose kinds are known."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from attnscope import AttnscopeError
 from attnscope.statistics import cluster_profiles, direction, name_profile
 
 KINDS = {
@@ -87,3 +90,37 @@ def test_direction_ignores_the_token_itself():
     assert direction(profile("self")) == 0
     assert direction(profile("next-to-left")) == -1
     assert direction(profile("rightward")) == pytest.approx((0.45 - 0.05) / 0.5)
+
+
+@pytest.mark.usefixtures("no_types")
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: name_profile(np.full(3, np.nan)), "the profile has 3 entries of 3 that are NaN"),
+        (lambda: name_profile(np.array([0.1, 0.8])), "found 2 offsets; expected an odd number"),
+        (lambda: name_profile(np.array([])), "found 0 offsets; expected an odd number"),
+        (lambda: name_profile(np.ones((2, 3))), r"the profile is of shape \(2, 3\); expected 1 dimension"),
+        (lambda: direction(np.ones((2, 4))), "found 4 offsets; expected an odd number"),
+        (lambda: cluster_profiles(np.full((4, 3), np.nan)), "the profiles has 12 entries of 12 that are NaN"),
+        (lambda: cluster_profiles(np.ones((4, 2))), "found 2 offsets; expected an odd number"),
+        (lambda: cluster_profiles(np.ones((0, 3))), "found no profile; expected one or more"),
+        (lambda: cluster_profiles(np.ones(3)), r"the profiles is of shape \(3,\); expected 2 dimensions"),
+        (lambda: cluster_profiles(np.ones((4, 3)), clusters=0), r"clusters \(--clusters\) is 0; expected"),
+        (lambda: cluster_profiles(np.ones((4, 3)), restarts=0), "restarts is 0; expected"),
+        (lambda: cluster_profiles(np.ones((4, 3)), seed=-1), r"seed \(--seed\) is -1; expected"),
+    ],
+)
+def test_what_is_no_profile_is_refused(call, said):
+    with pytest.raises(AttnscopeError, match=said):
+        call()
+
+
+def test_a_direction_of_what_is_not_known_is_not_known():
+    sums = np.array([[1.0, 0.0, 3.0], [np.nan, 0.0, 1.0], [0.0, 5.0, 0.0]])
+    np.testing.assert_array_equal(direction(sums), [0.5, np.nan, 0.0])
+
+
+def test_the_readme_has_every_name():
+    for readme in ("README.md", "README.ja.md", "docs/mathematics.md"):
+        text = (Path(__file__).parents[2] / readme).read_text(encoding="utf-8")
+        assert all(f"`{kind}`" in text for kind in KINDS)

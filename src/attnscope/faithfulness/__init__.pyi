@@ -26,7 +26,7 @@ from ._shuffled import shuffled_weights
 from ._stored import load_intervention
 from ._summary import agreement_of, heads_of
 from ._together import taken_together
-from ._verdict import SHARP, Effect, HeadVerdict, effect_of, headline, said_effect, verdicts
+from ._verdict import SHARP_SHARE, Effect, HeadVerdict, effect_of, headline, said_effect, verdicts
 from .contributions import KINDS, TOKEN_KINDS, contribution_profiles, token_contributions
 from .passes import Pair, Pairs, read_pairs
 from .weights import (
@@ -42,7 +42,7 @@ from .weights import (
 __all__ = [
     "ESTIMATES",
     "KINDS",
-    "SHARP",
+    "SHARP_SHARE",
     "TOKEN_KINDS",
     "Effect",
     "Forbidden",

@@ -16,7 +16,7 @@ from attnscope.faithfulness._forbidden import HARDLY
 if TYPE_CHECKING:
     import xarray as xr
 
-SHARP = 0.5  # share of all weight at one offset, from which a head is called sharp here
+SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head is called sharp here
 _FOUND = 5  # heads named of a search
 SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
 
@@ -284,7 +284,7 @@ def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
         sentences.append(
             f"By ablation, rises and falls: {'; '.join(_counted(rows, name) for name in rows[0].effects)}."
         )
-    sharp = [row for row in rows if row.peak_weight >= SHARP]
+    sharp = [row for row in rows if row.peak_weight >= SHARP_SHARE]
     if sharp:
         needed = sum(row.matters == 1 for row in sharp)
         many = "head puts" if len(sharp) == 1 else "heads put"

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from attnscope._arguments import typed
 from attnscope.capture import LoadedModel, Tokenizer, borrowed, decoder_start, load_model
+from attnscope.checks import check_whole
 from attnscope.corpus import EncodedTexts, TargetTokenizer, shifted, texts_and_targets, windows_of
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism._stored import StoredAnalyses
@@ -116,6 +117,7 @@ class Study:
         corpus: Texts | None = None,
         with_targets: bool = False,
     ) -> None:
+        check_whole(1, band=band)
         self.model, self.name, self.identity = model, name or type(model).__name__, identity or {}
         self._windows = windows
         self.band, self.frequencies = band, frequencies
@@ -252,7 +254,8 @@ def study(
     Raises
     ------
     AttnscopeError
-        If a study is given, and beside it what it has already; for anything else that the caller can mend.
+        If a study is given, and beside it what it has already; if `window`, `limit` or `band` is below 1; for anything
+        else that the caller can mend.
 
     Examples
     --------
@@ -263,6 +266,7 @@ def study(
     >>> mechanism.cross_spectrum(study).band_offset.dims, mechanism.query_key_waves(study).periodic_columns.dims
     (('layer', 'head'), ('layer', 'head'))
     """
+    check_whole(1, limit=limit, window=window, band=band)
     if isinstance(model, Study):
         given = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window, "limit": limit}
         if beside := [name for name, value in given.items() if value is not None]:
@@ -306,6 +310,7 @@ def few_texts(
     limit: int | None,
 ) -> Study:
     """`study` for analyses that take several passes: 8 windows by default, and the first so many of a study."""
+    check_whole(1, limit=limit)  # beside a study too, which `study` does not see
     if isinstance(model, Study):
         limit = None
     elif limit is None:
@@ -364,7 +369,11 @@ def studied(study: Study, analysis: Analysis) -> Generator[Study]:
 def equal_windows(
     corpus: Texts, loaded: LoadedModel, length: int, limit: int, *, target: bool = False
 ) -> list[Window]:
-    """The windows that are full; if fewer than two are, an error that says how long the longest is."""
+    """The windows that are full; if fewer than two are or may be, an error that says why."""
+    if limit < 2:  # noqa: PLR2004
+        raise AttnscopeError(
+            f"limit (--limit) is {limit}; expected 2 windows or more, to tell position from text"
+        )
     whole: list[Window] = []
     longest = 0
     tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer

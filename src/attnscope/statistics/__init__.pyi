@@ -28,7 +28,7 @@ from ._independence import (
 )
 from ._keep import rows_of_part
 from ._kinds import LEAST_SHARE, LOCAL
-from ._labels import SHARP, Clustering, cluster_profiles, direction, name_profile
+from ._labels import PEAK_SHARE, Clustering, cluster_profiles, direction, name_profile
 from ._map_weights import weight_rows
 from ._merged import finish_scan
 from ._numbering import numbering_note
@@ -80,10 +80,10 @@ __all__ = [
     "OF_GROUPS",
     "OF_OFFSETS",
     "PATCH_STATISTICS",
+    "PEAK_SHARE",
     "RARE",
     "SAMPLE",
     "SEVERAL",
-    "SHARP",
     "STATISTICS",
     "SUMMARIES",
     "TOP",

@@ -524,6 +524,13 @@ def _of_one(name: str) -> Wording | None:
 def without_end(name: str) -> str:
     """The name of the statistic of which a variable says how far its estimate may be off.
 
+    For tables and comparisons of statistics: a variable whose name it changes is none, but the error of one.
+
+    Parameters
+    ----------
+    name
+        Name of a variable of a scan; that of a statistic is given back as it is.
+
     Examples
     --------
     >>> without_end("entropy_error"), without_end("entropy")

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 def with_each(result: xr.Dataset) -> xr.Dataset:
     """The result with a statistic for each of several numbers of a head: ``block_recall_5``, ``weight_at_-64``.
 
+    For tables and comparisons, which have one column or line for each statistic.
+
+    Parameters
+    ----------
+    result
+        A scan.
+
     Examples
     --------
     >>> import xarray as xr
@@ -33,6 +40,8 @@ def with_each(result: xr.Dataset) -> xr.Dataset:
 
 def of_several(result: xr.Dataset, dim: str) -> list[str]:
     """Names of the variables that are several numbers of a head, along that dimension.
+
+    For what draws or lists them: such a variable has a curve for each head, where others have a number.
 
     Parameters
     ----------

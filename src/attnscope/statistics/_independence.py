@@ -82,14 +82,15 @@ def between_head_share(profiles: Float[np.ndarray, "text head offset"]) -> float
 
 
 def sign_agreement(values: Float[np.ndarray, "text head"]) -> Float[np.ndarray, " head"]:
-    """Share of texts in which the sign agrees with that of the head's median.
+    """Share of texts in which the sign agrees with that of the head's median; NaN of a head with NaN in a text.
 
     Examples
     --------
     >>> sign_agreement(np.array([[-1.0], [-2.0], [3.0]])).round(3).tolist()
     [0.667]
     """
-    return (np.sign(values) == np.sign(np.median(values, axis=0))).mean(0)
+    agrees = (np.sign(values) == np.sign(np.median(values, axis=0))).mean(0)
+    return np.where(np.isnan(values).any(0), np.nan, agrees)
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ class _Sums:
         return cls(
             texts=np.bincount(member).astype(float),
             counts=summed((labels[..., None] == np.arange(clusters)).astype(float)),
-            signs=summed((np.sign(directions)[..., None] == (-1, 0, 1)).astype(float)),
+            signs=summed(_signs(directions)),
             directions=summed(apart),
             squares=summed((apart**2).sum(-1)),
             profiles=summed(away),
@@ -274,6 +275,12 @@ class _Sums:
         total = between + (squares - texts * (off**2).sum((-2, -1))).clip(0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(total > 0, between / total, np.nan)
+
+
+def _signs(directions: np.ndarray) -> np.ndarray:
+    """Which of the signs -1, 0, 1 each has, ``(..., 3)``; NaN where a direction is."""
+    signs = (np.sign(directions)[..., None] == (-1, 0, 1)).astype(float)
+    return np.where(np.isnan(directions)[..., None], np.nan, signs)
 
 
 def _usual(shares: np.ndarray) -> np.ndarray:

@@ -9,13 +9,17 @@ import numpy as np
 from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 
-SHARP = 0.3  # of the weight at one offset: a head that looks at one neighbour
+from attnscope.array_checks import shaped
+from attnscope.checks import check_seed, check_whole
+from attnscope.errors import AttnscopeError
+
+PEAK_SHARE = 0.3  # of the weight at one offset: a head that looks at one neighbour
 LEAN = 0.2  # of (right - left) / (right + left): a head that leans to a side
 DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
 
 
 def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
-    """Name a profile by the rule of Kinds of heads in docs/mathematics.md.
+    """Name a profile as the papers do (docs/mathematics.md, Kinds of heads); a scan's own kinds ask for more.
 
     Parameters
     ----------
@@ -29,6 +33,11 @@ def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
         ``leftward`` or ``rightward`` where the sides differ by more than 0.2 of their sum; else ``self`` where the
         largest is at 0 and at least 0.3; else ``flat``.
 
+    Raises
+    ------
+    AttnscopeError
+        If the shares are not one for each of an odd number of offsets, or one is NaN or infinite.
+
     Examples
     --------
     >>> name_profile(np.array([0.05, 0.6, 0.1, 0.1, 0.05]))
@@ -36,28 +45,45 @@ def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
     >>> name_profile(np.array([0.1, 0.1, 0.1, 0.1, 0.1]))
     'flat'
     """
-    centre = len(shares) // 2
+    shaped("the profile", shares, "offset")
+    centre = _centre(shares)
     peak = int(np.argmax(shares)) - centre
-    if abs(peak) == 1 and shares[peak + centre] >= SHARP:
+    if abs(peak) == 1 and shares[peak + centre] >= PEAK_SHARE:
         return "next-to-left" if peak < 0 else "next-to-right"
     lean = float(direction(shares))
     if abs(lean) > LEAN:
         return "leftward" if lean < 0 else "rightward"
-    return "self" if peak == 0 and shares[centre] >= SHARP else "flat"
+    return "self" if peak == 0 and shares[centre] >= PEAK_SHARE else "flat"
 
 
 def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, "*any"]:
-    """Direction index (right - left) / (right + left), -1..1; 0 where nothing lies on either side.
+    """Direction index (right - left) / (right + left), -1..1; 0 where nothing lies on either side, NaN where NaN does.
+
+    Raises
+    ------
+    AttnscopeError
+        If the number of offsets is even, so that none is in the middle.
 
     Examples
     --------
     >>> float(direction(np.array([3.0, 5.0, 1.0])))
     -0.5
     """
-    centre = band_sums.shape[-1] // 2
+    centre = _centre(band_sums)
     left, right = band_sums[..., :centre].sum(-1), band_sums[..., centre + 1 :].sum(-1)
     both = left + right
-    return np.where(both > 0, (right - left) / np.where(both > 0, both, 1.0), 0.0)
+    known = np.where(np.isnan(both), both, 0.0)
+    return np.where(both > 0, (right - left) / np.where(both > 0, both, 1.0), known)
+
+
+def _centre(profiles: np.ndarray) -> int:
+    """Where offset 0 stands in ``-n..n``."""
+    offsets = profiles.shape[-1]
+    if offsets % 2 == 0:
+        raise AttnscopeError(
+            f"found {offsets} offsets; expected an odd number, -n..n, of which 0 is in the middle"
+        )
+    return offsets // 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +97,7 @@ class Clustering:
     centroids
         Share of the weight at each offset.
     names
-        By `name_profile`; a second cluster of the same name is called ``leftward 2``.
+        By `name_profile`; a second cluster of the same name is called ``leftward (no. 2)``.
     inertia
         Sum of squared distances to the centroids.
 
@@ -106,6 +132,16 @@ def cluster_profiles(
     restarts
         How many starts; the one with the least inertia is kept.
 
+    Returns
+    -------
+    Clustering
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no profile, one has entries that are NaN or infinite, the number of offsets is even, or a parameter
+        is out of range.
+
     Examples
     --------
     >>> left, flat = [0.0, 0.9, 0.1, 0.0, 0.0], [0.1, 0.1, 0.1, 0.1, 0.1]
@@ -113,6 +149,12 @@ def cluster_profiles(
     >>> [clusters.names[label] for label in clusters.labels]
     ['next-to-left', 'flat', 'next-to-left']
     """
+    check_whole(1, clusters=clusters, restarts=restarts)
+    check_seed(seed)
+    shaped("the profiles", shares, "vector, offset")
+    _centre(shares)
+    if not len(shares):
+        raise AttnscopeError("found no profile; expected one or more, (vector, offset)")
     distinct = len(np.unique(shares, axis=0))
     model = KMeans(min(clusters, distinct), n_init=restarts, random_state=seed).fit(shares)  # pyright: ignore[reportArgumentType]
     centroids = np.asarray(model.cluster_centers_)

@@ -176,7 +176,14 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
 
 
 def heads_of_run(run: RunFolder) -> xr.Dataset:
-    """The same of a run, piece after piece; of pools the means and their errors, and of their windows the rest.
+    """`over_documents` of a run, piece after piece; of pools the means and their errors, and of their windows the rest.
+
+    For the file of heads that a run leaves, however many pieces it has: they need not fit into memory together.
+
+    Parameters
+    ----------
+    run
+        Folder of a scan.
 
     Examples
     --------

@@ -298,6 +298,9 @@ def _windows(
 def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict[str, str]:
     """What a reader has to know of windows that are longer than the config says; rotary angles take any length.
 
+    For the attributes of every result that is measured on windows: ``beyond`` is told with its numbers. Empty where
+    nothing is to be said.
+
     Parameters
     ----------
     loaded

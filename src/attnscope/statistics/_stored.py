@@ -184,6 +184,8 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
 def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
     """Whether the folder holds the attention that a page shows where these heads are asked for.
 
+    For the command, which reads texts again only where it does not.
+
     Parameters
     ----------
     run

@@ -48,6 +48,8 @@ class TopKeys(TypedDict):
 def top_places(shares: np.ndarray, count: int = TOP) -> np.ndarray:
     """Numbers of the largest shares, largest first; none of what is 0 or NaN.
 
+    For lists of the keys that receive most, in a result and on its page.
+
     Parameters
     ----------
     shares

@@ -326,5 +326,5 @@ def test_an_unknown_mode_is_named():
         head_rotation(np.eye(4), np.eye(4), completion="full")
     with pytest.raises(AttnscopeError, match="completion is 'full'"):
         completion_range(np.eye(4), np.eye(4), np.eye(4), completions=("full",))
-    with pytest.raises(AttnscopeError, match="detrend is 'square'; expected one of 'none', 'linear'"):
+    with pytest.raises(AttnscopeError, match=r"detrend is 'square' \(str\); expected 'none' or 'linear'"):
         amplitude_spectrum(np.eye(4), detrend="square")

@@ -212,8 +212,8 @@ def test_the_level_of_a_maximum_follows_each_columns_variance():
         (((8, 6), (6, 3), (5, 3)), {}, "6 columns in X and 5 in W_K"),
         (((3, 6), (6, 3), (6, 3)), {}, "3 positions"),
         (((8, 6), (6, 3), (6, 3)), {"significance": 0.0}, "significance is 0.0"),
-        (((8, 6), (6, 3), (6, 3)), {"tests": 0}, "tests 0"),
-        (((8, 6), (6, 3), (6, 3)), {"permutations": -1}, "permutations -1"),
+        (((8, 6), (6, 3), (6, 3)), {"tests": 0}, "tests is 0"),
+        (((8, 6), (6, 3), (6, 3)), {"permutations": -1}, "permutations is -1"),
     ],
 )
 def test_bad_input_is_named(shapes, options, message):

@@ -99,3 +99,19 @@ def test_mistakes_are_said():
         links(np.ones((1, 1)), "threshold", 0.0)
     with pytest.raises(AttnscopeError, match="the alignment has 1 lines and the sure links has 2"):
         alignment_error_rate([frozenset()], [frozenset()] * 2, [frozenset()] * 2)
+
+
+@pytest.mark.usefixtures("no_types")
+@pytest.mark.parametrize("rule", ["argmax", "intersection", "threshold"])
+def test_weights_that_are_not_known_make_no_links(rule):
+    with pytest.raises(AttnscopeError, match="weights has 1 entries of 6 that are NaN"):
+        links(np.where(np.arange(6).reshape(2, 3) == 4, np.nan, 0.5), rule)
+    with pytest.raises(AttnscopeError, match=r"weights is of shape \(3,\); expected 2 dimensions"):
+        links(np.ones(3), rule)
+    with pytest.raises(AttnscopeError, match="threshold must be above 0, found nan"):
+        links(np.ones((2, 3)), rule, float("nan"))
+
+
+def test_a_threshold_is_compared_in_the_weights_own_precision():
+    weights = np.array([[0.7]], np.float32)  # a little less than 0.7 in double precision
+    assert links(weights, "threshold", 0.7) == {(0, 0)}

@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 
 from attnscope._arguments import typed
+from attnscope.checks import DRAWS, check_seed, check_some, check_whole
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of
@@ -78,7 +79,7 @@ def shift_controls(
     ------
     AttnscopeError
         If no layer has scores that are bilinear in X (under RoPE none has); if the band holds no frequency of
-        the windows; if there is no such head, or there are fewer than two full windows.
+        the windows; if there is no such head or none is asked for, or there are fewer than two full windows.
 
     Examples
     --------
@@ -87,6 +88,9 @@ def shift_controls(
     >>> controls.sizes["layer"], controls.sizes["head"]
     (1, 1)
     """
+    check_some("pairs (layer, head)", heads=heads)
+    check_whole(0, DRAWS, draws=draws)
+    check_seed(seed)
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, ANALYSIS):
         return of_heads(given.evidence, heads, band=band, draws=draws, seed=seed)

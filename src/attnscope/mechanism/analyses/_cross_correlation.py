@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope._arguments import typed
+from attnscope.checks import check_whole
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of, over_heads
@@ -72,6 +73,7 @@ def cross_correlation(
     >>> mechanism.cross_correlation("bundled", limit=2).trace.dims
     ('layer', 'head', 'offset')
     """
+    check_whole(1, columns=columns)
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, ANALYSIS):
         return of_heads(given.evidence, mode=mode, columns=columns)
@@ -82,7 +84,8 @@ def of_heads(evidence: Evidence, *, mode: Mode = "centre_k", columns: int = _COL
 
     def of_head(layer: Layer, head: int) -> xr.Dataset:
         states, query, key = inputs_of(layer, head)
-        half = layer.band_sums[0].shape[-1] // 2
+        widest = layer.band_sums[0].shape[-1] // 2
+        half = min(widest, len(states) - 1)  # beyond, a window has no pair of tokens
         parts = reparametrize(query, key)
         correlation = correlation_of_head(
             states @ parts.query,
@@ -93,7 +96,7 @@ def of_heads(evidence: Evidence, *, mode: Mode = "centre_k", columns: int = _COL
             offsets=layer.reach.offsets,
         )
         near = correlation.trace_mean.sel(offset=slice(-half, half)).values
-        weights = layer.profiles.mean(0)[head]
+        weights = layer.profiles.mean(0)[head][widest - half : widest + half + 1]
         agreement = profile_agreement(weights, near, band=half, offsets=layer.reach.offsets)
         leading = correlation.isel(column=slice(columns))
         leading = leading.assign_coords(column=np.arange(leading.sizes["column"]))  # ranks may differ

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnscope._arguments import typed
+from attnscope.checks import check_seed
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import inputs_of, over_heads
@@ -66,6 +67,7 @@ def phase_map(
     >>> mechanism.phase_map("bundled", limit=2, completion="haar").energy.dims
     ('layer', 'head', 'frequency', 'angle')
     """
+    check_seed(seed)
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, ANALYSIS):
         return of_heads(given.evidence, completion=completion, band=band, seed=seed)

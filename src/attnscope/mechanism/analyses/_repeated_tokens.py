@@ -10,6 +10,7 @@ import xarray as xr
 from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, attend_in_full
 from attnscope.capture import Site, layer_coordinates, watching
+from attnscope.checks import check_seed, check_whole
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._study import NotDefinedError, few_texts, studied
 from attnscope.mechanism.arrays import Labelled, labelled
@@ -60,7 +61,8 @@ def repeated_tokens(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.mechanism.study`.
     tokens
-        Number of tokens that are said twice; fewer where a window has no room for them, or the texts have no so many.
+        Number of tokens that are said twice, 2 or more; fewer where a window has no room for them, or the texts have no
+        so many.
     seed
         Seed of the random tokens, and of the bootstrap over texts.
 
@@ -74,7 +76,8 @@ def repeated_tokens(
     Raises
     ------
     AttnscopeError
-        If the texts have fewer than 4 tokens of different kinds.
+        If the texts have fewer than 4 tokens of different kinds, or windows no room for so many; if `tokens` is below
+        2.
 
     References
     ----------
@@ -88,6 +91,8 @@ def repeated_tokens(
     >>> scores.induction.dims, float(scores.induction.max().round(1))
     (('layer', 'head'), 0.1)
     """
+    check_whole(2, tokens=tokens)
+    check_seed(seed)
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, ANALYSIS):
         return _of_study(given, tokens=tokens, seed=seed)
@@ -96,7 +101,13 @@ def repeated_tokens(
 def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Dataset:
     start, words = _words(study)
     length = len(study.windows[0])
-    count = min(tokens, (length - len(start)) // 2, len(words) // 2)
+    room = length - len(start)
+    if room < 4:  # noqa: PLR2004
+        raise NotDefinedError(
+            f"windows of {length} tokens have room for {room} after the special ones; expected 4 or more, to say two "
+            "tokens twice: give a larger --window"
+        )
+    count = min(tokens, room // 2, len(words) // 2)
     if count < 2:  # noqa: PLR2004
         raise NotDefinedError(
             f"found {len(words)} different tokens in windows of {length}; expected 4 or more, to say two of "

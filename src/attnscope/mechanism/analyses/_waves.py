@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnscope._arguments import typed
+from attnscope.checks import check_seed, check_whole
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import BILINEAR_SCORES
 from attnscope.mechanism._over_heads import over_heads
@@ -69,6 +70,8 @@ def query_key_waves(
     >>> mechanism.query_key_waves("bundled", limit=2, permutations=0).periodic_columns.dims
     ('layer', 'head')
     """
+    check_whole(0, permutations=permutations)
+    check_seed(seed)
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
     with studied(given, ANALYSIS):
         return of_heads(given.evidence, permutations=permutations, seed=seed)

@@ -1,10 +1,12 @@
 """What every analysis asks of an array before it starts, and how it labels what it found."""
 
+from __future__ import annotations
+
 import numpy as np
 from jaxtyping import Bool, Float
 
 from attnscope._arguments import typed
-from attnscope.array_checks import finite
+from attnscope.array_checks import agree, shaped
 from attnscope.errors import AttnscopeError
 
 FEWEST = 4  # positions: with fewer there is no frequency between the mean and the fastest alternation
@@ -46,11 +48,73 @@ def series(
     >>> series("table", np.ones((8, 2))).shape
     (8, 2)
     """
-    if len(array) < fewest:
+    values = shaped(name, array, "position, column")
+    if len(values) < fewest:
         raise AttnscopeError(
-            f"{name} has {len(array)} positions; at least {fewest} are needed. Use a longer text or table"
+            f"{name} has {len(values)} positions; at least {fewest} are needed. Use a longer text or table"
         )
-    return finite(name, array)
+    return values
+
+
+def head_arrays(
+    inputs: Float[np.ndarray, "position width"],
+    query_weight: Float[np.ndarray, "query_width r"],
+    key_weight: Float[np.ndarray, "key_width key_r"],
+) -> tuple[
+    Float[np.ndarray, "position width"], Float[np.ndarray, "width r"], Float[np.ndarray, "width key_r"]
+]:
+    """X, W_Q and W_K of a head in float64, whose sizes fit.
+
+    Parameters
+    ----------
+    inputs
+        X of one text, shape (position, width).
+    query_weight, key_weight
+        W_Q and W_K, shapes (width, r).
+
+    Raises
+    ------
+    AttnscopeError
+        If one is no table of finite real numbers, X has fewer than 4 positions, or its width is not theirs.
+
+    Examples
+    --------
+    >>> values, query, key = head_arrays(np.ones((8, 4)), np.eye(4)[:, :2], np.eye(4)[:, :2])
+    >>> values.shape, query.shape
+    ((8, 4), (4, 2))
+    """
+    values = series("X", inputs)
+    query, key = weights_of(query_weight, key_weight)
+    agree("columns", "X", values.shape[1], "W_Q (its rows)", len(query))
+    agree("columns", "X", values.shape[1], "W_K (its rows)", len(key))
+    return values, query, key
+
+
+def weights_of(
+    query_weight: Float[np.ndarray, "query_width r"], key_weight: Float[np.ndarray, "key_width key_r"]
+) -> tuple[Float[np.ndarray, "query_width r"], Float[np.ndarray, "key_width key_r"]]:
+    """W_Q and W_K in float64.
+
+    Examples
+    --------
+    >>> query, key = weights_of(np.eye(4, dtype=np.float32), np.eye(4))
+    >>> query.dtype
+    dtype('float64')
+    """
+    return shaped("W_Q", query_weight, "width, r"), shaped("W_K", key_weight, "width, r")
+
+
+def check_offsets(offsets: tuple[int, int] | None) -> None:
+    """Refuse a range of offsets whose lowest is above its highest; None is all of them.
+
+    Examples
+    --------
+    >>> check_offsets((-3, 3))
+    """
+    if offsets is not None and offsets[0] > offsets[1]:
+        raise AttnscopeError(
+            f"offsets are {offsets[0]} to {offsets[1]}; expected the lowest and the highest, in tokens"
+        )
 
 
 def choose(name: str, given: str, known: tuple[str, ...]) -> None:

@@ -42,7 +42,8 @@ def common_shift(
 ) -> CommonShift:
     """Find the offset at which the band's part of the circular trace is highest.
 
-    On a circle offsets are told apart only up to half of its length, whatever the head may look at.
+    On a circle offsets are told apart only up to half of its length, whatever the head may look at. All is NaN where it
+    may look at none of these.
 
     Examples
     --------
@@ -64,6 +65,8 @@ def common_shift(
     offset = np.where(offset > length / 2, offset - length, offset)
     low, high = offsets or (-length, length)
     allowed = (offset >= low) & (offset <= high)
+    if not allowed.any():
+        return CommonShift(np.nan, False, np.nan, np.nan)
     top = trace[allowed].max()
     level = _TIE * np.abs(trace).max()
     highest = np.flatnonzero(allowed & (trace >= top - level))

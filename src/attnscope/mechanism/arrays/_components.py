@@ -3,6 +3,8 @@
 See docs/mathematics.md, Principal components.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +12,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope._arguments import typed
-from attnscope.array_checks import agree, finite
+from attnscope.array_checks import agree, shaped
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays._checks import labelled, series
 
@@ -100,7 +102,7 @@ class StateMoments:
     scatter: Float[np.ndarray, "width width"]
 
     @classmethod
-    def zeros(cls, positions: int, width: int) -> "StateMoments":
+    def zeros(cls, positions: int, width: int) -> StateMoments:
         """Nothing seen yet.
 
         Examples
@@ -123,7 +125,7 @@ class StateMoments:
             raise AttnscopeError("no text was added; add at least one before asking for the covariance")
         return self.scatter / (self.texts * len(self.position_mean))
 
-    def add(self, states: Float[np.ndarray, "text place state"]) -> "StateMoments":
+    def add(self, states: Float[np.ndarray, "text place state"]) -> StateMoments:
         """Add the states of some texts, shape (text, position, width); returns itself.
 
         Raises
@@ -131,17 +133,17 @@ class StateMoments:
         AttnscopeError
             If entries are not finite or the shape differs from that of earlier texts.
         """
-        _, positions, width = states.shape
+        values = shaped("the states", states, "text, position, width")
+        _, positions, width = values.shape
         agree("positions", "the batch", positions, "what was added before", self.position_mean.shape[0])
         agree("columns", "the batch", width, "what was added before", self.position_mean.shape[1])
-        values = finite("the states", states)
         if len(values):
             means = values.mean(0)
             about = (values - means.mean(0)).reshape(-1, width)
             self._absorb(len(values), means, about.T @ about)
         return self
 
-    def merge(self, other: "StateMoments") -> "StateMoments":
+    def merge(self, other: StateMoments) -> StateMoments:
         """Add what another one saw; returns itself.
 
         Raises
@@ -229,9 +231,10 @@ def canonical_correlations(
     [1.0, 1.0, 1.0, 1.0]
     """
     means, table = series("the position means", position_mean), series("the table", table)
-    covariance = finite("the covariance", covariance)
+    covariance = shaped("the covariance", covariance, "width, width")
     agree("positions", "the position means", len(means), "the table", len(table))
-    agree("columns", "the position means", means.shape[1], "the covariance", len(covariance))
+    for size in covariance.shape:
+        agree("columns", "the position means", means.shape[1], "the covariance", size)
     if not 0 < variance <= 1 or texts < 1:
         raise AttnscopeError(
             f"variance is {variance} and texts {texts}; expected a share of variance in (0, 1] and at least one text"
@@ -291,8 +294,9 @@ def direct_canonical_correlations(
     >>> direct_canonical_correlations(states, states[:, :1]).correlation.values.round(6).tolist()
     [1.0]
     """
+    states, vectors = series("states", states), series("vectors", vectors)
     agree("tokens", "states", len(states), "vectors", len(vectors))
-    first, second = (_span(series(name, x)) for name, x in (("states", states), ("vectors", vectors)))
+    first, second = _span(states), _span(vectors)
     correlations = np.minimum(np.linalg.svd(first.T @ second, compute_uv=False), 1.0)
     return _correlations(correlations, first.shape[1], second.shape[1], len(states), strong)
 

@@ -1,5 +1,7 @@
 """Controls under which a head's shift must vanish (docs/mathematics.md, Controls)."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -7,10 +9,11 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope._arguments import typed
-from attnscope.mechanism.arrays._checks import series
+from attnscope.array_checks import shaped
+from attnscope.checks import check_whole
+from attnscope.mechanism.arrays._checks import head_arrays
 from attnscope.mechanism.arrays._cross_spectrum import cross_spectrum
 from attnscope.mechanism.arrays._decomposition import reparametrize
-from attnscope.mechanism.arrays._peaks import Offsets
 from attnscope.mechanism.arrays._phase_map import phase_map
 from attnscope.mechanism.arrays._rotation import haar
 
@@ -23,7 +26,7 @@ def shift_controls(
     *,
     other_key: Float[np.ndarray, "other_width other_r"] | None = None,
     band: tuple[int, int] | None = None,
-    offsets: Offsets | None = None,
+    offsets: tuple[int, int] | None = None,
     draws: int = 1,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -70,7 +73,10 @@ def shift_controls(
     >>> (controls.coherence_at_offset > 0.5).values.tolist()
     [True, False, False]
     """
-    values = series("X", inputs)
+    values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
+    if other_key is not None:
+        other_key = shaped("other_key", other_key, "width, r")
+    check_whole(0, draws=draws, seed=seed)
     rng = np.random.default_rng(seed)
     cases = {"head": (values, query_weight, key_weight)}
     if other_key is not None:

@@ -3,6 +3,8 @@
 See docs/mathematics.md, Cross-correlation.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import numpy as np
@@ -10,11 +12,12 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope._arguments import typed
-from attnscope.array_checks import agree, finite
+from attnscope.array_checks import agree, finite, shaped
+from attnscope.checks import check_whole
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.arrays._checks import choose, labelled, series
+from attnscope.mechanism.arrays._checks import check_offsets, choose, labelled, series
 from attnscope.mechanism.arrays._fisher import fisher_g
-from attnscope.mechanism.arrays._peaks import NEAR, RANGES, Offsets, Peaks, find_peaks
+from attnscope.mechanism.arrays._peaks import NEAR, RANGES, Peaks, find_peaks
 
 Mode = Literal["paper", "centre_k", "centre_both"]
 MODES: tuple[Mode, ...] = ("paper", "centre_k", "centre_both")
@@ -29,7 +32,7 @@ def cross_correlation(
     *,
     mode: Mode = "paper",
     near: int = NEAR,
-    offsets: Offsets | None = None,
+    offsets: tuple[int, int] | None = None,
 ) -> xr.Dataset:
     r"""Cross-covariance of queries and keys at all offsets, in O(column T log T).
 
@@ -90,7 +93,13 @@ def cross_correlation(
     agree("positions", "Q", len(q), "K", len(k))
     agree("columns", "Q", q.shape[1], "K", k.shape[1])
     choose("mode", mode, MODES)
-    s = np.ones(q.shape[1]) if singular_values is None else finite("the singular values", singular_values)
+    check_offsets(offsets)
+    check_whole(0, near=near)
+    s = (
+        np.ones(q.shape[1])
+        if singular_values is None
+        else shaped("the singular values", singular_values, "column")
+    )
     agree("columns", "Q", q.shape[1], "the singular values", len(s))
     if mode != "paper":
         k = k - k.mean(0)
@@ -173,8 +182,8 @@ def offset_trace(scores: Float[np.ndarray, "query key"]) -> xr.Dataset:
     >>> offset_trace(np.array([[1.0, 2.0], [3.0, 4.0]])).trace.values.tolist()
     [3.0, 5.0, 2.0]
     """
-    agree("entries", "a column of the scores", scores.shape[0], "a row", scores.shape[1])
-    values, length = finite("the scores", scores), len(scores)
+    values, length = shaped("the scores", scores, "query, key"), len(scores)
+    agree("entries", "a column of the scores", length, "a row", values.shape[1])
     place = np.arange(length)
     trace = np.bincount((place - place[:, None] + length - 1).ravel(), values.ravel(), 2 * length - 1)
     offset = np.arange(1 - length, length)
@@ -193,7 +202,7 @@ def profile_agreement(
     scores: Float[np.ndarray, "*head score_offset"],
     *,
     band: int = 10,
-    offsets: Offsets | None = None,
+    offsets: tuple[int, int] | None = None,
 ) -> xr.Dataset:
     """Compare where attention weights concentrate with where the scores' trace peaks.
 
@@ -236,8 +245,16 @@ def profile_agreement(
         raise AttnscopeError(
             f"profiles have shape {first.shape}; expected (offset), (head, offset) or (layer, head, offset)"
         )
+    if first.shape != second.shape:
+        raise AttnscopeError(
+            f"found profiles of weights for heads {first.shape[:-1]} and of scores for heads {second.shape[:-1]}; "
+            "expected the same heads in both"
+        )
+    check_offsets(offsets)
     low, high = offsets or (-band, band)
     low, high = max(low, -band), min(high, band)
+    if low > high:
+        raise AttnscopeError(f"offsets are {offsets}; expected some within the band of {band}")
     first, second = (side[..., low + band : high + band + 1] for side in (first, second))
     where, there = first.argmax(-1) + low, second.argmax(-1) + low
     return xr.Dataset(
@@ -281,7 +298,7 @@ def _covariance(
 
 def _inside(name: str, profiles: np.ndarray, band: int) -> np.ndarray:
     values = finite(name, profiles)
-    offsets = values.shape[-1]
+    offsets = values.shape[-1] if values.ndim else 0
     if offsets % 2 == 0 or band < 1 or offsets < 2 * band + 1:
         raise AttnscopeError(
             f"{name} have {offsets} offsets and the band is {band}; expected an odd number, -n..n, "

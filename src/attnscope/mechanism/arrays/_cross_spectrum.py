@@ -3,13 +3,14 @@
 See docs/mathematics.md, Cross-spectrum.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
 from attnscope._arguments import typed
-from attnscope.array_checks import agree
-from attnscope.mechanism.arrays._checks import in_band, labelled, series, weighted_median
+from attnscope.mechanism.arrays._checks import check_offsets, head_arrays, in_band, labelled, weighted_median
 from attnscope.mechanism.arrays._common_shift import CommonShift, common_shift, shifts_near
 from attnscope.mechanism.arrays._decomposition import reparametrize
 from attnscope.mechanism.arrays._fourier import transform
@@ -23,7 +24,7 @@ def cross_spectrum(
     key_weight: Float[np.ndarray, "key_width key_r"],
     *,
     band: tuple[int, int] | None = None,
-    offsets: Offsets | None = None,
+    offsets: tuple[int, int] | None = None,
 ) -> xr.Dataset:
     r"""Phase shift of a head's keys against its queries at each frequency, and the offset it amounts to.
 
@@ -87,9 +88,8 @@ def cross_spectrum(
     >>> offsets.offset.sel(frequency=frequency).values.round(6).tolist(), round(float(offsets.band_offset), 6)
     ([-2.0, -2.0, -2.0], -2.0)
     """
-    values = series("X", inputs)
-    agree("columns", "X", values.shape[1], "W_Q (its rows)", len(query_weight))
-    agree("columns", "X", values.shape[1], "W_K (its rows)", len(key_weight))
+    values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
+    check_offsets(offsets)
     length = len(values)
     chosen = in_band(length, band)
     parts = reparametrize(query_weight, key_weight)

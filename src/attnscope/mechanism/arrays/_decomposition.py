@@ -3,13 +3,17 @@
 See docs/mathematics.md, Queries and keys as waves.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from attnscope._arguments import typed
-from attnscope.array_checks import agree, finite
+from attnscope.array_checks import agree, shaped
+from attnscope.errors import AttnscopeError
+from attnscope.mechanism.arrays._checks import weights_of
 
 NEAR = 1e-3  # relative gap below which two singular values define only a joint subspace
 
@@ -81,9 +85,14 @@ def reparametrize(
     >>> bool(np.allclose(modes.query, again.query)), bool(np.allclose(modes.values, again.values))
     (True, True)
     """
+    query_weight, key_weight = weights_of(query_weight, key_weight)
     agree("columns", "W_Q", query_weight.shape[1], "W_K", key_weight.shape[1])
-    first, inner = np.linalg.qr(finite("W_Q", query_weight))
-    second, other = np.linalg.qr(finite("W_K", key_weight))
+    if not len(query_weight) or not len(key_weight):
+        raise AttnscopeError(
+            f"W_Q has {len(query_weight)} rows and W_K {len(key_weight)}; expected at least one in each"
+        )
+    first, inner = np.linalg.qr(query_weight)
+    second, other = np.linalg.qr(key_weight)
     left, values, right = np.linalg.svd(inner @ other.T, full_matrices=False)
     width = max(len(query_weight), len(key_weight))
     kept = int((values > width * np.finfo(float).eps * values[:1]).sum())
@@ -124,17 +133,24 @@ def affine(
     >>> (append_one(inputs) @ affine(weight, bias))[0].tolist()
     [2.0, 1.0, 0.0]
     """
+    weight, bias = shaped("the weight", weight, "width, r"), shaped("the bias", bias, "r")
     agree("columns", "the weight", weight.shape[1], "the bias", len(bias))
-    return np.vstack([finite("the weight", weight), finite("the bias", bias)])
+    return np.vstack([weight, bias])
 
 
 @typed
 def append_one(inputs: Float[np.ndarray, "position width"]) -> Float[np.ndarray, "position affine_width"]:
     """[X, 1]: the inputs that weights from `affine` expect, shape (position, width + 1), float64.
 
+    Raises
+    ------
+    AttnscopeError
+        If the inputs are no table of finite real numbers.
+
     Examples
     --------
     >>> append_one(np.zeros((2, 1))).tolist()
     [[0.0, 1.0], [0.0, 1.0]]
     """
-    return np.hstack([finite("the inputs", inputs), np.ones((len(inputs), 1))])
+    values = shaped("the inputs", inputs, "position, width")
+    return np.hstack([values, np.ones((len(values), 1))])

@@ -3,6 +3,8 @@
 See docs/mathematics.md, Phase map.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +12,16 @@ import xarray as xr
 from jaxtyping import Bool, Float
 
 from attnscope._arguments import typed
-from attnscope.array_checks import agree
+from attnscope.checks import check_whole
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.arrays._checks import choose, in_band, labelled, series, weighted_median
+from attnscope.mechanism.arrays._checks import (
+    check_offsets,
+    choose,
+    head_arrays,
+    in_band,
+    labelled,
+    weighted_median,
+)
 from attnscope.mechanism.arrays._common_shift import common_shift, shifts_near
 from attnscope.mechanism.arrays._fourier import transform
 from attnscope.mechanism.arrays._peaks import Offsets
@@ -29,7 +38,7 @@ def phase_map(
     *,
     completion: Completion = "minimal",
     band: tuple[int, int] | None = None,
-    offsets: Offsets | None = None,
+    offsets: tuple[int, int] | None = None,
     bins: int = 64,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -92,11 +101,11 @@ def phase_map(
     >>> round(float(phases.line_shift), 6), round(float(phases.share_near), 6)
     (2.0, 1.0)
     """
-    values = series("X", inputs)
-    agree("columns", "X", values.shape[1], "W_Q (its rows)", len(query_weight))
-    agree("columns", "X", values.shape[1], "W_K (its rows)", len(key_weight))
+    values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
     if bins < 1:
         raise AttnscopeError(f"bins is {bins}; expected at least 1")
+    check_offsets(offsets)
+    check_whole(0, seed=seed)
     chosen = in_band(len(values), band)
     rotation = head_rotation(query_weight, key_weight, completion=completion, seed=seed)
     energy = vector_energy(values, rotation)
@@ -163,7 +172,7 @@ def completion_range(
     completions: tuple[Completion, ...] = ("minimal", "haar"),
     draws: int = 5,
     band: tuple[int, int] | None = None,
-    offsets: Offsets | None = None,
+    offsets: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
     """What `phase_map` reads off the line, under several completions: how far the free choice matters.
@@ -195,8 +204,13 @@ def completion_range(
     >>> turns.completion.values.tolist()
     ['minimal', 'haar 0', 'haar 1']
     """
+    check_whole(0, draws=draws, seed=seed)
     for completion in completions:
         choose("completion", completion, COMPLETIONS)
+    if not completions:
+        raise AttnscopeError(f"completions is (); expected one or more of {', '.join(COMPLETIONS)}")
+    if completions == ("haar",):
+        check_whole(1, draws=draws)
     runs: list[tuple[str, Completion, int]] = [
         (f"haar {draw}" if completion == "haar" else completion, completion, seed + draw)
         for completion in completions

@@ -9,7 +9,7 @@ from jaxtyping import Complex, Float
 from scipy.linalg import schur
 
 from attnscope.array_checks import agree
-from attnscope.mechanism.arrays._checks import choose
+from attnscope.mechanism.arrays._checks import choose, weights_of
 from attnscope.mechanism.arrays._decomposition import Decomposition, reparametrize
 
 _SAME_COSINE = 1e-8  # closer ones may have mixed in rounding
@@ -105,6 +105,7 @@ def head_rotation(
     ((12, 6), 6, True)
     """
     choose("completion", completion, COMPLETIONS)
+    query_weight, key_weight = weights_of(query_weight, key_weight)
     agree("rows", "W_Q", len(query_weight), "W_K", len(key_weight))
     parts = reparametrize(query_weight, key_weight)
     inner = parts.query.T @ parts.key

@@ -9,6 +9,8 @@ from jaxtyping import Float
 from scipy.stats import t as student_t
 
 from attnscope._arguments import typed
+from attnscope.array_checks import real
+from attnscope.errors import AttnscopeError
 
 
 @typed
@@ -28,11 +30,19 @@ def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np
     numpy.ndarray
         Shape (..., term), shares.
 
+    Raises
+    ------
+    AttnscopeError
+        If the terms are no real numbers, or have one dimension only.
+
     Examples
     --------
     >>> covariance_share(np.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])).round(9).tolist()
     [0.75, 0.25]
     """
+    terms = real("terms", terms)
+    if terms.ndim < 2:  # noqa: PLR2004
+        raise AttnscopeError(f"terms is of shape {terms.shape}; expected (..., term, offset)")
     total = terms.sum(-2, keepdims=True)
     variance = covariance(total, total)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -53,11 +63,17 @@ def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     numpy.ndarray
         Shape ``(...)``; 0 where fewer than two values are known.
 
+    Raises
+    ------
+    AttnscopeError
+        If either holds what is no real number.
+
     Examples
     --------
     >>> covariance(np.array([0.0, 2.0, np.nan]), np.array([0.0, 1.0, 5.0]))
     array(0.5)
     """
+    own, other = real("own", own), real("other", other)
     known = np.isfinite(own) & np.isfinite(other)
     count = np.maximum(known.sum(-1, keepdims=True), 1)
     own, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(own, other))

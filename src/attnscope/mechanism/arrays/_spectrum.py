@@ -3,6 +3,8 @@
 See docs/mathematics.md, Spectrum of the position table.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import numpy as np
@@ -12,7 +14,7 @@ from scipy import signal
 
 from attnscope._arguments import typed
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.arrays._checks import choose, labelled, series
+from attnscope.mechanism.arrays._checks import labelled, series
 from attnscope.mechanism.arrays._fisher import fisher_g
 from attnscope.mechanism.arrays._fourier import null_scale, rayleigh_mean, rayleigh_quantile, transform
 
@@ -77,8 +79,7 @@ def amplitude_spectrum(
     [12]
     """
     columns = series("the table", table)
-    choose("detrend", detrend, ("none", "linear"))
-    if neighbours < 1 or factor <= 0:
+    if neighbours < 1 or not 0 < factor < np.inf:
         raise AttnscopeError(
             f"neighbours is {neighbours} and factor {factor}; expected 1 neighbour or more, factor > 0"
         )

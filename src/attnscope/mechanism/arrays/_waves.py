@@ -3,14 +3,16 @@
 See docs/mathematics.md, Queries and keys as waves.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
 from attnscope._arguments import typed
-from attnscope.array_checks import agree
+from attnscope.checks import check_whole
 from attnscope.errors import AttnscopeError
-from attnscope.mechanism.arrays._checks import Labelled, labelled, series
+from attnscope.mechanism.arrays._checks import Labelled, head_arrays, labelled, series
 from attnscope.mechanism.arrays._decomposition import reparametrize
 from attnscope.mechanism.arrays._fisher import fisher_g
 from attnscope.mechanism.arrays._fourier import largest_mean, largest_quantile, null_scale, transform
@@ -81,14 +83,11 @@ def query_key_waves(
     >>> int(waves.periodic_columns), bool(waves.null_periodic_columns.mean() < 1)
     (4, True)
     """
-    values = series("X", inputs)
-    agree("columns", "X", values.shape[1], "W_Q (its rows)", len(query_weight))
-    agree("columns", "X", values.shape[1], "W_K (its rows)", len(key_weight))
-    if not 0 < significance < 1 or permutations < 0 or (tests is not None and tests < 1):
-        raise AttnscopeError(
-            f"significance is {significance}, tests {tests} and permutations {permutations}; expected a "
-            "level between 0 and 1, at least 1 test and at least 0 permutations"
-        )
+    values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
+    if not 0 < significance < 1:
+        raise AttnscopeError(f"significance is {significance}; expected a level between 0 and 1")
+    check_whole(1, tests=tests)
+    check_whole(0, permutations=permutations, curves=curves, seed=seed)
     parts = reparametrize(query_weight, key_weight)
     columns = len(parts.values)
     level = significance / (tests or max(2 * columns, 1))

@@ -59,9 +59,10 @@ class Layer:
 
     @property
     def profiles(self) -> Float[np.ndarray, "text head offset"]:
-        """Mean weight at each offset."""
+        """Mean weight at each offset; NaN where no two tokens are so far apart."""
         sums = np.stack(self.band_sums)
-        return sums / pairs_at(len(self.sample), len(self.sample), sums.shape[-1] // 2)
+        pairs = pairs_at(len(self.sample), len(self.sample), sums.shape[-1] // 2)
+        return sums / np.where(pairs > 0, pairs, np.nan)
 
     @property
     def heads(self) -> int:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from attnscope.attention import AttentionCall
 from attnscope.capture import layer_coordinates
-from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import interval, mean_profile, profile_and_output, score_traces
+from attnscope.mechanism.passes._checks import check_target
 
 if TYPE_CHECKING:
     from attnscope.capture import Site
@@ -80,11 +80,7 @@ class BeforeAfter:
         at: np.ndarray = (
             np.nan_to_num(before.mean(0), nan=-1.0).argmax(-1) - self.band if target is None else target
         )
-        if at.shape != before.shape[1:3] or int(np.abs(at).max()) > self.band:
-            raise AttnscopeError(
-                f"found targets of shape {at.shape} up to {np.abs(at).max()}; expected {before.shape[1:3]}, "
-                f"layer by head, within the band of {self.band}"
-            )
+        check_target(at, before.shape[1:3], self.band)
         after, by_id, trace, output = (
             np.stack([self._stacked(name, what) for name in names], 1)
             for what in ("profile", "by_id", "trace", "output")

@@ -29,6 +29,7 @@ from attnscope.mechanism.evidence import (
     token_ids,
 )
 from attnscope.mechanism.passes._changes import remove_band
+from attnscope.mechanism.passes._checks import check_frequencies, check_measured
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -179,7 +180,7 @@ def band_removed(
     Raises
     ------
     AttnscopeError
-        If the model has no position table, or the frequencies do not fit the windows.
+        If the model has no position table, the frequencies do not fit the windows, or a setting is out of range.
 
     Examples
     --------
@@ -190,12 +191,10 @@ def band_removed(
     >>> bool(np.allclose(effects.profile_before, effects.profile_expected))
     True
     """
+    check_measured(band=band, draws=draws, seed=seed)
     ids = token_ids(list(windows))
     length, (first, last) = ids.length, frequencies
-    if not 0 <= first <= last <= length // 2:
-        raise AttnscopeError(
-            f"found frequencies {first} to {last}; expected two between 0 and {length // 2}, half of a window's tokens"
-        )
+    check_frequencies(frequencies, length)
     tables = position_tables(model)
     if not tables:
         raise AttnscopeError(

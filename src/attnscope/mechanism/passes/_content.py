@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import Site, layer_coordinates, watching
+from attnscope.checks import check_some
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.arrays import covariance, covariance_share, jackknife, without_own
 from attnscope.mechanism.evidence import (
@@ -35,6 +36,7 @@ from attnscope.mechanism.evidence import (
     score_traces,
     token_ids,
 )
+from attnscope.mechanism.passes._checks import check_measured, check_target
 from attnscope.mechanism.passes._first_layer import first_layer_split
 from attnscope.mechanism.passes._schemes import without_bias
 from attnscope.mechanism.passes._splits import ExactSplit, MeanSplit, PositionAndContent, Splitter
@@ -119,8 +121,8 @@ def position_content(
     Raises
     ------
     AttnscopeError
-        If the windows are too few or of several lengths, there is no such layer or method, or ``"exact"`` cannot
-        be had.
+        If the windows are too few or of several lengths, there is no such layer or method, a setting is out of range,
+        or ``"exact"`` cannot be had.
 
     Examples
     --------
@@ -134,6 +136,8 @@ def position_content(
     >>> bool(np.allclose(parts.shapley.sum("term"), parts.mass - parts.mass_none, atol=1e-5))
     True
     """
+    check_measured(band=band, draws=draws, seed=seed)
+    check_some("layers, or None for all", layers=layers)
     if method not in {"means", "exact"}:
         raise AttnscopeError(f"method {method!r} is not known: choose 'means' or 'exact'")
     ids = token_ids(windows, least=2 if method == "means" else 1)
@@ -150,10 +154,7 @@ def position_content(
     if layers is None:
         check_self_attention(model, sites)
     target = first.peaks() if target_offset is None else target_offset
-    if target.shape != (len(sites), first.heads):
-        raise AttnscopeError(
-            f"found target offsets of shape {target.shape}; expected {(len(sites), first.heads)}, layer by head"
-        )
+    check_target(target, (len(sites), first.heads), band)
     second = _SecondPass(sites, target, band, splitter, biased=first.biased)
     for text in range(len(ids)):
         splitter.prepare(ids[text : text + 1])

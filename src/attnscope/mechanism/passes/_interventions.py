@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from attnscope.capture import watching
+from attnscope.checks import check_some, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import (
     Tokens,
@@ -34,6 +35,7 @@ from attnscope.mechanism.evidence import (
 )
 from attnscope.mechanism.passes._before_after import BeforeAfter
 from attnscope.mechanism.passes._changes import CHANGES, POSITION_CHANGES, WORD_CHANGES, Settings
+from attnscope.mechanism.passes._checks import check_frequencies, check_measured
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -114,7 +116,7 @@ def interventions(
     Raises
     ------
     AttnscopeError
-        If a change is not known or not possible with this model and these windows.
+        If a change is not known or not possible with this model and these windows, or a setting is out of range.
 
     Examples
     --------
@@ -126,10 +128,14 @@ def interventions(
     >>> dict(effects.profile_after.sizes)
     {'change': 2, 'layer': 3, 'head': 4, 'offset': 9}
     """
+    check_measured(band=band, draws=draws, seed=seed)
+    check_whole(1, shift=shift, components=components)
     windows = list(windows)
     ids = token_ids(windows, least=1 if layer is None else 2)
     special, target_special = _special(windows), _special(targets_of(windows) or windows)
     length = ids.length
+    if frequencies is not None:
+        check_frequencies(frequencies, length)
     low = round(length * 40 / 512)
     settings = Settings(shift, frequencies or (low, max(low, round(length * 60 / 512))), components, seed)
     sites = list(capture_inputs(model, windows[0]))
@@ -183,7 +189,11 @@ def interventions(
 def _checked(
     model: PreTrainedModel, changes: Sequence[str] | None, length: int, layer: int | None, settings: Settings
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The changes to make, refused where they cannot be made; and which are left out where none was named, and why."""
+    """The changes to make, each once, refused where they cannot be made.
+
+    And which are left out where none was named, and why.
+    """
+    check_some(f"of {', '.join(CHANGES)}", changes=changes)
     unknown = [name for name in changes or () if name not in CHANGES]
     if unknown:
         raise AttnscopeError(f"there is no change {unknown[0]!r}: choose from {', '.join(CHANGES)}")
@@ -199,7 +209,7 @@ def _checked(
         position_table(model)  # says why there is none
     if _SHIFTED in changes and room < settings.shift:
         raise AttnscopeError(_no_room(room, length, settings, " at one layer" * (layer is not None)))
-    return tuple(changes), {}
+    return tuple(dict.fromkeys(changes)), {}
 
 
 def _no_room(room: int, length: int, settings: Settings, where: str = "") -> str:

@@ -29,6 +29,7 @@ from attnscope.mechanism.evidence import (
     score_traces,
     token_ids,
 )
+from attnscope.mechanism.passes._checks import check_measured
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,6 +100,7 @@ def scheme_kernel(
     (('layer', 'head', 'offset'), [False, False, False, True, True])
     """
     windows = list(windows)
+    check_measured(band=band, draws=draws, seed=seed)
     ids = token_ids(windows, least=2)
     rotations = {
         site.index: made.rotation

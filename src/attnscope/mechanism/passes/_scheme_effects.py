@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnscope.attention import AttentionCall
 from attnscope.capture import Site, watching
+from attnscope.checks import check_some
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import (
     Windows,
@@ -26,6 +27,7 @@ from attnscope.mechanism.evidence import (
     read,
     token_ids,
 )
+from attnscope.mechanism.passes._checks import check_measured
 from attnscope.mechanism.passes._profiles import stacked_profiles
 from attnscope.mechanism.passes._schemes import without_bias
 
@@ -146,7 +148,9 @@ def rotation_effect(
     >>> effects.variant.values.tolist(), bool(abs(effects.effect.sel(variant="all")).max() < 1e-5)
     (['model', 'all'], True)
     """
+    check_measured(band=band, draws=draws, seed=seed)
     periods = PERIODS if periods is None else periods
+    check_some("names of variants with their periods, or None for the usual ones", periods=periods)
     windows = list(windows)
     ids = token_ids(windows)
     turns = {
@@ -181,6 +185,7 @@ def _profiles(
     model: PreTrainedModel, windows: Windows, variants: Variants, band: int, draws: int, seed: int
 ) -> xr.Dataset:
     """Profiles of every call as it is and in its variants."""
+    check_measured(band=band, draws=draws, seed=seed)
     ids = token_ids(windows)
     sites: dict[int, Site] = {}
     parts: dict[str, dict[int, list[np.ndarray]]] = {"model": {}}

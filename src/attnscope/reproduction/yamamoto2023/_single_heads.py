@@ -17,7 +17,7 @@ from attnscope.mechanism.evidence import ids_of, read, token_ids
 from attnscope.reproduction.yamamoto2023._head_maps import head_maps
 from attnscope.reproduction.yamamoto2023._models import GPT2, ROBERTA, is_shaped_like
 from attnscope.reproduction.yamamoto2023._subject import PAPER_LENGTH, ShownHead, Subject
-from attnscope.statistics import SHARP
+from attnscope.statistics import PEAK_SHARE
 
 #: The heads of roberta-base that the papers show, (layer, head) from 1: the side they look to, and whether softly.
 NAMED_HEADS = {(1, 1): (-1, True), (2, 3): (1, False), (7, 5): (1, True), (8, 9): (-1, False)}
@@ -41,7 +41,7 @@ def shown_heads(subject: Subject) -> list[ShownHead]:
     sums = np.concatenate([np.mean(layer.band_sums, 0) for layer in subject.evidence.layers]) / subject.length
     half = sums.shape[1] // 2
     sides = {-1: sums[:, :half], 1: sums[:, half + 1 :]}
-    is_soft = np.maximum(sides[-1].max(1), sides[1].max(1)) < SHARP
+    is_soft = np.maximum(sides[-1].max(1), sides[1].max(1)) < PEAK_SHARE
     heads: list[ShownHead] = []
     for (layer, head), (side, soft) in NAMED_HEADS.items():
         lean = sides[side].sum(1) - sides[-side].sum(1)

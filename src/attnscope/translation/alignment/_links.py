@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+from attnscope.array_checks import shaped
 from attnscope.corpus import shown
 from attnscope.errors import AttnscopeError
 from attnscope.translation._lines import check_parallel, read_lines
@@ -101,7 +102,8 @@ def links(
     Raises
     ------
     AttnscopeError
-        If the rule is not known or the threshold is not positive.
+        If the weights are not two-dimensional or one is NaN or infinite, the rule is not known or the threshold is not
+        positive.
 
     Examples
     --------
@@ -111,7 +113,11 @@ def links(
     >>> sorted(links(weights)), sorted(links(weights, "intersection")), sorted(links(weights, "threshold", 0.4))
     ([(0, 0), (0, 1)], [(0, 0)], [(0, 0), (0, 1), (1, 1)])
     """
-    if threshold <= 0:
+    shaped("weights", weights, "target, source")
+    weights = np.asarray(
+        weights
+    )  # as precise as they are: a threshold is compared with them as it always was
+    if not threshold > 0:
         raise AttnscopeError(f"threshold must be above 0, found {threshold}")
     if rule == THRESHOLD:
         chosen = weights >= threshold

@@ -1,0 +1,192 @@
+"""What the functions of `mechanism` refuse before a model reads anything: settings that are out of range, or empty."""
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import LlamaConfig, LlamaModel
+
+from attnscope import AttnscopeError, mechanism
+
+OF_TEXTS = {
+    name: function
+    for name in mechanism.__all__
+    if inspect.isfunction(function := getattr(mechanism, name))
+    and {"limit", "window"} <= {*inspect.signature(function).parameters}
+}
+OF_WIDTH = {
+    name: function
+    for name, function in OF_TEXTS.items()
+    if inspect.signature(function).parameters.get("band", inspect.Parameter("_", 3)).annotation == "int"
+}
+STUDY = mechanism.study("bundled", limit=2)
+pytestmark = pytest.mark.usefixtures("no_types")
+
+
+def said(call):
+    with pytest.raises(AttnscopeError) as error:
+        call()
+    assert len(str(error.value).splitlines()) <= 2
+    return str(error.value)
+
+
+def test_there_are_as_many_functions_as_are_meant():
+    assert {"explain", "study", "cross_spectrum", "wave_removal"} < {*OF_TEXTS}
+    assert len(OF_TEXTS) == 16
+    assert {"explain", "study", "interventions", "bias_effect", "scheme_kernel"} < {*OF_WIDTH}
+
+
+@pytest.mark.parametrize("value", [0, -2])
+@pytest.mark.parametrize("what", ["limit", "window"])
+@pytest.mark.parametrize("name", OF_TEXTS)
+def test_no_window_and_no_token_of_one_is_refused_as_scan_does(name, what, value):
+    message = f"{what} (--{what}) is {value}; expected a whole number of 1 or more"
+    assert said(lambda: OF_TEXTS[name]("bundled", **{what: value})) == message
+
+
+@pytest.mark.parametrize("name", {*OF_TEXTS} - {"explain", "study"})
+def test_no_window_of_a_study_is_refused_alike(name):
+    assert said(lambda: OF_TEXTS[name](STUDY, limit=0)).startswith("limit (--limit) is 0; expected")
+
+
+@pytest.mark.parametrize("name", OF_WIDTH)
+def test_a_band_without_an_offset_is_refused(name):
+    model = "bundled"
+    if name in {"bias_effect", "rotation_effect", "scheme_kernel"}:
+        model = mechanism.Study(llama(), [[5, 6, 7, 8], [8, 5, 6, 5]])
+    if name == "bias_effect":  # of which no small model is at hand
+        function = mechanism.passes.bias_effect
+        message = said(lambda: function(llama(), [[5, 6, 7, 8]], band=0))
+    else:
+        message = said(lambda: OF_WIDTH[name](model, limit=2, band=0))
+    assert message == "band (--band) is 0; expected a whole number of 1 or more"
+
+
+def llama():
+    config = LlamaConfig(
+        hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    )
+    return LlamaModel(config).eval()
+
+
+def test_a_study_has_a_band():
+    assert said(lambda: mechanism.Study(llama(), [[5, 6], [7, 8]], band=-1)).startswith("band (--band) is -1")
+
+
+def test_one_window_is_no_fault_of_the_text():
+    for function in (mechanism.cross_spectrum, mechanism.interventions, mechanism.explain):
+        assert said(lambda function=function: function("bundled", limit=1)).startswith(
+            "limit (--limit) is 1; expected 2 windows or more"
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: mechanism.position_content(STUDY, layers=[]),
+            "layers is []; expected one or more layers, or None for all",
+        ),
+        (
+            lambda: mechanism.interventions(STUDY, changes=[]),
+            "changes is []; expected one or more of words-zero, ",
+        ),
+        (
+            lambda: mechanism.shift_controls(STUDY, heads=[]),
+            "heads is []; expected one or more pairs (layer, head)",
+        ),
+        (
+            lambda: mechanism.rotation_effect(mechanism.Study(llama(), [[5, 6], [7, 8]]), periods={}),
+            "periods is {}; expected one or more names of variants",
+        ),
+        (lambda: mechanism.shift_controls(STUDY, draws=-1), "draws is -1; expected a whole number from 0"),
+        (lambda: mechanism.shift_controls(STUDY, seed=-1), "seed (--seed) is -1; expected"),
+        *(
+            (lambda of=of: of(STUDY, draws=0), "draws is 0; expected a whole number from 1")
+            for of in (mechanism.position_content, mechanism.interventions, mechanism.wave_removal)
+        ),
+        *(
+            (lambda of=of: of(STUDY, seed=-1), "seed (--seed) is -1; expected a whole number from 0")
+            for of in (
+                *(mechanism.position_content, mechanism.interventions, mechanism.wave_removal),
+                *(mechanism.repeated_tokens, mechanism.query_key_waves, mechanism.phase_map),
+            )
+        ),
+        *(
+            (
+                lambda tokens=tokens: mechanism.repeated_tokens(STUDY, tokens=tokens),
+                f"tokens is {tokens}; expected a whole number of 2 or more",
+            )
+            for tokens in (1, 0, -4)
+        ),
+        (
+            lambda: mechanism.repeated_tokens("bundled", window=4, limit=2),
+            "windows of 4 tokens have room for 3 after the special ones; expected 4 or more",
+        ),
+        (
+            lambda: mechanism.cross_correlation(STUDY, columns=-1),
+            "columns is -1; expected a whole number of 1",
+        ),
+        (lambda: mechanism.query_key_waves(STUDY, permutations=-1), "permutations is -1; expected a whole"),
+        (lambda: mechanism.interventions(STUDY, shift=-1), "shift is -1; expected a whole number of 1"),
+        (
+            lambda: mechanism.interventions(STUDY, components=0),
+            "components is 0; expected a whole number of 1",
+        ),
+        *(
+            (
+                lambda of=of: of(STUDY, frequencies=(5, 2)),
+                "found frequencies 5 to 2; expected two between 0 and 64",
+            )
+            for of in (mechanism.interventions, mechanism.wave_removal)
+        ),
+        *(
+            (
+                lambda of=of, target=target: of(STUDY, target_offset=target),
+                f"found targets of shape (3, 4) up to {target.max()} ({target.dtype}); expected whole numbers",
+            )
+            for of in (mechanism.position_content, mechanism.interventions)
+            for target in (np.full((3, 4), 50), np.zeros((3, 4)))
+        ),
+        (lambda: mechanism.position_spectrum(factor=np.nan), "factor nan; expected"),
+    ],
+)
+def test_what_is_out_of_range_or_empty_is_named(call, message):
+    assert message in said(call)
+
+
+def test_a_change_named_twice_is_made_once():
+    found = mechanism.interventions(STUDY, changes=["words-zero", "words-zero"], draws=2)
+    assert found.change.values.tolist() == ["words-zero"]
+
+
+def test_a_band_wider_than_the_windows_ends_where_they_do():
+    """Where no pair of tokens is so far apart there is no weight, which was taken for an overflow."""
+    wide = mechanism.Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=10)
+    narrow = mechanism.Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=7)
+    assert mechanism.cross_correlation(wide).equals(mechanism.cross_correlation(narrow))
+
+
+OF_THE_TABLE = {"position_spectrum", "position_pca"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.ja.md", "docs/analyses.md"])
+def test_the_pages_say_which_analyses_read_no_text(page):
+    text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")
+    sentence = text[text.index("position_spectrum") :][:400]
+    assert all(f"`{name}" in f"`{sentence}" for name in (*OF_THE_TABLE, "forms", "verdict"))
+
+
+def test_every_other_analysis_is_a_function_of_a_model_and_texts():
+    analyses = dict.fromkeys(analysis.compute.__module__ for analysis in mechanism.ANALYSES)
+    assert len(analyses) == len(mechanism.ANALYSES)  # each in its own file
+    functions = {
+        inspect.unwrap(function).__module__: (name, [*inspect.signature(function).parameters])
+        for name in mechanism.__all__
+        if inspect.isfunction(function := getattr(mechanism, name))
+    }
+    without = {module.rpartition("._")[2] for module in analyses if module not in functions}
+    assert without == {"forms", "verdict"}
+    given = dict(functions[module] for module in analyses if module in functions)
+    assert {name for name, first in given.items() if first[:2] != ["model", "texts"]} == OF_THE_TABLE
