@@ -164,6 +164,20 @@ def not_finite(text: str, where: str, dtype: torch.dtype) -> AttnscopeError:
 def check_ids(model: PreTrainedModel, inputs: dict[str, Any], name: Name) -> None:
     """Refuse token ids that the model has no embedding for.
 
+    Parameters
+    ----------
+    model
+        The model that will read them.
+    inputs
+        What it is given: ``input_ids`` and, of an encoder-decoder, ``decoder_input_ids``, ``(batch, token)``.
+    name
+        From the number of a text in the batch to what it is called.
+
+    Raises
+    ------
+    AttnscopeError
+        If an id lies beyond the embeddings: the tokenizer is another model's.
+
     Examples
     --------
     >>> from transformers import BertConfig, BertModel

@@ -41,6 +41,13 @@ def build_model(config: TrainConfig, vocabulary: int) -> Any:
 def check_model(config: TrainConfig, vocabulary: int) -> None:
     """Refuse settings of a model that cannot be built, or not be trained here, without building it.
 
+    Parameters
+    ----------
+    config
+        Settings of a training.
+    vocabulary
+        Number of tokens.
+
     Raises
     ------
     AttnscopeError
