@@ -148,6 +148,11 @@ def prepared(
     names = choose(asked.statistics, brought=_brought(asked, given, grouped=grouping is not None))
     words = given["words"]
     _refuse_together(asked, names, grouped=grouping is not None, worded=words is not None)
+    if given["clusters"] is not None and "band_sum" not in names:
+        raise AttnscopeError(
+            "clusters (--clusters) are of offset profiles: measure band_sum too (--statistics band_sum), or leave "
+            "clusters out"
+        )
     rule = None if words is None else word_rule_of(words)
     tokenizer = cast("Tokenizer", asked.processor)  # what reads no text is refused
     loaded = load_model(model, tokenizer=tokenizer, in_parts=True, **vars(asked.loading))
