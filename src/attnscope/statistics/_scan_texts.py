@@ -147,12 +147,7 @@ def prepared(
     grouping = grouping_for(given["groups"], corpus)
     names = choose(asked.statistics, brought=_brought(asked, given, grouped=grouping is not None))
     words = given["words"]
-    _refuse_together(asked, names, grouped=grouping is not None, worded=words is not None)
-    if given["clusters"] is not None and "band_sum" not in names:
-        raise AttnscopeError(
-            "clusters (--clusters) are of offset profiles: measure band_sum too (--statistics band_sum), or leave "
-            "clusters out"
-        )
+    _refuse_together(asked, given, names, grouped=grouping is not None)
     rule = None if words is None else word_rule_of(words)
     tokenizer = cast("Tokenizer", asked.processor)  # what reads no text is refused
     loaded = load_model(model, tokenizer=tokenizer, in_parts=True, **vars(asked.loading))
@@ -270,11 +265,16 @@ def _chosen(offsets: Sequence[int] | None, length: int) -> tuple[int, ...]:
     return tuple(sorted(set(offsets)))
 
 
-def _refuse_together(asked: Asked, names: Sequence[str], *, grouped: bool, worded: bool) -> None:
+def _refuse_together(asked: Asked, given: Mapping[str, Any], names: Sequence[str], *, grouped: bool) -> None:
     """Refuse what cannot be measured in one scan."""
+    if given["clusters"] is not None and "band_sum" not in names:
+        raise AttnscopeError(
+            "clusters (--clusters) are of offset profiles: measure band_sum too (--statistics band_sum), or leave "
+            "clusters out"
+        )
     if asked.rows is None:
         return
-    if grouped or worded:
+    if grouped or given["words"] is not None:
         raise AttnscopeError(
             "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
         )
