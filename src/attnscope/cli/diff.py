@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnscope.difference import Change
 
 _READ = (
-    "change: mean over texts; size: the change in standard deviations between the heads of the first model."
+    "change: mean over texts; size: the change in standard deviations of all heads of both models."
 )
 _TOLD = "95% interval: of the change; * is told from 0 at the false discovery rate, all heads and statistics together."
 

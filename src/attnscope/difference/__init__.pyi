@@ -3,6 +3,7 @@ from ._contrasts import contrast_rows, contrasts, contrasts_said, field_of
 from ._diff import diff, load_difference
 from ._matching import match_heads
 from ._said import Change, changes_of, headline, same_everywhere
+from ._sizes import sizes
 
 __all__ = [
     "Change",
@@ -18,4 +19,5 @@ __all__ = [
     "load_difference",
     "match_heads",
     "same_everywhere",
+    "sizes",
 ]

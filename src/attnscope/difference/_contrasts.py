@@ -16,6 +16,7 @@ from attnscope._numbers import count
 from attnscope._returned import reads
 from attnscope.checks import check_kind, check_real
 from attnscope.difference._changes import LEVEL
+from attnscope.difference._sizes import sizes
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import VARIANCE, with_each, without_end
 
@@ -45,9 +46,9 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         Over ``statistic, by, layer, head``, each chosen offset (``weight_at_-64``) and each share of blocks a statistic
         of its own: ``mean`` of the texts with the value, ``others`` (mean of all others),
         ``difference``, ``low`` and ``high`` (95% interval), ``p``, ``differs``, ``tested``, and ``size``, the
-        difference in standard deviations between heads. Where a value, or all others together, have fewer than 6
-        documents nothing is tested: ``low``, ``high`` and ``p`` are NaN, ``differs`` and ``tested`` False. Of two
-        values the first alone is tested. Over ``by``: ``texts``, ``documents``, ``length``
+        difference in standard deviations of all heads on both sides together. Where a value, or all others together,
+        have fewer than 6 documents nothing is tested: ``low``, ``high`` and ``p`` are NaN, ``differs`` and ``tested``
+        False. Of two values the first alone is tested. Over ``by``: ``texts``, ``documents``, ``length``
         (mean tokens of a window). Of a scan in pools (``pool=``) texts are pools, a pool of several documents counts as
         one, and ``windows`` counts their windows.
 
@@ -104,7 +105,6 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     known = np.isfinite(p)
     if known.any():
         differs[known] = stats.false_discovery_control(p[known]) <= level
-    spread = np.nanstd(stacked.mean(0).reshape(len(names), -1), 1)[:, None, None, None]
     difference = of("mean") - of("others")
     cells = ("statistic", "by", *_GRID)
     windows = results.window_count.values if "window_count" in results else np.ones(len(labels), dtype=int)
@@ -116,10 +116,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
             "p": (cells, p),
             "differs": (cells, differs),
             "tested": (cells, known),
-            "size": (
-                cells,
-                np.divide(difference, spread, out=np.zeros_like(difference), where=spread > 0),
-            ),
+            "size": (cells, sizes(difference, of("others"), of("mean"))),
             "texts": ("by", [int((labels == value).sum()) for value in values]),
             "documents": ("by", [len(np.unique(documents[labels == value])) for value in values]),
             "length": (

@@ -14,6 +14,7 @@ from attnscope._documents import called_in, units_of
 from attnscope.checks import check_kind, check_real, check_seed, shortly
 from attnscope.difference._changes import LEVEL, changes_by_document
 from attnscope.difference._matching import Matching, match_heads
+from attnscope.difference._sizes import sizes
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import load_scan, with_each, without_end
 from attnscope.store import RunFolder, Signature, keeping_elsewhere, manifest_of
@@ -71,7 +72,8 @@ def diff(
         Over ``statistic, layer, head``: ``before`` and ``after`` (means over texts), ``change``, ``change_low``,
         ``change_high`` (95% interval by the bootstrap over documents, or windows where there are fewer than 6), ``p``
         and ``changed`` (see `changes_by_document`), ``tested`` (False of fewer than 6 windows: then ``changed`` says
-        nothing), ``size``, the change in standard deviations between the heads before. Over ``layer, head``:
+        nothing), ``size``, the change in standard deviations of all heads of both models together, so that it is as
+        large after against before. Over ``layer, head``:
         ``partner``, the head of the second model that it is compared with, ``profile_distance``, the total variation
         distance of the two offset profiles. ``units`` is a coordinate of each statistic.
 
@@ -260,12 +262,12 @@ def _compared(
     documents = first.source.values.tolist()
     changes = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
     before = values[0].mean(0)
-    spread = np.nanstd(before.reshape(len(names), -1), 1)[:, None, None]
+    after = values[1].mean(0)
     cells = ("statistic", *grid)
     return xr.Dataset(
         {
             "before": (cells, before, {"long_name": "Mean over texts, first model"}),
-            "after": (cells, values[1].mean(0), {"long_name": "Mean over texts, second model"}),
+            "after": (cells, after, {"long_name": "Mean over texts, second model"}),
             "change": (cells, changes.mean, {"long_name": "Change"}),
             "change_low": (cells, changes.low, {"long_name": "Lower end of its 95% interval"}),
             "change_high": (cells, changes.high, {"long_name": "Upper end of its 95% interval"}),
@@ -282,8 +284,8 @@ def _compared(
             ),
             "size": (
                 cells,
-                np.divide(changes.mean, spread, out=np.zeros_like(before), where=spread > 0),
-                {"long_name": "Change in standard deviations between heads", "units": "1"},
+                sizes(changes.mean, before, after),
+                {"long_name": "Change in standard deviations of all heads of both models", "units": "1"},
             ),
             "partner": (grid, partner, {"long_name": "Head of the second model", "units": "1"}),
             "profile_distance": (

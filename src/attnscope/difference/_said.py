@@ -26,7 +26,7 @@ class Change:
     before, after, change, low, high
         Means over texts, their difference and its 95% interval.
     size
-        The change in standard deviations between the heads before.
+        The change in standard deviations of all heads of both models together.
     p
         Chance of so large a change without any.
     changed
@@ -133,7 +133,7 @@ def headline(difference: xr.Dataset) -> list[str]:
         before, after = (f"{value:.{places(first.change, 2)}f}" for value in (first.before, first.after))
         sentences.append(
             f"Most, for its statistic: {first.statistic} of head {first.layer}.{first.head}, {before} to "
-            f"{after} ({first.size:+.{places(first.size, 1)}f} standard deviations between heads).".replace(
+            f"{after} ({first.size:+.{places(first.size, 1)}f} standard deviations of all heads of both models).".replace(
                 "-", "−"
             )
         )

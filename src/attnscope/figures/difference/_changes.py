@@ -26,7 +26,7 @@ _NAMED = 3  # heads named in each panel
 _READINGS = {
     "change-maps": (
         "How much each head changed",
-        "Orange: the statistic rose; blue: it fell; in standard deviations between the heads of the first model.",
+        "Orange: the statistic rose; blue: it fell; in standard deviations of all heads of both models.",
         "A dot: told from 0 with all heads and statistics looked at together.",
     ),
     "before-after": (
