@@ -12,7 +12,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.cli.diff import _table
-from attnscope.difference import changes_of, headline
+from attnscope.difference import changes_of, headline, partner_heading
 from attnscope.report import write_difference_report
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit
@@ -85,7 +85,7 @@ def test_a_small_change_can_be_read(scans, tmp_path):
         assert f">{value.replace('-', '−')}<" in page
     said = Console(width=120)
     with said.capture() as printed:
-        said.print(_table([first], matched=False))
+        said.print(_table([first], partner=None))
     assert f"{first.change:+.6f}*" in printed.get()
 
 
@@ -171,3 +171,50 @@ def test_models_that_cut_images_otherwise_are_refused():
         attnscope.diff(seen, other)
     with pytest.raises(AttnscopeError, match="different images"):
         attnscope.diff(seen, attnscope.scan(looking_vit(((0, -1), (-1, 0))), pixels[:5], device="cpu"))
+
+
+def untrained(seed):
+    """Statistics of a model that has nothing to do with those of other seeds."""
+    draws, run = np.random.default_rng(seed), attnscope.scan(limit=8, window=32).copy(deep=True)
+    places = (*run.profile.shape[1:3], run.sizes["offset"])
+    run["profile"] = (
+        run.profile.dims,
+        np.broadcast_to(draws.dirichlet(np.ones(places[2]), places[:2]), (8, *places)),
+    )
+    run["entropy"] = (
+        run.entropy.dims,
+        draws.normal(2, 0.1, places[:2]) + draws.normal(0, 0.01, run.entropy.shape),
+    )
+    return run
+
+
+def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
+    found = attnscope.diff(untrained(0), untrained(1), out=tmp_path / "run")
+    assert found.attrs["kinship"] == "not shown"
+    *others, last = headline(found)
+    assert "as nothing shows those of one number to be the same" in last
+    assert last.endswith("Nothing shows them to be the same heads.")
+    assert "asked" not in last
+    assert "pairs of heads differ" in others[0]
+    said = Console(width=120)
+    with said.capture() as printed:
+        said.print(_table(changes_of(found)[:3], partner=partner_heading(found)))
+    assert "beside" in printed.get()
+    page = write_difference_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    for text in (*others, last, printed.get(), page):
+        assert "is now" not in text.lower()
+        assert "changed" not in text
+    assert "What differs between" in page
+
+
+def test_how_heads_were_matched_is_said_as_it_was(scans):
+    tuned = {
+        rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")
+    }
+    assert headline(tuned["auto"])[-1].endswith("of its number: these are more alike than by chance.")
+    assert "profiles, as was asked for (" in headline(tuned["profile"])[-1]
+    assert partner_heading(tuned["profile"]) == "is now"
+    strangers = attnscope.diff(untrained(0), untrained(1), heads="number")
+    assert "its number, as was asked for: these are no more alike" in headline(strangers)[-1]
+    runs = [run.drop_vars("profile") for run in (untrained(0), untrained(1))]
+    assert "no offset profiles that would tell" in headline(attnscope.diff(*runs))[-1]

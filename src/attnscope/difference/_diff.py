@@ -13,7 +13,7 @@ from attnscope._arguments import typed
 from attnscope._documents import called_in, units_of
 from attnscope.checks import check_kind, check_real, check_seed, shortly
 from attnscope.difference._changes import LEVEL, changes_by_document
-from attnscope.difference._matching import Matching, match_heads
+from attnscope.difference._matching import Matched, Matching, match_heads
 from attnscope.difference._sizes import sizes
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import load_scan, with_each, without_end
@@ -75,7 +75,9 @@ def diff(
         nothing), ``size``, the change in standard deviations of all heads of both models together, so that it is as
         large after against before. Over ``layer, head``:
         ``partner``, the head of the second model that it is compared with, ``profile_distance``, the total variation
-        distance of the two offset profiles. ``units`` is a coordinate of each statistic.
+        distance of the two offset profiles. ``units`` is a coordinate of each statistic. The attributes ``matching``
+        and ``kinship`` say by which rule heads were matched and whether pairs are more alike than by chance: where
+        that is not shown, changes are differences of heads that may have nothing to do with each other.
 
     Raises
     ------
@@ -243,12 +245,12 @@ def _compared(
 ) -> xr.Dataset:
     grid = ("layer", "head")
     shape = (first.sizes["layer"], first.sizes["head"])
-    partner, rule = np.broadcast_to(np.arange(shape[1]), shape).copy(), "number"
+    matched = Matched(np.broadcast_to(np.arange(shape[1]), shape).copy(), "number", "untested")
     distance = np.full(shape, np.nan)
     profiles = [_profiles(run) for run in (first, second)]
     if profiles[0] is not None and profiles[1] is not None:
-        partner, rule = match_heads(profiles[0], profiles[1], matching=heads, seed=seed)
-        moved = np.take_along_axis(profiles[1], partner[..., None], 1)
+        matched = match_heads(profiles[0], profiles[1], matching=heads, seed=seed)
+        moved = np.take_along_axis(profiles[1], matched.partner[..., None], 1)
         distance = np.abs(moved - profiles[0]).sum(-1) / 2
     elif heads == "profile":
         raise AttnscopeError(
@@ -258,7 +260,7 @@ def _compared(
     values = [
         np.stack([run[name].transpose("text", *grid).values for name in names], 1) for run in (first, second)
     ]
-    values[1] = np.take_along_axis(values[1], np.broadcast_to(partner, values[1].shape), -1)
+    values[1] = np.take_along_axis(values[1], np.broadcast_to(matched.partner, values[1].shape), -1)
     documents = first.source.values.tolist()
     changes = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
     before = values[0].mean(0)
@@ -287,7 +289,7 @@ def _compared(
                 sizes(changes.mean, before, after),
                 {"long_name": "Change in standard deviations of all heads of both models", "units": "1"},
             ),
-            "partner": (grid, partner, {"long_name": "Head of the second model", "units": "1"}),
+            "partner": (grid, matched.partner, {"long_name": "Head of the second model", "units": "1"}),
             "profile_distance": (
                 grid,
                 distance,
@@ -305,7 +307,9 @@ def _compared(
             "documents": len(set(documents)),
             "reads": "pools" if "window_count" in first else str(first.attrs.get("reads", "texts")),
             "intervals_over": units_of(documents)[1],
-            "matching": rule,
+            "matching": matched.rule,
+            "matching_asked": heads,
+            "kinship": matched.kinship,
             "level": level,
         },
     )

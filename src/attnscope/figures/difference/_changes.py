@@ -11,6 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from attnscope._returned import reads
+from attnscope.difference import same_heads
 from attnscope.figures.palette import LEFT, MARK, RIGHT
 from attnscope.figures.reading import readings_of
 from attnscope.figures.style import figure_style
@@ -36,6 +37,20 @@ _READINGS = {
     ),
 }
 
+#: The same where nothing shows pairs to be the same heads.
+_READINGS_OF_PAIRS = {
+    "change-maps": (
+        "How far pairs of heads are apart",
+        "Orange: higher in the second model; blue: lower; in standard deviations of all heads of both models.",
+        _READINGS["change-maps"][2],
+    ),
+    "before-after": (
+        "One model beside the other",
+        "One point a pair of heads. On the grey line both have the same.",
+        _READINGS["before-after"][2],
+    ),
+}
+
 
 @reads("diff")
 def difference_readings(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
@@ -54,7 +69,8 @@ def difference_readings(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
     >>> difference_readings(diff(run, run))["before-after"][1][-76:]
     'Nothing is tested, and there are no intervals: that takes 6 or more windows.'
     """
-    return readings_of(_READINGS, tested=bool(changes.tested.any()), of="windows")
+    readings = _READINGS if same_heads(changes) else _READINGS_OF_PAIRS
+    return readings_of(readings, tested=bool(changes.tested.any()), of="windows")
 
 
 @reads("diff")
