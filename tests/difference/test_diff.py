@@ -1,5 +1,6 @@
 """`diff` on real scans: what was changed is found, and nothing else; what cannot be compared is refused."""
 
+import json
 import shutil
 
 import numpy as np
@@ -106,7 +107,8 @@ def test_each_chosen_offset_and_each_share_of_blocks_is_compared():
     before, after = (attnscope.scan(**asked, offsets=offsets) for offsets in ([-2, -1], [-1, 3]))
     found = attnscope.diff(before, after)
     blocks = [f"block_recall_{kept}" for kept in before.kept.values]
-    assert {*found.statistic.values} == {"entropy", "weight_at_-1", *blocks}
+    once = json.loads(found.attrs["repeated"])  # a text of one block: each share keeps it
+    assert {*found.statistic.values, *once} == {"entropy", "weight_at_-1", *blocks}
     one = found.sel(statistic="weight_at_-1")
     np.testing.assert_allclose(one.before, before.weight_at.sel(chosen_offset=-1).mean("text"))
     assert (one.long_name, one.units) == ("Share of the weight at offset -1", "share")
@@ -218,3 +220,23 @@ def test_how_heads_were_matched_is_said_as_it_was(scans):
     assert "its number, as was asked for: these are no more alike" in headline(strangers)[-1]
     runs = [run.drop_vars("profile") for run in (untrained(0), untrained(1))]
     assert "no offset profiles that would tell" in headline(attnscope.diff(*runs))[-1]
+
+
+def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
+    """As where the first token is the only special one: no count has it twice, and none has it in one scan alone."""
+    before, after = (
+        open_run(scans / name)[["first_token", "entropy", "profile"]] for name in ("before", "after")
+    )
+    twice = [run.assign(special_tokens=run.first_token) for run in (before, after)]
+    once, found = attnscope.diff(before, after), attnscope.diff(*twice)
+    assert found.statistic.values.tolist() == once.statistic.values.tolist()
+    assert found.p.equals(once.p)
+    said = "special_tokens has the same numbers as first_token here, and is counted once, as first_token."
+    assert said in headline(found)
+    assert said not in headline(once)
+    assert (
+        "special_tokens" in attnscope.diff(before.assign(special_tokens=before.entropy), twice[1]).statistic
+    )
+    assert attnscope.diff(*twice, statistics=["special_tokens"]).statistic.values.tolist() == [
+        "special_tokens"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -14,6 +15,7 @@ from attnscope._documents import called_in, units_of
 from attnscope.checks import check_kind, check_real, check_seed, shortly
 from attnscope.difference._changes import LEVEL, changes_by_document
 from attnscope.difference._matching import Matched, Matching, match_heads
+from attnscope.difference._repeated import repeated_statistics
 from attnscope.difference._sizes import sizes
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import load_scan, with_each, without_end
@@ -77,7 +79,9 @@ def diff(
         ``partner``, the head of the second model that it is compared with, ``profile_distance``, the total variation
         distance of the two offset profiles. ``units`` is a coordinate of each statistic. The attributes ``matching``
         and ``kinship`` say by which rule heads were matched and whether pairs are more alike than by chance: where
-        that is not shown, changes are differences of heads that may have nothing to do with each other.
+        that is not shown, changes are differences of heads that may have nothing to do with each other. A statistic
+        whose numbers are those of an earlier one in both scans, as ``special_tokens`` are those of ``first_token``
+        where only the first token is special, is counted once: ``repeated`` names it, as JSON.
 
     Raises
     ------
@@ -257,9 +261,10 @@ def _compared(
             "heads cannot be matched by profile: the scans have none; scan with --statistics profile (of images "
             "patch_profile)"
         )
-    values = [
-        np.stack([run[name].transpose("text", *grid).values for name in names], 1) for run in (first, second)
-    ]
+    given = {name: [run[name].transpose("text", *grid).values for run in (first, second)] for name in names}
+    repeated = repeated_statistics(names, list(given.values()))
+    names = [name for name in names if name not in repeated]
+    values = [np.stack([given[name][side] for name in names], 1) for side in (0, 1)]
     values[1] = np.take_along_axis(values[1], np.broadcast_to(matched.partner, values[1].shape), -1)
     documents = first.source.values.tolist()
     changes = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
@@ -310,6 +315,7 @@ def _compared(
             "matching": matched.rule,
             "matching_asked": heads,
             "kinship": matched.kinship,
+            "repeated": json.dumps(repeated),
             "level": level,
         },
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import xarray as xr
 from attnscope._documents import called_in
 from attnscope._numbers import places
 from attnscope._returned import reads
+from attnscope.difference._repeated import repeated_said
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ def headline(difference: xr.Dataset) -> list[str]:
     ]
     if unit == called[unit] == "windows":
         sentences.append("The windows are of few documents: this says nothing of other documents.")
+    sentences += repeated_said(json.loads(difference.attrs.get("repeated", "{}")))
     if changed:
         parts = [
             f"{name} {sum(row.statistic == name for row in changed)}"
