@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from attnscope._returned import reads
 from attnscope.difference import same_heads
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = 4
 _NAMED = 3  # heads named in each panel
+_SHORT = 4  # letters of tick labels of which three stand beside each other
+_DIGITS = 15  # at most
 
 #: By name of the figure: its title, how to read it, and what is so only where changes are tested against 0.
 _READINGS = {
@@ -176,7 +179,9 @@ def before_after(changes: xr.Dataset) -> Figure:
                 )
             _name_some(axes, part, before, after)
             axes.set(xlim=ends, ylim=ends, aspect="equal")
-            axes.locator_params(nbins=3)
+            ticks, labels = _ticks(*ends)
+            axes.set_xticks(ticks, labels)
+            axes.set_yticks(ticks, labels)
             units = str(part.units.item())
             axes.set_title(
                 name.replace("_", " ") + ("" if units == "1" else f", {units}"), loc="left", fontsize=7.5
@@ -194,6 +199,24 @@ def _panels(names: list[str], size: tuple[float, float]) -> tuple[Figure, list[A
     for axes in grid[len(names) :]:
         axes.remove()
     return figure, list(grid[: len(names)])
+
+
+def _ticks(low: float, high: float) -> tuple[list[float], list[str]]:
+    """Round numbers between two ends, written out in full: a few, or where they are long the two outermost."""
+    places, labels = _written(low, high, 3)
+    if max(map(len, labels)) <= _SHORT:
+        return places, labels
+    places, labels = _written(low, high, 6)
+    return [places[0], places[-1]], [labels[0], labels[-1]]
+
+
+def _written(low: float, high: float, bins: int) -> tuple[list[float], list[str]]:
+    places = np.array(MaxNLocator(bins, min_n_ticks=2).tick_values(low, high))
+    digits = max(0, math.floor(-math.log10(places[1] - places[0])))
+    while np.abs(places - places.round(digits)).max() > 0.01 * (places[1] - places[0]) and digits < _DIGITS:
+        digits += 1
+    inside = [float(place) for place in places if low <= place <= high]
+    return inside, [f"{place:.{digits}f}".replace("-", "−") for place in inside]
 
 
 def _name_some(axes: Axes, part: xr.Dataset, before: np.ndarray, after: np.ndarray) -> None:
