@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_ROUNDING = 1e-6  # relative: sums of the same weights in another order
+from attnscope.difference._sizes import ROUNDING
 
 
 def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarray]]) -> dict[str, str]:
@@ -17,7 +17,7 @@ def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarr
     names
         Names of the statistics.
     values
-        Of each statistic its numbers in every scan, of the same shapes for all statistics.
+        For each statistic its numbers in every scan; shapes differ between scans alone.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarr
     for number, name in enumerate(names):
         for earlier, known in zip(names[:number], values, strict=False):
             if earlier not in repeated and all(
-                np.allclose(own, other, rtol=_ROUNDING, atol=_ROUNDING**2, equal_nan=True)
+                np.allclose(own, other, rtol=ROUNDING, atol=ROUNDING**2, equal_nan=True)
                 for own, other in zip(values[number], known, strict=True)
             ):
                 repeated[name] = earlier

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-_SAME = 1e-6  # relative: heads that differ by less differ by rounding
+ROUNDING = 1e-6  # relative: numbers that differ by less are the same, but for the order of sums
 
 
 def sizes(
@@ -44,6 +44,6 @@ def sizes(
     values = np.where(known, both, 0.0)
     apart = np.where(known, values - values.sum(-1, keepdims=True) / count, 0.0)
     spread = np.sqrt((apart**2).sum(-1, keepdims=True) / count)
-    told = spread > _SAME * np.abs(values).max(-1, keepdims=True)
+    told = spread > ROUNDING * np.abs(values).max(-1, keepdims=True)
     unit = np.where(told, spread, np.inf)[..., None]
     return np.where(np.isnan(change), 0.0, change / unit)
