@@ -13,7 +13,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.cli.diff import _table
-from attnscope.difference import changes_of, headline, partner_heading
+from attnscope.difference import changes_of, headline, partner_heading, value_headings
 from attnscope.report import write_difference_report
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit
@@ -86,7 +86,7 @@ def test_a_small_change_can_be_read(scans, tmp_path):
         assert f">{value.replace('-', '−')}<" in page
     said = Console(width=120)
     with said.capture() as printed:
-        said.print(_table([first], partner=None))
+        said.print(_table([first], value_headings(found), partner=None))
     assert f"{first.change:+.6f}*" in printed.get()
 
 
@@ -128,6 +128,8 @@ def test_the_command_writes_a_run_that_opens_again(scans):
     assert bool(open_run(scans / "run").changed.sel(layer=1, head=1).any())
     rows = command("diff", "before", "after", "--out", "run", "--csv", cwd=scans).stdout.splitlines()
     assert len(rows) == 1 + 12 * len(open_run(scans / "run").statistic)
+    given = json.loads(command("diff", "before", "after", "--out", "run", "--json", cwd=scans).stdout)
+    assert (given["matching"], given["kinship"], given["repeated"]) == ("number", "shown", {})
 
 
 @pytest.mark.usefixtures("no_types")
@@ -200,12 +202,13 @@ def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
     assert "pairs of heads differ" in others[0]
     said = Console(width=120)
     with said.capture() as printed:
-        said.print(_table(changes_of(found)[:3], partner=partner_heading(found)))
+        said.print(_table(changes_of(found)[:3], value_headings(found), partner=partner_heading(found)))
     assert "beside" in printed.get()
     page = write_difference_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
     for text in (*others, last, printed.get(), page):
         assert "is now" not in text.lower()
         assert "changed" not in text
+    assert all(word in printed.get() and f">{word.capitalize()}<" in page for word in value_headings(found))
     assert "What differs between" in page
 
 

@@ -40,8 +40,10 @@ def test_where_heads_differ_by_rounding_alone_nothing_has_a_size():
 
 def test_a_head_that_is_not_there_has_no_part_in_it():
     before, after = np.array([[0.1, 0.3, np.nan]]), np.array([[0.2, 0.3, np.nan]])
+    size = sizes(after - before, before, after)
+    assert np.isnan(size[0, 2])
     np.testing.assert_allclose(
-        sizes(after - before, before, after)[:, :2],
+        size[:, :2],
         sizes((after - before)[:, :2], before[:, :2], after[:, :2]),
     )
 

@@ -2,7 +2,7 @@ from ._changes import Changes, changes_by_document
 from ._contrasts import contrast_rows, contrasts, contrasts_said, field_of
 from ._diff import diff, load_difference
 from ._matching import Matched, match_heads
-from ._said import Change, changes_of, headline, partner_heading, same_everywhere, same_heads
+from ._said import Change, changes_of, headline, partner_heading, same_everywhere, same_heads, value_headings
 from ._sizes import sizes
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "same_everywhere",
     "same_heads",
     "sizes",
+    "value_headings",
 ]

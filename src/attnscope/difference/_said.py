@@ -129,6 +129,21 @@ def partner_heading(difference: xr.Dataset) -> str | None:
 
 
 @reads("diff")
+def value_headings(difference: xr.Dataset) -> tuple[str, str, str]:
+    """The headings of both values and of what lies between them, in a table.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> run = scan(limit=2, window=32)
+    >>> compared = diff(run, run)
+    >>> value_headings(compared), value_headings(compared.assign_attrs(kinship="not shown"))
+    (('before', 'after', 'change'), ('first', 'second', 'difference'))
+    """
+    return ("before", "after", "change") if same_heads(difference) else ("first", "second", "difference")
+
+
+@reads("diff")
 def headline(difference: xr.Dataset) -> list[str]:
     """What the changes come to, in sentences that say how sure they are.
 

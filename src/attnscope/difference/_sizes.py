@@ -28,7 +28,7 @@ def sizes(
     Returns
     -------
     numpy.ndarray
-        Sizes of the changes, no unit; 0 where all heads are the same but for rounding.
+        Sizes of the changes, no unit; 0 where all heads are the same but for rounding, NaN where there is no head.
 
     Examples
     --------
@@ -45,5 +45,4 @@ def sizes(
     apart = np.where(known, values - values.sum(-1, keepdims=True) / count, 0.0)
     spread = np.sqrt((apart**2).sum(-1, keepdims=True) / count)
     told = spread > ROUNDING * np.abs(values).max(-1, keepdims=True)
-    unit = np.where(told, spread, np.inf)[..., None]
-    return np.where(np.isnan(change), 0.0, change / unit)
+    return change / np.where(told, spread, np.inf)[..., None]
