@@ -157,6 +157,28 @@ def test_windows_beyond_what_the_config_names_are_told(tmp_path):
         assert ("beyond" in notes, told.replace("&#39;", "'") in said, told in page) == (window == "97",) * 3
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ((2, 60), "1 of 3 windows was left out: it has fewer than the 32 tokens of a full one"),
+        ((4, 0, 0), "2 of 3 windows were left out: they have fewer than 8 tokens, too few"),
+        ((90,), ""),
+    ],
+)
+def test_windows_that_were_left_out_are_told(lines, told, tmp_path):
+    """What is left out depends on the corpus: the first has two full windows, the second none."""
+    (tmp_path / "a.txt").write_text("".join(f"The tide{' is out' * words}.\n" for words in lines))
+    words = ("roles", "bundled", "a.txt", "--by-line", "--only", "previous_token", "--window", "32")
+    words = (*words, "--limit", "3", "--controls", "none", "--out", "run", "--figures", "none")
+    said = " ".join(command(*words, cwd=tmp_path).stdout.split())
+    notes = json.loads(command(*words, "--json", cwd=tmp_path).stdout)["notes"]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    shown = " ".join(command("show", "run", cwd=tmp_path).stdout.split())
+    assert ("left_out" in notes) == bool(told)
+    for place in (notes.get("left_out", ""), said, page, shown):
+        assert (told in place) if told else ("left out" not in place)
+
+
 def test_all_roles_are_listed_with_their_sources(tmp_path):
     said = command("roles", "--only", "list", cwd=tmp_path).stdout
     assert all(f"{name}: " in said for name in ROLES)

@@ -9,6 +9,7 @@ from scipy.stats import ttest_ind
 
 import attnscope
 from attnscope import AttnscopeError, contrasts
+from attnscope.difference import contrasts_said
 from tests.cli.command import attnscope as typed
 from tests.sketched import sketched
 
@@ -63,14 +64,27 @@ def test_a_planted_difference_is_found_and_no_other():
 
 def test_each_chosen_offset_is_held_apart():
     values = np.random.default_rng(3).normal(size=(30, 2, 3, 2))
-    scan = scan_of(values[..., 0], ["a"] * 15 + ["b"] * 15, np.arange(30)).assign_coords(
+    scan = scan_of(values[..., 0] + values[..., 1], ["a"] * 15 + ["b"] * 15, np.arange(30)).assign_coords(
         chosen_offset=[-64, -1]
     )
     scan["weight_at"] = (("text", "layer", "head", "chosen_offset"), values)
     found = contrasts(scan)
     assert found.statistic.values.tolist() == ["entropy", "weight_at_-64", "weight_at_-1"]
-    alike = found.sel(statistic="entropy"), found.sel(statistic="weight_at_-64")
-    np.testing.assert_array_equal(*(one["mean"].values for one in alike))
+    means = found["mean"].sel(statistic=["weight_at_-64", "weight_at_-1"], by="a").values
+    np.testing.assert_allclose(means, np.moveaxis(values[:15].mean(0), -1, 0))
+
+
+def test_what_has_the_same_numbers_counts_once():
+    values = np.random.default_rng(3).normal(size=(30, 2, 3))
+    once = scan_of(values, ["a"] * 15 + ["b"] * 15, np.arange(30))
+    twice = once.assign(sharpness=once.entropy)
+    found = contrasts(twice)
+    np.testing.assert_array_equal(found.p.values, contrasts(once).p.values)
+    assert found.statistic.values.tolist() == ["entropy"]
+    assert (
+        "sharpness has the same numbers as entropy here, and is counted once, as entropy."
+        in contrasts_said(found)
+    )
 
 
 def test_few_documents_tell_nothing():

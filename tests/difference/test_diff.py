@@ -1,5 +1,6 @@
 """`diff` on real scans: what was changed is found, and nothing else; what cannot be compared is refused."""
 
+import json
 import shutil
 
 import numpy as np
@@ -12,7 +13,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.cli.diff import _table
-from attnscope.difference import changes_of, headline
+from attnscope.difference import changes_of, headline, partner_heading, value_headings
 from attnscope.report import write_difference_report
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit
@@ -85,7 +86,7 @@ def test_a_small_change_can_be_read(scans, tmp_path):
         assert f">{value.replace('-', '−')}<" in page
     said = Console(width=120)
     with said.capture() as printed:
-        said.print(_table([first], matched=False))
+        said.print(_table([first], value_headings(found), partner=None))
     assert f"{first.change:+.6f}*" in printed.get()
 
 
@@ -106,7 +107,8 @@ def test_each_chosen_offset_and_each_share_of_blocks_is_compared():
     before, after = (attnscope.scan(**asked, offsets=offsets) for offsets in ([-2, -1], [-1, 3]))
     found = attnscope.diff(before, after)
     blocks = [f"block_recall_{kept}" for kept in before.kept.values]
-    assert {*found.statistic.values} == {"entropy", "weight_at_-1", *blocks}
+    once = json.loads(found.attrs["repeated"])  # a text of one block: each share keeps it
+    assert {*found.statistic.values, *once} == {"entropy", "weight_at_-1", *blocks}
     one = found.sel(statistic="weight_at_-1")
     np.testing.assert_allclose(one.before, before.weight_at.sel(chosen_offset=-1).mean("text"))
     assert (one.long_name, one.units) == ("Share of the weight at offset -1", "share")
@@ -126,6 +128,8 @@ def test_the_command_writes_a_run_that_opens_again(scans):
     assert bool(open_run(scans / "run").changed.sel(layer=1, head=1).any())
     rows = command("diff", "before", "after", "--out", "run", "--csv", cwd=scans).stdout.splitlines()
     assert len(rows) == 1 + 12 * len(open_run(scans / "run").statistic)
+    given = json.loads(command("diff", "before", "after", "--out", "run", "--json", cwd=scans).stdout)
+    assert (given["matching"], given["kinship"], given["repeated"]) == ("number", "shown", {})
 
 
 @pytest.mark.usefixtures("no_types")
@@ -171,3 +175,71 @@ def test_models_that_cut_images_otherwise_are_refused():
         attnscope.diff(seen, other)
     with pytest.raises(AttnscopeError, match="different images"):
         attnscope.diff(seen, attnscope.scan(looking_vit(((0, -1), (-1, 0))), pixels[:5], device="cpu"))
+
+
+def untrained(seed):
+    """Statistics of a model that has nothing to do with those of other seeds."""
+    draws, run = np.random.default_rng(seed), attnscope.scan(limit=8, window=32).copy(deep=True)
+    places = (*run.profile.shape[1:3], run.sizes["offset"])
+    run["profile"] = (
+        run.profile.dims,
+        np.broadcast_to(draws.dirichlet(np.ones(places[2]), places[:2]), (8, *places)),
+    )
+    run["entropy"] = (
+        run.entropy.dims,
+        draws.normal(2, 0.1, places[:2]) + draws.normal(0, 0.01, run.entropy.shape),
+    )
+    return run
+
+
+def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
+    found = attnscope.diff(untrained(0), untrained(1), out=tmp_path / "run")
+    assert found.attrs["kinship"] == "not shown"
+    *others, last = headline(found)
+    assert "as nothing shows those of one number to be the same" in last
+    assert last.endswith("Nothing shows them to be the same heads.")
+    assert "asked" not in last
+    assert "pairs of heads differ" in others[0]
+    said = Console(width=120)
+    with said.capture() as printed:
+        said.print(_table(changes_of(found)[:3], value_headings(found), partner=partner_heading(found)))
+    assert "beside" in printed.get()
+    page = write_difference_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    for text in (*others, last, printed.get(), page):
+        assert "is now" not in text.lower()
+        assert "changed" not in text
+    assert all(word in printed.get() and f">{word.capitalize()}<" in page for word in value_headings(found))
+    assert "What differs between" in page
+
+
+def test_how_heads_were_matched_is_said_as_it_was(scans):
+    tuned = {
+        rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")
+    }
+    assert headline(tuned["auto"])[-1].endswith("of its number: these are more alike than by chance.")
+    assert "profiles, as was asked for (" in headline(tuned["profile"])[-1]
+    assert partner_heading(tuned["profile"]) == "is now"
+    strangers = attnscope.diff(untrained(0), untrained(1), heads="number")
+    assert "its number, as was asked for: these are no more alike" in headline(strangers)[-1]
+    runs = [run.drop_vars("profile") for run in (untrained(0), untrained(1))]
+    assert "no offset profiles that would tell" in headline(attnscope.diff(*runs))[-1]
+
+
+def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
+    """As where the first token is the only special one: no count has it twice, and none has it in one scan alone."""
+    before, after = (
+        open_run(scans / name)[["first_token", "entropy", "profile"]] for name in ("before", "after")
+    )
+    twice = [run.assign(special_tokens=run.first_token) for run in (before, after)]
+    once, found = attnscope.diff(before, after), attnscope.diff(*twice)
+    assert found.statistic.values.tolist() == once.statistic.values.tolist()
+    assert found.p.equals(once.p)
+    said = "special_tokens has the same numbers as first_token here, and is counted once, as first_token."
+    assert said in headline(found)
+    assert said not in headline(once)
+    assert (
+        "special_tokens" in attnscope.diff(before.assign(special_tokens=before.entropy), twice[1]).statistic
+    )
+    assert attnscope.diff(*twice, statistics=["special_tokens"]).statistic.values.tolist() == [
+        "special_tokens"
+    ]

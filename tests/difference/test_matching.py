@@ -13,7 +13,7 @@ def profiles(seed, layers=4, heads=6):
 def test_a_tuned_model_keeps_its_numbers():
     before = profiles(0)
     after = 0.8 * before + 0.2 * profiles(1)
-    partner, rule = match_heads(before, after)
+    partner, rule, _ = match_heads(before, after)
     assert rule == "number"
     assert (partner == np.arange(6)).all()
 
@@ -23,20 +23,48 @@ def test_permuted_heads_are_found_again(seed):
     before, generator = profiles(seed), np.random.default_rng(seed + 100)
     orders = np.stack([generator.permutation(6) for _ in range(4)])
     after = np.take_along_axis(before, orders[..., None], 1) + generator.normal(0, 0.005, before.shape)
-    partner, rule = match_heads(before, after, matching="profile")
-    assert rule == "profile"
+    partner, rule, kinship = match_heads(before, after, matching="profile")
+    assert (rule, kinship) == ("profile", "shown")
     np.testing.assert_array_equal(
         np.take_along_axis(orders, partner, 1), np.broadcast_to(np.arange(6), (4, 6))
     )
 
 
 def test_models_that_are_no_kin_are_rarely_taken_for_it():
-    rules = [match_heads(profiles(seed), profiles(seed + 1000), seed=seed)[1] for seed in range(200)]
-    assert np.mean([rule == "number" for rule in rules]) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 200)
+    found = [match_heads(profiles(seed), profiles(seed + 1000), seed=seed) for seed in range(200)]
+    by_chance = 0.05 + 2 * np.sqrt(0.05 * 0.95 / 200)
+    assert np.mean([one.rule == "number" for one in found]) <= by_chance
+    pairs = [one.kinship for one in found if one.rule == "profile"]
+    assert np.mean([kinship == "shown" for kinship in pairs]) <= by_chance
+    assert "untested" not in pairs
+
+
+def test_models_of_other_kinds_are_no_kin():
+    """Heads that all look alike, as untrained ones do, beside heads that do not."""
+    flat = np.random.default_rng(1).dirichlet(np.full(9, 50.0), (4, 6))
+    assert match_heads(profiles(0), flat, matching="profile").kinship == "not shown"
+    assert match_heads(flat, profiles(0), matching="profile").kinship == "not shown"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_are_the_same_in_both_directions(seed):
+    for before, after in ((profiles(seed), profiles(seed + 50)), (profiles(seed), profiles(seed)[:, ::-1])):
+        there, back = match_heads(before, after), match_heads(after, before)
+        assert (there.rule, there.kinship) == (back.rule, back.kinship)
+        np.testing.assert_array_equal(
+            np.take_along_axis(back.partner, there.partner, 1), np.broadcast_to(np.arange(6), (4, 6))
+        )
+
+
+def test_a_few_heads_tell_nothing():
+    """Of two layers of four heads one half in twenty parts all twins: that is no sign of kin."""
+    before = profiles(0, layers=2, heads=4)
+    assert match_heads(before, before[:, ::-1], matching="profile").kinship == "untested"
+    assert match_heads(before[:, :1], before[:, :1])[1:] == ("number", "untested")
 
 
 def test_layers_of_fewer_heads_keep_to_those_they_have():
     before = profiles(3)
     before[0, 4:] = np.nan
-    partner, _ = match_heads(before, before[:, [1, 0, 3, 2, 4, 5]], matching="profile")
+    partner, *_ = match_heads(before, before[:, [1, 0, 3, 2, 4, 5]], matching="profile")
     assert partner[0].tolist() == [1, 0, 3, 2, 4, 5]

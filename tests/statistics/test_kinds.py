@@ -160,9 +160,59 @@ def test_random_weights_have_no_kinds(kind, seed, loud):
     )
     assert found.kinds.startswith("No kinds of heads beyond chance")
     assert json.loads(found.summary)["named"]["heads"] == 0
+    assert rank_heads(found) == {"positional": [], "local": [], "sink-like": []}
     if not loud:
         assert found.sizes["cluster"] == 1
-        assert rank_heads(found) == {"positional": [], "local": [], "sink-like": []}
+
+
+@pytest.mark.parametrize("window", [32, 128])
+def test_random_heads_that_suit_the_first_token_are_no_sinks(window):
+    """All rows look at one key: that it gets more than by rows that know nothing is no sign of training."""
+    tokenizer, twice = AutoTokenizer.from_pretrained(MODEL), 0
+    sizes = {"hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 8, "intermediate_size": 64}
+    for seed in range(4):
+        torch.manual_seed(seed)
+        config = LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.5, **sizes)
+        model = LlamaForCausalLM(config).eval()
+        found = attnscope.scan(model, [TEXT], tokenizer=tokenizer, window=window, limit=6)
+        share, equal = (found[name].mean("text") for name in ("first_token", "equal_first_token"))
+        twice += int(((share >= 0.1) & (share >= 2 * equal)).any())
+        assert rank_heads(found)["sink-like"] == []
+        assert found.kinds.startswith("No kinds of heads beyond chance")
+    assert twice, "no head has twice what equal weights give: nothing is tried"
+
+
+def test_sinks_of_trained_models_are_ranked():
+    row = rank_heads(attnscope.scan(limit=20))["sink-like"]
+    assert [(head["layer"], head["head"]) for head in row] == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "ranked"),
+    [
+        ("rxnmapper-albert", "CC(=O)O.OCC>>CC(=O)OCC", {"positional", "sink-like"}),
+        (
+            "stories260K-llama",
+            "Once upon a time, there was a little girl named Lily. " * 8,
+            {"positional", "local"},
+        ),
+    ],
+)
+def test_heads_of_trained_models_are_ranked(name, text, ranked, models):
+    found = rank_heads(attnscope.scan(models / name, [text, text], window=128, limit=4))
+    assert ranked <= {kind for kind, rows in found.items() if rows}
+
+
+def test_a_row_or_two_rank_no_head():
+    """What few rows show is chance; the bound is the one of kinds."""
+    planted = scanned(CAUSAL, "causal")
+    whole = summarize(planted).merge(planted)
+    few = whole.assign(
+        length=whole.length * 0 + 1, band_sum=whole.band_sum / N, equal_band_sum=whole.equal_band_sum / N
+    )
+    assert rank_heads(whole)["positional"]
+    assert rank_heads(few.isel(text=[0]))["positional"] == []
+    assert rank_heads(few.isel(text=[0]))["local"] == []
 
 
 def test_rankings_list_only_heads_beyond_equal_weights():

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
     from attnscope.difference import Change
 
-_READ = (
-    "change: mean over texts; size: the change in standard deviations between the heads of the first model."
-)
-_TOLD = "95% interval: of the change; * is told from 0 at the false discovery rate, all heads and statistics together."
+_READ = "{0}: mean over texts; size: the {0} in standard deviations of all heads of both models together."
+_TOLD = "95% interval: of the {0}; * is told from 0 at the false discovery rate, all heads and statistics together."
 
 
 def diff(
@@ -64,7 +62,13 @@ def diff(
     page = _draw(compared, formats) if report else None
     rows = changes_of(compared)
     if as_json:
-        said = {"signature": json.loads(compared.attrs["signature"]), "says": headline(compared)}
+        said = {
+            "signature": json.loads(compared.attrs["signature"]),
+            "says": headline(compared),
+            "matching": compared.attrs["matching"],
+            "kinship": compared.attrs.get("kinship", "untested"),
+            "repeated": json.loads(compared.attrs.get("repeated", "{}")),
+        }
         emit(
             json_text(said | {"changes": [with_nulls(asdict(row)) for row in rows], "run": str(folder)})
             + "\n"
@@ -78,7 +82,7 @@ def diff(
 
 def _print(compared: xr.Dataset, rows: list[Change]) -> None:
     from attnscope._documents import called_in
-    from attnscope.difference import headline, same_everywhere
+    from attnscope.difference import headline, partner_heading, same_everywhere, value_headings
 
     console = new_console()
     heads, texts = compared.sizes["layer"] * compared.sizes["head"], int(compared.attrs["texts"])
@@ -93,26 +97,27 @@ def _print(compared: xr.Dataset, rows: list[Change]) -> None:
         console.print(sentence, style="bold", highlight=False, markup=False)
     if same_everywhere(rows):
         return
-    console.print(_table(rows[:TABLE_ROWS], matched=compared.attrs["matching"] == "profile"))
+    values = value_headings(compared)
+    console.print(_table(rows[:TABLE_ROWS], values, partner=partner_heading(compared)))
     if len(rows) > TABLE_ROWS:
         console.print(f"and {len(rows) - TABLE_ROWS} more: --csv lists all", highlight=False)
     for note in (_READ, _TOLD) if compared.tested.any() else (_READ,):
-        console.print(note, style="dim", highlight=False, markup=False)
+        console.print(note.format(values[-1]), style="dim", highlight=False, markup=False)
 
 
-def _table(rows: list[Change], *, matched: bool) -> Table:
+def _table(rows: list[Change], values: tuple[str, str, str], *, partner: str | None) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("head", justify="right")
-    if matched:
-        table.add_column("is now", justify="right")
+    if partner is not None:
+        table.add_column(partner, justify="right")
     table.add_column("statistic")
-    for heading in ("before", "after", "change", "95% interval", "size"):
+    for heading in (*values, "95% interval", "size"):
         table.add_column(heading, justify="right")
     for row in rows:
-        names = [f"{row.layer}.{row.head}", *([f"{row.layer}.{row.partner}"] if matched else [])]
+        names = [f"{row.layer}.{row.head}", *([f"{row.layer}.{row.partner}"] if partner is not None else [])]
         digits = places(row.change, 3)
         interval = f"{row.low:+.{digits}f} to {row.high:+.{digits}f}" if row.low == row.low else ""
         change = f"{row.change:+.{digits}f}{'*' if row.changed else ' '}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from attnscope._numbers import count
 from attnscope.corpus import Window, grouping_of
 from attnscope.detection._seen import Nearness, SeenText, SeenTwice
 from attnscope.errors import AttnscopeError
@@ -75,6 +76,31 @@ def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_si
         return SeenText.of(call, torch.stack([marks[number] for number in numbers]), reach)
 
     return Probe("text", tuple(kept), look, batch_size)
+
+
+def left_out_note(windows: Sequence[Window], kept: Sequence[Window], length: int) -> dict[str, str]:
+    """Which windows `text_probe` left out, and why; nothing where it left out none.
+
+    Examples
+    --------
+    >>> long, short = (Window((0,) * n, (False,) * n, ((0, 0),) * n, "text 1", 0, ("a",) * n) for n in (16, 9))
+    >>> left_out_note([long, long, short], [long, long], 16)["left_out"]
+    '1 of 3 windows was left out: it has fewer than the 16 tokens of a full one, and where at least half are full only \
+those are read, so that all are alike.'
+    >>> left_out_note([long], [long], 16)
+    {}
+    """
+    missing = len(windows) - len(kept)
+    if not missing:
+        return {}
+    why = (
+        f"fewer than the {length} tokens of a full one, and where at least half are full only those are read, so that "
+        "all are alike."
+        if 2 * sum(len(window) == length for window in windows) >= len(windows)
+        else f"fewer than {_LEAST} tokens, too few for places to mean anything."
+    )
+    was, has = ("were", "they have") if missing > 1 else ("was", "it has")
+    return {"left_out": f"{missing} of {count(len(windows), 'window')} {was} left out: {has} {why}"}
 
 
 def delimiters_of(window: Window) -> list[bool]:

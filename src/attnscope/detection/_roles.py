@@ -20,7 +20,7 @@ from attnscope.detection._catalogue import ROLES, choose_roles
 from attnscope.detection._controls import choose_controls, control
 from attnscope.detection._measured import measured, sites_of
 from attnscope.detection._needles import Needle, needle_probe, needles_of
-from attnscope.detection._probes import Probe, ordinary_tokens, repeated_probe, text_probe
+from attnscope.detection._probes import Probe, left_out_note, ordinary_tokens, repeated_probe, text_probe
 from attnscope.detection._seen import Nearness
 from attnscope.detection._summary import summed_up
 from attnscope.errors import AttnscopeError
@@ -86,7 +86,7 @@ def roles(
     window
         Tokens of a window, and of a prompt; by default what the model takes, at most 512.
     limit
-        Windows of the texts.
+        Windows of the texts. Where at least half of them are full only those are read, else all of 8 tokens or more.
     batch_size
         Windows at a time; by default about 2,048 tokens' worth.
     seed
@@ -105,7 +105,7 @@ def roles(
         ``threshold`` (NaN where none is published), with the coordinates ``title``, ``definition``, ``source`` and
         ``probe``. The attributes
         ``skipped`` and ``notes`` say, as JSON, which roles are not there and why, and what was read; ``beyond``, that
-        windows are longer than the model's config names.
+        windows are longer than the model's config names; ``left_out``, how many windows were too short to be read.
 
     Raises
     ------
@@ -274,7 +274,9 @@ class _Job:
         self.notes |= {probe.kind: len(probe.windows) for probe in probes} | {
             "tokens": [min(lengths), max(lengths)]
         }
-        return made.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes))
+        read = any(probe is self.text for probe in probes)
+        left_out = left_out_note(self.windows, self.text.windows, self.length) if read else {}
+        return made.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes), **left_out)
 
     def _probes(self) -> list[Probe]:
         """What is read for the roles that are asked for."""

@@ -16,6 +16,8 @@ from attnscope._numbers import count
 from attnscope._returned import reads
 from attnscope.checks import check_kind, check_real
 from attnscope.difference._changes import LEVEL
+from attnscope.difference._repeated import repeated_said, repeated_statistics
+from attnscope.difference._sizes import sizes
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import VARIANCE, with_each, without_end
 
@@ -45,11 +47,13 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         Over ``statistic, by, layer, head``, each chosen offset (``weight_at_-64``) and each share of blocks a statistic
         of its own: ``mean`` of the texts with the value, ``others`` (mean of all others),
         ``difference``, ``low`` and ``high`` (95% interval), ``p``, ``differs``, ``tested``, and ``size``, the
-        difference in standard deviations between heads. Where a value, or all others together, have fewer than 6
-        documents nothing is tested: ``low``, ``high`` and ``p`` are NaN, ``differs`` and ``tested`` False. Of two
-        values the first alone is tested. Over ``by``: ``texts``, ``documents``, ``length``
+        difference in standard deviations of all heads on both sides together. Where a value, or all others together,
+        have fewer than 6 documents nothing is tested: ``low``, ``high`` and ``p`` are NaN, ``differs`` and ``tested``
+        False. Of two values the first alone is tested. Over ``by``: ``texts``, ``documents``, ``length``
         (mean tokens of a window). Of a scan in pools (``pool=``) texts are pools, a pool of several documents counts as
         one, and ``windows`` counts their windows.
+
+        A statistic whose numbers are those of an earlier one is counted once, and the attribute ``repeated`` names it.
 
     Raises
     ------
@@ -87,7 +91,10 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         raise AttnscopeError(
             "the scan has no statistic with one number a head: give it some with --statistics"
         )
-    stacked = np.stack([results[name].transpose("text", *_GRID).values for name in names], 1)
+    given = {name: results[name].transpose("text", *_GRID).values for name in names}
+    repeated = repeated_statistics(names, [[values] for values in given.values()])
+    names = [name for name in names if name not in repeated]
+    stacked = np.stack([given[name] for name in names], 1)
     flat = stacked.reshape(len(stacked), -1)
     documents = np.unique(results.source.values.astype(str), return_inverse=True)[1]
     tests = [_welch(flat, documents, labels == value) for value in values]
@@ -104,7 +111,6 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     known = np.isfinite(p)
     if known.any():
         differs[known] = stats.false_discovery_control(p[known]) <= level
-    spread = np.nanstd(stacked.mean(0).reshape(len(names), -1), 1)[:, None, None, None]
     difference = of("mean") - of("others")
     cells = ("statistic", "by", *_GRID)
     windows = results.window_count.values if "window_count" in results else np.ones(len(labels), dtype=int)
@@ -116,10 +122,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
             "p": (cells, p),
             "differs": (cells, differs),
             "tested": (cells, known),
-            "size": (
-                cells,
-                np.divide(difference, spread, out=np.zeros_like(difference), where=spread > 0),
-            ),
+            "size": (cells, sizes(difference, of("others"), of("mean"))),
             "texts": ("by", [int((labels == value).sum()) for value in values]),
             "documents": ("by", [len(np.unique(documents[labels == value])) for value in values]),
             "length": (
@@ -138,7 +141,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
             "long_name": ("statistic", [str(results[name].attrs.get("long_name", name)) for name in names]),
             **{name: results.coords[name] for name in _GRID if name in results.coords},
         },
-        attrs={"level": level, "field": field_of(results)},
+        attrs={"level": level, "field": field_of(results), "repeated": json.dumps(repeated)},
     )
 
 
@@ -256,6 +259,7 @@ def contrasts_said(tested: xr.Dataset) -> list[str]:
         f"{heads} of {every} heads differ in some statistic between a value and all others: {differs.sum()} of "
         f"{known.sum()} differences are told from 0 (false discovery rate {rate}, by {by})."
     )
+    said += repeated_said(json.loads(tested.attrs["repeated"]))
     lengths = tested.length.values
     if np.isfinite(lengths).all() and lengths.max() > _UNLIKE * lengths.min():
         each = ", ".join(

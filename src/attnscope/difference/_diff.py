@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -13,7 +14,9 @@ from attnscope._arguments import typed
 from attnscope._documents import called_in, units_of
 from attnscope.checks import check_kind, check_real, check_seed, shortly
 from attnscope.difference._changes import LEVEL, changes_by_document
-from attnscope.difference._matching import Matching, match_heads
+from attnscope.difference._matching import Matched, Matching, match_heads
+from attnscope.difference._repeated import repeated_statistics
+from attnscope.difference._sizes import sizes
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import load_scan, with_each, without_end
 from attnscope.store import RunFolder, Signature, keeping_elsewhere, manifest_of
@@ -71,9 +74,14 @@ def diff(
         Over ``statistic, layer, head``: ``before`` and ``after`` (means over texts), ``change``, ``change_low``,
         ``change_high`` (95% interval by the bootstrap over documents, or windows where there are fewer than 6), ``p``
         and ``changed`` (see `changes_by_document`), ``tested`` (False of fewer than 6 windows: then ``changed`` says
-        nothing), ``size``, the change in standard deviations between the heads before. Over ``layer, head``:
+        nothing), ``size``, the change in standard deviations of all heads of both models together, so that it is as
+        large after against before. Over ``layer, head``:
         ``partner``, the head of the second model that it is compared with, ``profile_distance``, the total variation
-        distance of the two offset profiles. ``units`` is a coordinate of each statistic.
+        distance of the two offset profiles. ``units`` is a coordinate of each statistic. The attributes ``matching``
+        and ``kinship`` say by which rule heads were matched and whether pairs are more alike than by chance: where
+        that is not shown, changes are differences of heads that may have nothing to do with each other. A statistic
+        whose numbers are those of an earlier one in both scans, as ``special_tokens`` are those of ``first_token``
+        where only the first token is special, is counted once: ``repeated`` names it, as JSON.
 
     Raises
     ------
@@ -241,31 +249,32 @@ def _compared(
 ) -> xr.Dataset:
     grid = ("layer", "head")
     shape = (first.sizes["layer"], first.sizes["head"])
-    partner, rule = np.broadcast_to(np.arange(shape[1]), shape).copy(), "number"
+    matched = Matched(np.broadcast_to(np.arange(shape[1]), shape).copy(), "number", "untested")
     distance = np.full(shape, np.nan)
     profiles = [_profiles(run) for run in (first, second)]
     if profiles[0] is not None and profiles[1] is not None:
-        partner, rule = match_heads(profiles[0], profiles[1], matching=heads, seed=seed)
-        moved = np.take_along_axis(profiles[1], partner[..., None], 1)
+        matched = match_heads(profiles[0], profiles[1], matching=heads, seed=seed)
+        moved = np.take_along_axis(profiles[1], matched.partner[..., None], 1)
         distance = np.abs(moved - profiles[0]).sum(-1) / 2
     elif heads == "profile":
         raise AttnscopeError(
             "heads cannot be matched by profile: the scans have none; scan with --statistics profile (of images "
             "patch_profile)"
         )
-    values = [
-        np.stack([run[name].transpose("text", *grid).values for name in names], 1) for run in (first, second)
-    ]
-    values[1] = np.take_along_axis(values[1], np.broadcast_to(partner, values[1].shape), -1)
+    given = {name: [run[name].transpose("text", *grid).values for run in (first, second)] for name in names}
+    repeated = repeated_statistics(names, list(given.values()))
+    names = [name for name in names if name not in repeated]
+    values = [np.stack([given[name][side] for name in names], 1) for side in (0, 1)]
+    values[1] = np.take_along_axis(values[1], np.broadcast_to(matched.partner, values[1].shape), -1)
     documents = first.source.values.tolist()
     changes = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
     before = values[0].mean(0)
-    spread = np.nanstd(before.reshape(len(names), -1), 1)[:, None, None]
+    after = values[1].mean(0)
     cells = ("statistic", *grid)
     return xr.Dataset(
         {
             "before": (cells, before, {"long_name": "Mean over texts, first model"}),
-            "after": (cells, values[1].mean(0), {"long_name": "Mean over texts, second model"}),
+            "after": (cells, after, {"long_name": "Mean over texts, second model"}),
             "change": (cells, changes.mean, {"long_name": "Change"}),
             "change_low": (cells, changes.low, {"long_name": "Lower end of its 95% interval"}),
             "change_high": (cells, changes.high, {"long_name": "Upper end of its 95% interval"}),
@@ -282,10 +291,10 @@ def _compared(
             ),
             "size": (
                 cells,
-                np.divide(changes.mean, spread, out=np.zeros_like(before), where=spread > 0),
-                {"long_name": "Change in standard deviations between heads", "units": "1"},
+                sizes(changes.mean, before, after),
+                {"long_name": "Change in standard deviations of all heads of both models", "units": "1"},
             ),
-            "partner": (grid, partner, {"long_name": "Head of the second model", "units": "1"}),
+            "partner": (grid, matched.partner, {"long_name": "Head of the second model", "units": "1"}),
             "profile_distance": (
                 grid,
                 distance,
@@ -303,7 +312,10 @@ def _compared(
             "documents": len(set(documents)),
             "reads": "pools" if "window_count" in first else str(first.attrs.get("reads", "texts")),
             "intervals_over": units_of(documents)[1],
-            "matching": rule,
+            "matching": matched.rule,
+            "matching_asked": heads,
+            "kinship": matched.kinship,
+            "repeated": json.dumps(repeated),
             "level": level,
         },
     )

@@ -1,16 +1,38 @@
-"""Which head of one model is which of another: by number, or by where they look."""
+"""Which head of one model is which of another, by number or by where they look, and whether that is chance."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 
 Matching = Literal["auto", "number", "profile"]
+Kinship = Literal["shown", "not shown", "untested"]
 _ORDERS = 1000
-_SURE = 0.05
+_SURE = 0.05  # chance of taking for kin what is none
+_HALVES = 399  # random halves of the heads of both models
+_Places = list[Int[np.ndarray, " head"]]
+
+
+class Matched(NamedTuple):
+    """Which heads are held against each other.
+
+    Attributes
+    ----------
+    partner
+        ``(layer, head)``: the head of the second model beside each of the first.
+    rule
+        ``number`` or ``profile``.
+    kinship
+        Whether the pairs are more alike than by chance: ``shown``, ``not shown``, or ``untested`` where there are too
+        few heads to tell.
+    """
+
+    partner: Int[np.ndarray, "layer head"]
+    rule: str
+    kinship: Kinship
 
 
 def match_heads(
@@ -19,12 +41,18 @@ def match_heads(
     *,
     matching: Matching = "auto",
     seed: int = 0,
-) -> tuple[Int[np.ndarray, "layer head"], str]:
+) -> Matched:
     """Give for each head the number of its partner in the same layer of the other model.
 
     ``number`` takes heads as they are counted. ``profile`` takes, in each layer, the assignment with the least total
     variation distance between the offset profiles. ``auto`` takes ``number`` where heads of one number are more alike
     than in 95% of random orders (checkpoints of one training, a tuned or quantised model), else ``profile``.
+
+    The best assignment of any two sets of heads makes pairs that are somewhat alike. Pairs by profile are therefore
+    shown to be kin only where the two models match better than 95% of random halves of the heads of both, layer by
+    layer. Where each head has its twin in the other model, halves part the twins; where the models are no kin, halves
+    match as well as they do. Models trained alike may match better than halves without being kin: what is shown is
+    that pairs are more alike than chance makes them.
 
     Parameters
     ----------
@@ -33,44 +61,89 @@ def match_heads(
     matching
         Which rule.
     seed
-        Seed of the random orders.
+        Seed of the random orders and halves.
 
     Returns
     -------
-    numpy.ndarray
-        Partner of each head; a head that is not there is its own.
-    str
-        The rule that was taken, ``number`` or ``profile``.
+    Matched
+        Partner of each head (a head that is not there is its own), the rule that was taken, and whether pairs are more
+        alike than by chance. With before and after exchanged the pairs are the same.
 
     Examples
     --------
-    >>> profiles = np.eye(3)[None]
-    >>> match_heads(profiles, profiles[:, [1, 2, 0]], matching="profile")[0].tolist()
-    [[2, 0, 1]]
-    >>> match_heads(profiles.repeat(3, 0), profiles.repeat(3, 0))[1]
+    >>> profiles = np.eye(6)[None].repeat(3, 0)
+    >>> match_heads(profiles, profiles).rule
     'number'
+    >>> turned = match_heads(profiles, profiles[:, [1, 2, 3, 4, 5, 0]])
+    >>> turned.partner[0].tolist(), turned.rule, turned.kinship
+    ([5, 0, 1, 2, 3, 4], 'profile', 'shown')
     """
     layers, heads = before.shape[:2]
-    distance = np.nansum(np.abs(before[:, :, None] - after[:, None]), -1) / 2  # (layer, head, partner)
-    real = np.asarray(~np.isnan(before).all(-1))
-    own = np.broadcast_to(np.arange(heads), (layers, heads)).copy()
-    if matching == "number" or (matching == "auto" and _alike(distance, real, seed)):
-        return own, "number"
-    for layer in range(layers):
-        there = np.flatnonzero(real[layer])
-        rows, columns = linear_sum_assignment(distance[layer][np.ix_(there, there)])
-        own[layer, there[rows]] = there[columns]
-    return own, "profile"
+    there = [np.flatnonzero(~np.isnan(layer).all(-1)) for layer in before]
+    distances = [
+        _distances(np.concatenate([first[own], second[own]]))
+        for first, second, own in zip(before, after, there, strict=True)
+    ]
+    partner = np.broadcast_to(np.arange(heads), (layers, heads)).copy()
+    if matching != "profile":
+        kinship = _numbers_alike(distances, seed)
+        if matching == "number" or kinship == "shown" or all(len(own) < 2 for own in there):  # noqa: PLR2004
+            return Matched(partner, "number", kinship)
+    for layer, own in enumerate(there):
+        rows, columns = linear_sum_assignment(distances[layer][: len(own), len(own) :])
+        partner[layer, own[rows]] = own[columns]
+    return Matched(partner, "profile", _pairs_alike(distances, seed))
 
 
-def _alike(distance: np.ndarray, real: np.ndarray, seed: int) -> bool:
+def _distances(profiles: np.ndarray) -> np.ndarray:
+    """Total variation distance of the profiles of one layer, the first model's heads and then the second's."""
+    return np.stack([np.nansum(np.abs(profiles - profile), -1) / 2 for profile in profiles])
+
+
+def _numbers_alike(distances: list[np.ndarray], seed: int) -> Kinship:
     """Whether heads of one number are more alike than nearly all random orders make them."""
     generator = np.random.default_rng(seed)
-    places = [np.flatnonzero(row) for row in real]
+    counts = [len(layer) // 2 for layer in distances]
+    between = [layer[:count, count:] for layer, count in zip(distances, counts, strict=True)]
+    if sum(np.log(np.arange(1, count + 1)).sum() for count in counts) < -np.log(_SURE):
+        return "untested"
 
     def total(orders: list[np.ndarray]) -> float:
-        return sum(float(distance[layer, places[layer], order].sum()) for layer, order in enumerate(orders))
+        return sum(
+            float(layer[np.arange(len(order)), order].sum())
+            for layer, order in zip(between, orders, strict=True)
+        )
 
-    own = total(places)
-    drawn = [total([generator.permutation(there) for there in places]) for _ in range(_ORDERS)]
-    return float(np.mean(np.array(drawn) <= own)) <= _SURE
+    own = total([np.arange(count) for count in counts])
+    drawn: list[float] = []
+    for _ in range(_ORDERS // 2):  # each with its inverse: the other way round they are the same orders
+        orders = [generator.permutation(count) for count in counts]
+        drawn += [total(orders), total([np.argsort(order) for order in orders])]
+    return "shown" if np.mean(np.array(drawn) <= own * (1 + 1e-9)) <= _SURE else "not shown"
+
+
+def _pairs_alike(distances: list[np.ndarray], seed: int) -> Kinship:
+    """Whether the models match better than nearly all random halves of the heads of both."""
+    generator = np.random.default_rng(seed)
+    counts = [len(layer) // 2 for layer in distances]
+    if sum(_log_chance_of_parting(count) for count in counts) > np.log(_SURE):
+        return "untested"
+
+    def total(orders: list[np.ndarray]) -> float:
+        whole = 0.0
+        for layer, order in zip(distances, orders, strict=True):
+            cost = layer[np.ix_(order[: len(order) // 2], order[len(order) // 2 :])]
+            rows, columns = linear_sum_assignment(cost)
+            whole += float(cost[rows, columns].sum())
+        return whole
+
+    own = total([np.arange(2 * count) for count in counts])
+    drawn = [total([generator.permutation(2 * count) for count in counts]) for _ in range(_HALVES)]
+    as_alike = 1 + int((np.array(drawn) <= own * (1 + 1e-9)).sum())
+    return "shown" if as_alike / (1 + _HALVES) <= _SURE else "not shown"
+
+
+def _log_chance_of_parting(count: int) -> float:
+    """Logarithm of the chance that random halves of so many twins part every two: halves that are as alike as kin."""
+    numbers = np.arange(1, count + 1)
+    return count * np.log(2.0) - float(np.log(count + numbers).sum() - np.log(numbers).sum())

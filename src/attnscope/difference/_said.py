@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import xarray as xr
 from attnscope._documents import called_in
 from attnscope._numbers import places
 from attnscope._returned import reads
+from attnscope.difference._repeated import repeated_said
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Change:
     before, after, change, low, high
         Means over texts, their difference and its 95% interval.
     size
-        The change in standard deviations between the heads before.
+        The change in standard deviations of all heads of both models together.
     p
         Chance of so large a change without any.
     changed
@@ -107,6 +109,55 @@ def same_everywhere(rows: Sequence[Change]) -> bool:
 
 
 @reads("diff")
+def same_heads(difference: xr.Dataset) -> bool:
+    """Whether pairs may be called the same heads, before and after: where nothing shows it, they are but pairs.
+
+    Heads of one number are taken for the same where that cannot be tested, as without profiles.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> run = scan(limit=2, window=32)
+    >>> compared = diff(run, run)
+    >>> same_heads(compared), same_heads(compared.assign_attrs(kinship="not shown"))
+    (True, False)
+    """
+    kinship = difference.attrs.get("kinship", "untested")
+    return kinship == "shown" or (kinship == "untested" and difference.attrs["matching"] == "number")
+
+
+@reads("diff")
+def partner_heading(difference: xr.Dataset) -> str | None:
+    """The heading of the second model's heads in a table; None where each head is beside the one of its number.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> run = scan(limit=2, window=32)
+    >>> partner_heading(diff(run, run)), partner_heading(diff(run, run, heads="profile"))
+    (None, 'is now')
+    """
+    if difference.attrs["matching"] == "number":
+        return None
+    return "is now" if same_heads(difference) else "beside"
+
+
+@reads("diff")
+def value_headings(difference: xr.Dataset) -> tuple[str, str, str]:
+    """The headings of both values and of what lies between them, in a table.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> run = scan(limit=2, window=32)
+    >>> compared = diff(run, run)
+    >>> value_headings(compared), value_headings(compared.assign_attrs(kinship="not shown"))
+    (('before', 'after', 'change'), ('first', 'second', 'difference'))
+    """
+    return ("before", "after", "change") if same_heads(difference) else ("first", "second", "difference")
+
+
+@reads("diff")
 def headline(difference: xr.Dataset) -> list[str]:
     """What the changes come to, in sentences that say how sure they are.
 
@@ -129,34 +180,64 @@ def headline(difference: xr.Dataset) -> list[str]:
     if not difference.tested.any():
         return [f"Nothing is told from 0: {over} cannot tell of others. Give 6 or more."]
     rate = f"{float(difference.attrs['level']):.0%}"
+    same = same_heads(difference)
+    what = "heads changed" if same else "pairs of heads differ"
     sentences = [
         (
-            f"{len(moved)} of {len(heads)} heads changed in some statistic: {len(changed)} of {len(rows)} changes are "
-            f"told from 0 (false discovery rate {rate}, over {over})."
+            f"{len(moved)} of {len(heads)} {what} in some statistic: {len(changed)} of {len(rows)} "
+            f"{'changes' if same else 'differences'} are told from 0 (false discovery rate {rate}, over {over})."
         )
     ]
     if unit == called[unit] == "windows":
         sentences.append("The windows are of few documents: this says nothing of other documents.")
+    sentences += repeated_said(json.loads(difference.attrs.get("repeated", "{}")))
     if changed:
         parts = [
             f"{name} {sum(row.statistic == name for row in changed)}"
             for name in dict.fromkeys(map(str, difference.statistic.values))
         ]
-        sentences.append(f"Heads changed, by statistic: {'; '.join(parts)}.")
+        sentences.append(
+            f"{'Heads changed' if same else 'Pairs that differ'}, by statistic: {'; '.join(parts)}."
+        )
         first = changed[0]
         before, after = (f"{value:.{places(first.change, 2)}f}" for value in (first.before, first.after))
+        head = f"head {first.layer}.{first.head}"
+        values = f"{head}, {before} to {after}"
+        if not same:
+            values = f"{head} and head {first.layer}.{first.partner} beside it, {before} and {after}"
         sentences.append(
-            f"Most, for its statistic: {first.statistic} of head {first.layer}.{first.head}, {before} to "
-            f"{after} ({first.size:+.{places(first.size, 1)}f} standard deviations between heads).".replace(
-                "-", "−"
-            )
+            f"Most, for its statistic: {first.statistic} of {values} ({first.size:+.{places(first.size, 1)}f} standard "
+            "deviations of all heads of both models).".replace("-", "−")
         )
-    if difference.attrs["matching"] == "number":
-        sentences.append("Each head is compared with the one of its number.")
-    else:
-        other = int((difference.partner.values != difference["head"].values).sum())
-        sentences.append(
-            "Heads are matched by their offset profiles: those of one number are no more alike than by chance, or it "
-            f"was asked for ({other} have another number)."
+    return [*sentences, _matching_said(difference)]
+
+
+def _matching_said(difference: xr.Dataset) -> str:
+    """How heads were matched, whether that was asked for, and whether anything shows pairs to be the same heads."""
+    rule, kinship = difference.attrs["matching"], difference.attrs.get("kinship", "untested")
+    asked = difference.attrs.get("matching_asked", "auto") == rule
+    few = "there are too few heads to tell whether these are the same heads."
+    if rule == "number":
+        if not np.isfinite(difference.profile_distance.values).any():
+            few = "the scans have no offset profiles that would tell whether these are the same heads."
+        said = f"Each head is compared with the one of its number{', as was asked for' if asked else ''}"
+        return (
+            f"{said}: "
+            + {
+                "shown": "these are more alike than by chance.",
+                "not shown": "these are no more alike than by chance, and nothing shows them to be the same heads.",
+                "untested": few,
+            }[kinship]
         )
-    return sentences
+    why = "as was asked for" if asked else "as nothing shows those of one number to be the same"
+    other = int((difference.partner.values != difference["head"].values).sum())
+    said = f"Heads are matched by their offset profiles, {why} ({other} have another number): "
+    return (
+        said
+        + {
+            "shown": "the pairs are more alike than by chance.",
+            "not shown": "each is paired with the most alike of its layer, and the pairs are no more alike than "
+            "by chance. Nothing shows them to be the same heads.",
+            "untested": few,
+        }[kinship]
+    )

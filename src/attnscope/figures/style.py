@@ -36,6 +36,7 @@ _LOOK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.unicode_minus": True,
+    "axes.formatter.useoffset": False,  # ticks say their numbers, not what is to be added to them
     "figure.dpi": 100,
     "hatch.linewidth": 0.4,
     "pdf.fonttype": 42,

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from attnscope._numbers import places
 from attnscope._returned import reads
-from attnscope.difference import changes_of, headline, same_everywhere
+from attnscope.difference import (
+    changes_of,
+    headline,
+    partner_heading,
+    same_everywhere,
+    same_heads,
+    value_headings,
+)
 from attnscope.figures.difference import difference_figures, difference_readings
 from attnscope.report._cells import TOLD
 from attnscope.report._embed import WITH_EFFECTS, pictures, write_page
@@ -69,7 +76,9 @@ def write_difference_report(
         told=TOLD,
         tested=bool(difference.tested.any()),
         left_out=max(0, len(rows) - _LISTED),
-        matched=difference.attrs["matching"] == "profile",
+        partner=partner_heading(difference),
+        same=same_heads(difference),
+        values=value_headings(difference),
         names=dict(
             zip(map(str, difference.statistic.values), map(str, difference.long_name.values), strict=True)
         ),

@@ -4,6 +4,10 @@ A head is named by a place where at least `SHARE` of its weight lies, and at lea
 the same tokens would put there. That it does so by chance is held against rows that know nothing of places: the chance
 that the mean of N such rows, each of mean q, is p or more is at most exp(-N KL(p || q)) (Chernoff and Hoeffding), and
 over all heads and places it must stay below `CHANCE`.
+
+Of a place that is one key for all rows (first token, special tokens, no token) that bound says little: a head of random
+weights suits some keys more than others, in every row and text alike. There the odds must be `SHARED_ODDS` times those
+of equal weights. That is no test: GPT-2 with random weights of ten times the usual size has heads beyond it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ SHARE = 0.3  # of all weight in one place: a head that looks there
 LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
 LOCAL = 0.5  # of all weight within some tokens: a local head
 MORE = 2.0  # times what equal weights give; of sides, times the odds
+SHARED_ODDS = (
+    6.0  # times the odds of equal weights, of a key that all rows share: random Llama models reach 5.5
+)
 ALIKE_PLACES, ALIKE_ENTROPY = (
     0.1,
     0.2,
@@ -83,10 +90,10 @@ def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def beyond_chance(
-    measured: Float[np.ndarray, "head candidate"],
-    equal: Float[np.ndarray, "head candidate"],
-    rows: Float[np.ndarray, "head candidate"] | float,
-) -> Bool[np.ndarray, "head candidate"]:
+    measured: Float[np.ndarray, "*cell"],
+    equal: Float[np.ndarray, "*cell"],
+    rows: Float[np.ndarray, "*cell"] | float,
+) -> Bool[np.ndarray, "*cell"]:
     """Whether more lies in a place than so many rows that know nothing of places would put there by chance.
 
     Examples
@@ -98,6 +105,19 @@ def beyond_chance(
     p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (measured, equal))
     divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
+
+
+def beyond_shared(
+    measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"]
+) -> Bool[np.ndarray, "*cell"]:
+    """Whether a key that all rows share has `SHARED_ODDS` times the odds of equal weights.
+
+    Examples
+    --------
+    >>> beyond_shared(np.array([0.12, 0.24, 0.9]), np.array([0.04, 0.02, 0.2])).tolist()
+    [False, True, True]
+    """
+    return (measured > equal) & (measured * (1 - equal) >= SHARED_ODDS * equal * (1 - measured))
 
 
 def admissible(places: Places) -> Bool[np.ndarray, "head candidate"]:
@@ -130,6 +150,8 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
     kinds, candidates = kind_list(places), _Candidates.of(places)
     single, reaches = len(places.offsets) + 3, len(places.reaches)
     enough = allowed & (candidates.measured >= MORE * candidates.equal)
+    shared = slice(len(places.offsets), single)
+    enough[:, shared] &= beyond_shared(candidates.measured[:, shared], candidates.equal[:, shared])
     shares = np.where(enough[:, :single], candidates.measured[:, :single], 0.0)
     choices = [(shares.max(-1) >= SHARE, shares.argmax(-1)), (_alike(places), kinds.index("uniform"))]
     for reach in range(reaches):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 import numpy as np
 import xarray as xr
 
-from attnscope.statistics._kinds import LEAST_SHARE, MORE
+from attnscope.statistics._kinds import LEAST_SHARE, MORE, beyond_chance, beyond_shared
 from attnscope.statistics._means import text_mean
 
 if TYPE_CHECKING:
@@ -56,25 +56,55 @@ class Question:
     place: Callable[[int, int], int | str] | None = None
 
 
-def beyond(shares: xr.DataArray, equal: xr.DataArray | None, least: float) -> xr.DataArray:
-    """Shares that are large, and larger than of equal weights; NaN for others.
+def beyond(
+    shares: xr.DataArray, equal: xr.DataArray | None, least: float, rows: xr.DataArray | None = None
+) -> xr.DataArray:
+    """Shares that are large, and larger than of equal weights and than by chance; NaN for others.
+
+    Parameters
+    ----------
+    shares
+        Means over texts.
+    equal
+        The same of equal weights; without them shares have to be large alone.
+    least
+        What is large.
+    rows
+        Rows that they are means over, for the bound by chance that kinds of heads have too; without it there is none.
 
     Examples
     --------
-    >>> beyond(xr.DataArray([0.3, 0.3, 0.05]), xr.DataArray([0.1, 0.2, 0.0]), LEAST_SHARE).values.tolist()
+    >>> shares, equal = xr.DataArray([0.3, 0.3, 0.05]), xr.DataArray([0.1, 0.2, 0.0])
+    >>> beyond(shares, equal, LEAST_SHARE).values.tolist()
     [0.3, nan, nan]
+    >>> beyond(shares, equal, LEAST_SHARE, xr.DataArray(20.0)).values.tolist()
+    [nan, nan, nan]
     """
     enough = shares >= least
-    return shares.where(enough if equal is None else enough & (shares >= MORE * equal))
+    if equal is None:
+        return shares.where(enough)
+    enough &= shares >= MORE * equal
+    if rows is not None:
+        each = xr.broadcast(shares, equal, rows.astype(float))
+        enough &= xr.apply_ufunc(beyond_chance, *each)
+    return shares.where(enough)
 
 
 def sink_like(results: xr.Dataset, names: Iterable[str]) -> list[Question]:
-    """Which heads put most weight on one of these, where a scan has any: tokens that hold no place in particular."""
-    sinks = [
-        beyond(text_mean(results[name]), _equal(results, name), LEAST_SHARE)
-        for name in names
-        if name in results
-    ]
+    """Which heads put most weight on one of these, where a scan has any: tokens that hold no place in particular.
+
+    All rows share them, so that no bound by chance holds (see `beyond_shared`): their odds must be six times those of
+    equal weights.
+    """
+    sinks: list[xr.DataArray] = []
+    for name in names:
+        if name not in results:
+            continue
+        share, equal = text_mean(results[name]), _equal(results, name)
+        enough = share >= LEAST_SHARE
+        if equal is not None:
+            enough &= xr.apply_ufunc(beyond_shared, *xr.broadcast(share, equal))
+        sinks.append(share.where(enough))
     if not sinks:
         return []
     return [Question("sink-like", xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind"))]

@@ -84,15 +84,27 @@ def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
     return text_mean(shares)
 
 
+def _rows_told(results: xr.Dataset) -> xr.DataArray | None:
+    """How many rows means are over, of all texts, by layer where layers differ; None where it is not known."""
+    if "length" not in results:
+        return None
+    rows = queries(results)
+    if "sampled_rows" in results:
+        rows = xr.where(rows < results.sampled_rows, rows, results.sampled_rows)
+    return rows.sum("text") if "text" in rows.dims else rows
+
+
 @reads("scan")
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
     """The most positional, most local and most sink-like heads, by means over texts; none where there is none.
 
     ``positional``: largest share of all weight at one offset other than 0, at least 0.1. ``local``: most weight inside
     the band, at least 0.5. ``sink-like``: most weight on the first token, on special tokens or on no token, whichever
-    is most, at least 0.1. All of them are at least twice what equal weights over the same tokens give, where the
-    result says that (``equal_...``). Where layers attend in more than one way, as in an encoder-decoder, ``attention``
-    says in which: self, causal or cross.
+    is most, at least 0.1. The first two are at least twice what equal weights over the same tokens give, and more than
+    chance as kinds of heads are, where the result says so (``equal_...``, ``length``). Of the last the odds are at
+    least six times those of equal weights; it is a ranking and no test, for all rows look at the same token, and heads
+    of random weights may suit it: `attnscope.roles` sets such heads beside. Where layers attend in more than one way,
+    as in an encoder-decoder, ``attention`` says in which: self, causal or cross.
 
     Parameters
     ----------
@@ -110,9 +122,11 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
     if "row_offset" in results.dims:
         return rank_patch_heads(results, top)
     questions: list[Question] = []
-    shares = _shares(results)
+    shares, told = _shares(results), _rows_told(results)
     if shares is not None:
-        away = beyond(shares.where(results.offset != 0), _shares(results, "equal_band_sum"), LEAST_SHARE)
+        away = beyond(
+            shares.where(results.offset != 0), _shares(results, "equal_band_sum"), LEAST_SHARE, told
+        )
 
         def offset(layer: int, head: int) -> int:
             at = away.transpose("layer", "head", "offset").values[layer, head]
@@ -121,7 +135,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
         questions.append(Question("positional", away.max("offset"), offset))
     if "outside" in results:
         equal = 1 - text_mean(results.equal_outside) if "equal_outside" in results else None
-        questions.append(Question("local", beyond(1 - text_mean(results.outside), equal, LOCAL)))
+        questions.append(Question("local", beyond(1 - text_mean(results.outside), equal, LOCAL, told)))
     questions += sink_like(results, ("first_token", "special_tokens", "learned_sink"))
     return answered(questions, results, top)
 

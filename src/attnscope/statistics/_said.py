@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnscope._numbers import count
-from attnscope.statistics._kinds import LEAST_SHARE, LOCAL
+from attnscope.statistics._kinds import LEAST_SHARE, LOCAL, SHARED_ODDS
 from attnscope.statistics._stored import unit_of
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ _RANKED_BY = {
     "local": ("weight inside the band of offsets", "inside the band"),
     "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
 }
+_SINKS = "sink-like"
+_NO_TEST = " (a ranking, no test: heads of random weights may do so too)"
 _RANKED_BY_OF_IMAGES = {
     "positional": ("share of a patch's weight on one neighbour", "on one other patch at an offset"),
     "local": ("weight of a patch within 1 patch of it", "within 1 patch"),
@@ -43,13 +45,20 @@ def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> 
     --------
     >>> import xarray as xr
     >>> ranking_said(xr.Dataset(), "local", [])
-    'no local head: none has 0.5 of its weight inside the band and twice what equal weights give'
+    'no local head: none has 0.5 of its weight inside the band and twice what equal weights give, beyond chance'
+    >>> ranking_said(xr.Dataset(), "sink-like", [])[-33:]
+    '6 times the odds of equal weights'
     """
     what, where = (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
     if rows:
-        return f"most {kind} heads: {what}"
+        return f"most {kind} heads: {what}{_NO_TEST if kind == _SINKS else ''}"
     least = LOCAL if kind == "local" else LEAST_SHARE
-    return f"no {kind} head: none has {least} of its weight {where} and twice what equal weights give"
+    beyond = (
+        f"and {SHARED_ODDS:g} times the odds of equal weights"
+        if kind == _SINKS
+        else "and twice what equal weights give, beyond chance"
+    )
+    return f"no {kind} head: none has {least} of its weight {where} {beyond}"
 
 
 def layers_said(results: xr.Dataset) -> str:

@@ -265,7 +265,7 @@ def _chosen(offsets: Sequence[int] | None, length: int) -> tuple[int, ...]:
     return tuple(sorted(set(offsets)))
 
 
-def _refuse_together(asked: Asked, given: Mapping[str, Any], names: Sequence[str], *, grouped: bool) -> None:
+def _refuse_together(asked: Asked, given: OfTexts, names: Sequence[str], *, grouped: bool) -> None:
     """Refuse what cannot be measured in one scan."""
     if given["clusters"] is not None and "band_sum" not in names:
         raise AttnscopeError(

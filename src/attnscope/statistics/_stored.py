@@ -40,6 +40,7 @@ NOTES = (
     "cached",
     "observation",
     "rows",
+    "left_out",
 )  # attributes that tell a reader what is not as expected
 SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
 

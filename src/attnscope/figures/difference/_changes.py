@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from attnscope._returned import reads
+from attnscope.difference import same_heads
 from attnscope.figures.palette import LEFT, MARK, RIGHT
 from attnscope.figures.reading import readings_of
 from attnscope.figures.style import figure_style
@@ -21,18 +23,34 @@ if TYPE_CHECKING:
 
 _COLUMNS = 4
 _NAMED = 3  # heads named in each panel
+_SHORT = 4  # letters of tick labels of which three stand beside each other
+_DIGITS = 15  # at most
 
 #: By name of the figure: its title, how to read it, and what is so only where changes are tested against 0.
 _READINGS = {
     "change-maps": (
         "How much each head changed",
-        "Orange: the statistic rose; blue: it fell; in standard deviations between the heads of the first model.",
+        "Orange: the statistic rose; blue: it fell; in standard deviations of all heads of both models.",
         "A dot: told from 0 with all heads and statistics looked at together.",
     ),
     "before-after": (
         "Before and after",
         "One point a head. On the grey line nothing changed.",
         "Filled points are told from it, rings are not.",
+    ),
+}
+
+#: The same where nothing shows pairs to be the same heads.
+_READINGS_OF_PAIRS = {
+    "change-maps": (
+        "How far pairs of heads are apart",
+        "Orange: higher in the second model; blue: lower; in standard deviations of all heads of both models.",
+        _READINGS["change-maps"][2],
+    ),
+    "before-after": (
+        "One model beside the other",
+        "One point a pair of heads. On the grey line both have the same.",
+        _READINGS["before-after"][2],
     ),
 }
 
@@ -54,7 +72,8 @@ def difference_readings(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
     >>> difference_readings(diff(run, run))["before-after"][1][-76:]
     'Nothing is tested, and there are no intervals: that takes 6 or more windows.'
     """
-    return readings_of(_READINGS, tested=bool(changes.tested.any()), of="windows")
+    readings = _READINGS if same_heads(changes) else _READINGS_OF_PAIRS
+    return readings_of(readings, tested=bool(changes.tested.any()), of="windows")
 
 
 @reads("diff")
@@ -160,7 +179,9 @@ def before_after(changes: xr.Dataset) -> Figure:
                 )
             _name_some(axes, part, before, after)
             axes.set(xlim=ends, ylim=ends, aspect="equal")
-            axes.locator_params(nbins=3)
+            ticks, labels = _ticks(*ends)
+            axes.set_xticks(ticks, labels)
+            axes.set_yticks(ticks, labels)
             units = str(part.units.item())
             axes.set_title(
                 name.replace("_", " ") + ("" if units == "1" else f", {units}"), loc="left", fontsize=7.5
@@ -178,6 +199,24 @@ def _panels(names: list[str], size: tuple[float, float]) -> tuple[Figure, list[A
     for axes in grid[len(names) :]:
         axes.remove()
     return figure, list(grid[: len(names)])
+
+
+def _ticks(low: float, high: float) -> tuple[list[float], list[str]]:
+    """Round numbers between two ends, written out in full: a few, or where they are long the two outermost."""
+    places, labels = _written(low, high, 3)
+    if max(map(len, labels)) <= _SHORT:
+        return places, labels
+    places, labels = _written(low, high, 6)
+    return [places[0], places[-1]], [labels[0], labels[-1]]
+
+
+def _written(low: float, high: float, bins: int) -> tuple[list[float], list[str]]:
+    places = np.array(MaxNLocator(bins, min_n_ticks=2).tick_values(low, high))
+    digits = max(0, math.floor(-math.log10(places[1] - places[0])))
+    while np.abs(places - places.round(digits)).max() > 0.01 * (places[1] - places[0]) and digits < _DIGITS:
+        digits += 1
+    inside = [float(place) for place in places if low <= place <= high]
+    return inside, [f"{place:.{digits}f}".replace("-", "−") for place in inside]
 
 
 def _name_some(axes: Axes, part: xr.Dataset, before: np.ndarray, after: np.ndarray) -> None:

@@ -13,7 +13,15 @@ import numpy as np
 import xarray as xr
 
 from attnscope.statistics._independence import effective_labels, label_shares
-from attnscope.statistics._kinds import ALIKE_ENTROPY, ALIKE_PLACES, LOCAL, MORE, SHARE, beyond_chance
+from attnscope.statistics._kinds import (
+    ALIKE_ENTROPY,
+    ALIKE_PLACES,
+    LOCAL,
+    MORE,
+    SHARE,
+    beyond_chance,
+    beyond_shared,
+)
 from attnscope.statistics._summary import counted
 from attnscope.statistics.images._offsets import offset_name
 from attnscope.statistics.images._ranking import patch_shares
@@ -56,7 +64,8 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
     right``, ...), on the class token or on registers; ``uniform``, as equal weights; half or more in the 3 x 3 patches
     about a patch (``local``), in the same row or the same column, ``within 2`` or ``within 3`` patches; else ``mixed``.
     All but ``uniform`` and ``mixed`` also ask for twice what equal weights give, and more than chance, over all images
-    (bound of Chernoff and Hoeffding, over all heads and places).
+    (bound of Chernoff and Hoeffding, over all heads and places). The class token and registers are the same for all
+    patches: their odds must be six times those of equal weights.
 
     Parameters
     ----------
@@ -165,6 +174,8 @@ def _codes(results: xr.Dataset, names: list[str], allowed: np.ndarray) -> np.nda
     measured, equal = _places(results), _places(results, "equal_")
     enough = allowed & (measured.candidates >= MORE * equal.candidates)
     single, lines = measured.single.shape[1], measured.lines.shape[1]
+    shared = slice(results.sizes["row_offset"] * results.sizes["column_offset"], single)
+    enough[:, shared] &= beyond_shared(measured.single[:, shared], equal.single[:, shared])
     shares = np.where(enough[:, :single], measured.single, 0.0)
     moved = np.abs(measured.single - equal.single).sum(-1) / 2
     aside = np.abs(measured.lines - equal.lines).max(-1)

@@ -85,7 +85,8 @@ def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[Ranked
 
     ``positional``: largest share of a patch's weight on one neighbour, at least 0.1. ``local``: most weight in the
     3 x 3 patches about a patch, at least 0.5. ``sink-like``: most weight on the class token or on registers, whichever
-    is more, at least 0.1. All of them are at least twice what equal weights give.
+    is more, at least 0.1. The first two are at least twice what equal weights give, and more than chance; of the last
+    the odds are six times those of equal weights, which is no test (see `attnscope.statistics.rank_heads`).
 
     Parameters
     ----------
@@ -108,7 +109,8 @@ def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[Ranked
     """
     shares, equal = (text_mean(patch_shares(results, prefix)) for prefix in ("", "equal_"))
     away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
-    away = beyond(away, equal, LEAST_SHARE)
+    told = (results.rows * results.columns).sum()
+    away = beyond(away, equal, LEAST_SHARE, told)
     near = {"row_offset": abs(shares.row_offset) <= 1, "column_offset": abs(shares.column_offset) <= 1}
     about, of_equal = (grid.isel(near).sum(("row_offset", "column_offset")) for grid in (shares, equal))
 
@@ -119,7 +121,7 @@ def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[Ranked
 
     questions = [
         Question("positional", away.max(("row_offset", "column_offset")), neighbour),
-        Question("local", beyond(about, of_equal, LOCAL)),
+        Question("local", beyond(about, of_equal, LOCAL, told)),
         *sink_like(results, ("class_token", "registers")),
     ]
     return answered(questions, results, top)

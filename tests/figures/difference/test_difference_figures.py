@@ -1,0 +1,68 @@
+"""Figures of a difference: their ticks say their numbers in full, and do not run into each other."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+import attnscope
+from attnscope.figures.difference import before_after
+from attnscope.figures.style import figure_style
+
+#: Means of heads, and what they differ by: of untrained heads, of shares, of offsets, of one head alone.
+RANGES = [
+    (0.957538, 4e-6),
+    (3.8779, 7e-5),
+    (0.0425, 2e-4),
+    (0.4, 0.2),
+    (-31.75, 0.05),
+    (12.0, 90.0),
+    (1e-7, 1e-8),
+    (0.5, 0.0),
+]
+
+
+@pytest.fixture(scope="module")
+def figure():
+    run = attnscope.scan(limit=8, window=32, statistics=["entropy", "profile"])
+    draws, runs = np.random.default_rng(0), []
+    for _ in range(2):
+        values = {
+            f"statistic_{number}": run.entropy.copy(data=mean + spread * draws.normal(size=run.entropy.shape))
+            for number, (mean, spread) in enumerate(RANGES)
+        }
+        runs.append(run.drop_vars("entropy").assign(values))
+    drawn = before_after(attnscope.diff(*runs))
+    FigureCanvasAgg(drawn).draw()
+    return drawn
+
+
+def boxes(labels):
+    return [label.get_window_extent() for label in labels if label.get_text()]
+
+
+def test_ticks_do_not_run_into_each_other(figure):
+    for axes in figure.axes:
+        across, up = boxes(axes.get_xticklabels()), boxes(axes.get_yticklabels())
+        assert all(left.x1 + 2 < right.x0 for left, right in pairwise(across))
+        assert all(low.y1 < high.y0 for low, high in pairwise(up))
+
+
+def test_ticks_say_their_numbers_in_full(figure):
+    for axes in figure.axes:
+        assert axes.xaxis.get_offset_text().get_text() == axes.yaxis.get_offset_text().get_text() == ""
+        said = [float(label.get_text().replace("−", "-")) for label in axes.get_xticklabels()]
+        assert len(said) >= 2
+        low, high = axes.get_xlim()
+        np.testing.assert_allclose(said, axes.get_xticks(), atol=0.01 * (high - low))
+
+
+def test_no_figure_has_an_offset_that_is_to_be_added():
+    with figure_style():
+        drawn = Figure()
+        axes = drawn.subplots()
+    axes.plot([1000.001, 1000.002], [3.86901, 3.86902])
+    FigureCanvasAgg(drawn).draw()
+    assert axes.xaxis.get_offset_text().get_text() == axes.yaxis.get_offset_text().get_text() == ""
