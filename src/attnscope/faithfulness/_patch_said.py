@@ -229,15 +229,10 @@ def _estimates_said(tree: xr.DataTree) -> list[str]:
     agreement = tree["agreement"].to_dataset()
     parts: list[str] = []
     for name in agreement.estimator.values.tolist():
-        value, low, high, chance = (
-            float(agreement[key].sel(estimator=name))
-            for key in ("rank_correlation", "rank_correlation_low", "rank_correlation_high", "chance")
-        )
+        value, chance = (float(agreement[key].sel(estimator=name)) for key in ("rank_correlation", "chance"))
         if np.isfinite(value):
-            interval = f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ""
-            doubt = "" if chance < SURE else f", a random order as high in {chance:.0%}"
-            numbers = f"{value:.2f}{interval}{doubt}".replace("-", "−")
-            parts.append(f"{_TITLES[name]} {numbers}")
+            doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
+            parts.append(f"{_TITLES[name]} {value:.2f}{doubt}".replace("-", "−"))
     return [f"Rank correlation of estimates with what was measured: {'; '.join(parts)}."] if parts else []
 
 

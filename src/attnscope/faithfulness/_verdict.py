@@ -316,22 +316,16 @@ def _estimates_said(tree: xr.DataTree) -> list[str]:
     parts: list[str] = []
     for name in ("attribution", "integrated", "importance"):
         estimates = agreement.sel(estimator=name, ablation=ablation)
-        value, low, high, chance = (
-            float(estimates[key])
-            for key in ("rank_correlation", "rank_correlation_low", "rank_correlation_high", "chance")
-        )
+        value, chance = (float(estimates[key]) for key in ("rank_correlation", "chance"))
         if np.isfinite(value):
-            beside = [f"{low:.2f} to {high:.2f}"] if np.isfinite(low) else []
-            beside += [] if chance < SURE else [f"a random order ranks them as well in {chance:.0%} of cases"]
-            added = f" ({', '.join(beside)})" if beside else ""
-            parts.append(f"{_NAMES[name]} {value:.2f}{added}".replace("-", "−"))
+            doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
+            parts.append(f"{_NAMES[name]} {value:.2f}{doubt}".replace("-", "−"))
     if not parts:
         return []
     heads = tree["heads"].to_dataset()
     known = int(np.isfinite(heads.effect.sel(ablation=ablation)).sum())
     of = f"{count(known, 'head')} over {count(int(heads.attrs['texts']), 'window')}"
-    few = "" if np.isfinite(agreement.rank_correlation_low).any() else ", too few for an interval"
-    return [f"Rank correlation of estimates with the {ablation} ablation ({of}{few}): {'; '.join(parts)}."]
+    return [f"Rank correlation of estimates with the {ablation} ablation ({of}): {'; '.join(parts)}."]
 
 
 _NAMES = {
