@@ -241,7 +241,7 @@ def test_peaks_of_heads_that_prefer_no_offset_are_counted_beside_those_of_noise(
     rows = [replace(idle, head=head, offset_of_spectrum=7.0 if head < peaks else None) for head in range(12)]
     said = peaks_of_noise(rows)
     assert said.startswith(
-        f"Of 12 heads that prefer no offset, the cross-spectrum of {peaks} has a peak; of noise 0.12 "
+        f"Of 12 heads that prefer no offset, the cross-spectrum of {peaks} has a peak; noise alone gives one to 0.12 "
     )
     assert says in said
     assert independence_note(rows)

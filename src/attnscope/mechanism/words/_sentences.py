@@ -167,8 +167,8 @@ def peaks_of_noise(rows: Sequence[HeadExplanation]) -> str:
     --------
     >>> idle = HeadExplanation(0, None, 0, prefers=False, positional=False, agree=None, coherence=0.1)
     >>> peaks_of_noise([HeadExplanation(0, None, 1, False, False, None, offset_of_spectrum=7.0, coherence=0.1), idle])
-    'Of 2 heads that prefer no offset, the cross-spectrum of 1 has a peak; of noise 0.02 of 2 would (1 or more: \
-probability 0.02).'
+    'Of 2 heads that prefer no offset, the cross-spectrum of 1 has a peak; noise alone gives one to 0.02 of 2 \
+(1 or more: probability 0.02).'
     >>> peaks_of_noise([idle])
     ''
     """
@@ -178,8 +178,8 @@ probability 0.02).'
         return ""
     heads = "1 head that prefers" if len(idle) == 1 else f"{len(idle)} heads that prefer"
     said = (
-        f"Of {heads} no offset, the cross-spectrum of {found} has a peak; of noise {ERROR * len(idle):.2g} of "
-        f"{len(idle)} would"
+        f"Of {heads} no offset, the cross-spectrum of {found} has a peak; noise alone gives one to "
+        f"{ERROR * len(idle):.2g} of {len(idle)}"
     )
     if _shared(idle):
         return f"{said}."
