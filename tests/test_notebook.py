@@ -43,6 +43,25 @@ def test_each_result_has_a_summary_with_a_picture_and_a_page(results, command):
     assert len(repr(shown).splitlines()) >= 1
 
 
+@pytest.mark.parametrize("command", ["scan", "diff", "explain"])
+def test_a_summary_of_what_no_figure_can_show_is_its_sentences(results, command):
+    """Of random weights no head prefers an offset: that is a result, and no error."""
+    shown = _without_values(results[command]).attnscope._repr_html_()
+    assert shown.count("<li>") >= 1
+    assert ("<img" in shown) == (command != "explain")
+
+
+def _without_values(result):
+    if isinstance(result, xr.DataTree):
+        tree = xr.DataTree.from_dict(
+            {node.path: _without_values(node.to_dataset()) for node in result.subtree}
+        )
+        tree.attrs = result.attrs
+        return tree
+    numbers = {name: part for name, part in result.data_vars.items() if part.dtype.kind == "f" and part.ndim}
+    return result.assign({name: part * np.nan for name, part in numbers.items()})
+
+
 def test_a_scan_says_by_what_heads_are_ranked_in_the_words_of_the_tables(results):
     """With an end of 1 beyond the band no head is local; in pools, what is counted are their windows."""
     few = results["scan"].assign(outside=results["scan"].outside * 0 + 1)

@@ -14,7 +14,7 @@ from attnscope._numbers import count
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from matplotlib.figure import Figure
 
@@ -116,11 +116,11 @@ class Shown:
         said = "".join(
             f"<li>{html.escape(sentence)}</li>" for sentence in _summary(self.command, self._result)
         )
-        shown = ""
-        for figure in _figures(self.command, self._result):
+        shown, figure = "", _figure(self.command, self._result)
+        if figure is not None:
             source, width = picture(figure)
             style = f"max-width: 100%; width: {width}px; background: white"
-            shown += f'<img src="{source}" alt="All heads" style="{style}">'
+            shown = f'<img src="{source}" alt="All heads" style="{style}">'
         name = html.escape(str(self._result.attrs.get("model", "")))
         return (
             f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{said}</ul>{shown}'
@@ -169,34 +169,41 @@ def _summary(command: str, result: Any) -> list[str]:
     return _WITH_SHAPE[command](result) if command in _WITH_SHAPE else headline_of(command, result)
 
 
-def _figures(command: str, result: Any) -> Iterator[Figure]:
-    """The grid of all heads, where the result has one."""
+def _figure(command: str, result: Any) -> Figure | None:
+    """The grid of all heads; None where the result has none, or nothing to draw in it."""
+    try:
+        return _grid(command, result)
+    except AttnscopeError:  # the sentences are still true, and the page says what is not there
+        return None
+
+
+def _grid(command: str, result: Any) -> Figure | None:
     if command == "scan":
         from attnscope.figures.scan import overview
 
         name = next((name for name in ("max_weight", "outside", "entropy") if name in result), None)
-        if name is not None:
-            yield overview(result, name)
-    elif command == "explain" and "verdict" in result.children:
+        return None if name is None else overview(result, name)
+    if command == "explain" and "verdict" in result.children:
         from attnscope.figures.explain import verdict_grid
 
-        yield verdict_grid(result["verdict"].to_dataset())
-    elif command == "intervene":
+        return verdict_grid(result["verdict"].to_dataset())
+    if command == "intervene":
         from attnscope.figures.intervene import effect_maps
 
-        yield effect_maps(result["heads"].to_dataset())
-    elif command == "patch":
+        return effect_maps(result["heads"].to_dataset())
+    if command == "patch":
         from attnscope.figures.patch import recovered_map
 
-        yield recovered_map(result)
-    elif command == "diff":
+        return recovered_map(result)
+    if command == "diff":
         from attnscope.figures.difference import change_maps
 
-        yield change_maps(result)
-    elif command == "roles":
+        return change_maps(result)
+    if command == "roles":
         from attnscope.figures.roles import role_maps
 
-        yield role_maps(result)
+        return role_maps(result)
+    return None
 
 
 xr.register_dataset_accessor("attnscope")(Shown)

@@ -68,18 +68,18 @@ def test_heads_that_look_at_neighbours_are_needed_and_the_verdict_says_why(tree)
     assert len(rows) == 12
 
 
-def test_an_order_of_heads_is_said_with_what_it_is_known_from(tree):
-    """Two texts tell nothing of others: an interval that is drawn from them would say more than is known."""
+def test_an_order_of_heads_is_said_with_its_chance_and_without_interval(tree):
+    """No usual interval over texts is right for a rank correlation over heads: see `agreement_of`."""
+    agreement = tree["agreement"].to_dataset()
+    assert set(agreement.data_vars) == {"rank_correlation", "chance"}
     (said,) = (sentence for sentence in headline(tree) if sentence.startswith("Rank correlation"))
-    at = tree["agreement"].to_dataset().sel(estimator="attribution", ablation="mean")
-    ends = (float(at[f"rank_correlation_{end}"]) for end in ("low", "high"))
-    assert "(12 heads over 6 windows): attribution patching" in said
-    assert " ({:.2f} to {:.2f}".format(*ends).replace("-", "−") in said
-    few = intervene(texts=TEXTS[:2])
-    assert few["agreement"].rank_correlation.notnull().any()
-    assert few["agreement"].rank_correlation_low.isnull().all()
-    (said,) = (sentence for sentence in headline(few) if sentence.startswith("Rank correlation"))
-    assert "(12 heads over 2 windows, too few for an interval): " in said
+    at = agreement.sel(estimator="attribution", ablation="mean")
+    assert f"(12 heads over 6 windows): attribution patching {float(at.rank_correlation):.2f}" in said
+    assert " to " not in said
+    unsure = tree.copy()
+    unsure["agreement"] = agreement.assign(chance=agreement.chance * 0 + 0.16)
+    (said,) = (sentence for sentence in headline(unsure) if sentence.startswith("Rank correlation"))
+    assert said.count(" (a random order as high in 16% of cases)") == 3
 
 
 def test_a_search_finds_the_same_heads(tree):

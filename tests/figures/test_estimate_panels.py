@@ -1,4 +1,4 @@
-"""The figure of estimates beside effects says how well each ranks them, with its interval or without one."""
+"""The figure of estimates beside effects says how well each ranks them, and how often a random order would."""
 
 import numpy as np
 
@@ -6,22 +6,13 @@ from attnscope.figures.intervene import estimate_panels
 from tests.report.planted_intervention import planted_intervention
 
 
-def test_each_panel_has_its_rank_correlation_and_interval():
+def test_each_panel_has_its_rank_correlation_and_its_chance():
     tree = planted_intervention()
     agreement = tree["agreement"].to_dataset()
-    places = {
-        end: np.full_like(agreement.rank_correlation, at)
-        for end, at in (("", 0.5), ("_low", -0.25), ("_high", 0.75))
-    }
-    told = {
-        f"rank_correlation{end}": (agreement.rank_correlation.dims, values) for end, values in places.items()
-    }
-    for known, said in (
-        (True, "rank correlation 0.50 (−0.25 to 0.75)"),
-        (False, "rank correlation 0.50, no interval"),
-    ):
-        gone = {} if known else {"rank_correlation_low": agreement.rank_correlation * np.nan}
-        tree["agreement"] = agreement.assign(told | gone)
-        titles = [axes.get_title().split("\n")[1] for axes in estimate_panels(tree).axes]
-        assert titles
-        assert set(titles) == {said}
+    tree["agreement"] = agreement.assign(
+        rank_correlation=agreement.rank_correlation * 0 - 0.25, chance=agreement.chance * 0 + 0.16
+    )
+    titles = [axes.get_title().split("\n", 1)[1] for axes in estimate_panels(tree).axes]
+    assert len(titles) == 4
+    assert set(titles) == {"rank correlation −0.25\na random order as high in 16%"}
+    assert np.isfinite(agreement.chance).any()

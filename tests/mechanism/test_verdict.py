@@ -23,7 +23,7 @@ from attnscope.mechanism.arrays._phase_map import phase_map
 from attnscope.mechanism.evidence._reach import Reach
 from attnscope.mechanism.evidence._rows import pairs_at
 from attnscope.mechanism.passes._content import position_content
-from attnscope.mechanism.words import independence_note, mask_note, summary
+from attnscope.mechanism.words import independence_note, mask_note, peaks_of_noise, summary
 from tests.families import tiny
 from tests.mechanism import planted_schemes
 from tests.mechanism.planted_waves import planted
@@ -224,6 +224,30 @@ def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
         "3 heads are 1 seen again."
     )
     assert not independence_note(shared)
+
+
+# --- peaks that noise has too ---
+
+
+@pytest.mark.parametrize(
+    ("peaks", "says"),
+    [
+        (1, "1 or more: probability 0.1), so this may be accident"),
+        (5, "5 or more: probability below 0.0001)."),
+    ],
+)
+def test_peaks_of_heads_that_prefer_no_offset_are_counted_beside_those_of_noise(peaks, says):
+    idle = mechanism.HeadExplanation(0, None, 0, prefers=False, positional=False, agree=None, coherence=0.1)
+    rows = [replace(idle, head=head, offset_of_spectrum=7.0 if head < peaks else None) for head in range(12)]
+    said = peaks_of_noise(rows)
+    assert said.startswith(
+        f"Of 12 heads that prefer no offset, the cross-spectrum of {peaks} has a peak; noise alone gives one to 0.12 "
+    )
+    assert says in said
+    assert independence_note(rows)
+    assert "probability" not in peaks_of_noise([*rows, replace(rows[0], layer=1, weights_of=0)])
+    assert not peaks_of_noise([replace(row, offset_of_spectrum=None) for row in rows])
+    assert not peaks_of_noise([replace(row, prefers=True) for row in rows])
 
 
 # --- what is stored is what is said ---

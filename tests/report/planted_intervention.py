@@ -1,4 +1,4 @@
-"""An intervention without a model: two layers of three heads, one of which matters."""
+"""An intervention without a model: two layers of three heads, one of which matters, if any."""
 
 import json
 
@@ -8,12 +8,14 @@ import xarray as xr
 from attnscope.faithfulness import agreement_of, heads_of
 
 
-def planted_intervention():
+def planted_intervention(effect=0.5, wild=0.0):
+    """Head 0.1 has the effect; head 1.2 one that is as large as wild in a single text."""
     generator = np.random.default_rng(0)
     dims = ("text", "ablation", "layer", "head")
     ablations = ["zero", "mean", "resample"]
     changes = generator.normal(0, 0.02, (12, 3, 2, 3))
-    changes[:, :, 0, 1] += 0.5
+    changes[:, :, 0, 1] += effect
+    changes[0, :, 1, 2] += 12 * wild
     coords = {
         "source": ("text", [f"text {number}" for number in range(12)]),
         "ablation": ablations,

@@ -6,10 +6,10 @@ import xarray as xr
 from attnscope.faithfulness import patched_of
 
 
-def planted_patching():
+def planted_patching(change=3.5):
     generator = np.random.default_rng(0)
     differences = generator.normal(-2, 0.05, (8, 2, 4))
-    differences[:, 0, 2] += 3.5
+    differences[:, 0, 2] += change
     texts = {"clean": "She <b>is</b> sad", "corrupted": "He is sad", "answer": " she", "wrong": " he"}
     tokens = {"clean": [" She", " is", " sad", "."], "corrupted": [" He", " is", " sad", "."]}
     pairs = xr.Dataset(

@@ -12,7 +12,7 @@ from rich.console import Console
 import attnscope
 from attnscope.cli import explain_tables
 from attnscope.cli.change_tables import changed_columns, changes_of_heads
-from attnscope.figures.explain import explain_figures
+from attnscope.figures.explain import explain_figures, scheme_kernel
 from attnscope.mechanism import HeadExplanation, rank_explanations
 from attnscope.mechanism._verdict import READINGS
 from attnscope.mechanism.words import HEADINGS, column_notes, known_columns
@@ -125,6 +125,10 @@ def test_of_a_random_model_no_head_is_foretold_and_nothing_is_explained(trees, p
     rows = rank_explanations(trees["random llama"])
     assert not any(row.prefers for row in rows)
     assert {(row.kernel_agrees, row.kernel_share, row.position_share) for row in rows} == {(None, None, None)}
+    assert {row.offset_of_kernel for row in rows} == {None}  # every curve has a largest value
+    kernel = trees["random llama"]["scheme_kernel"].to_dataset()
+    titles = [axes.get_title(loc="left") for axes in scheme_kernel(kernel, [(0, 0), (1, 0)]).axes]
+    assert {title.split("\n")[1] for title in titles if title} == {"weights none, scheme none"}
     assert "Offsets and what position explains" not in pages["random llama"]
     assert "parts of profiles that are flat" in pages["random llama"]
     assert "parts of profiles that are flat" not in pages["llama"]

@@ -20,7 +20,7 @@ def test_a_page_of_few_pairs_says_that_nothing_is_tested(tmp_path):
 
 def test_the_page_names_the_place_that_carries_the_difference(tmp_path):
     page = write_patch_report(planted_patching(), tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Most changes with block 0 at 2: 8" in page
+    assert "comes with block 0 at 2: 8" in page
     assert "1 of 8 places are told from 0" in page
     assert "She &lt;b&gt;is&lt;/b&gt; sad" in page
     assert 'id="recovered-by-position"' in page

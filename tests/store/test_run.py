@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, explain, intervene
 from attnscope.store import OwnedFolder, RunFolder, short_hash
+from tests.families import tiny
+from tests.translation.small_translators import small_tokenizer
 
 SIGNATURE = {"command": "scan", "model": {"name": "m", "sha256": "0"}, "settings": {"band": 10}}
 
@@ -336,3 +338,32 @@ for user in (0, 65534):
 def test_the_hash_follows_the_signature():
     assert short_hash(SIGNATURE) == short_hash(dict(reversed(SIGNATURE.items())))
     assert short_hash(SIGNATURE) != short_hash({**SIGNATURE, "settings": {"band": 5}})
+
+
+def test_what_was_refused_before_anything_was_measured_leaves_nothing(tmp_path):
+    """Else it would be listed as unfinished, and the same command would be refused again and again."""
+    there = tmp_path / "there"
+    there.mkdir()
+    for folder in (tmp_path / "new" / "run", there):
+        with pytest.raises(AttnscopeError, match="too few"), RunFolder(folder, {"command": "scan"}):
+            raise AttnscopeError("too few texts")
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["there"]
+
+
+def test_the_signature_is_written_with_the_first_results(tmp_path):
+    with RunFolder(tmp_path / "run", {"command": "scan", "model": "m"}) as run:
+        assert not (tmp_path / "run" / "run.json").exists()
+        run.append(xr.Dataset({"length": ("text", [3])}), 0)
+        assert (tmp_path / "run" / "run.json").exists()
+    with pytest.raises(AttnscopeError, match="holds another run"):
+        RunFolder(tmp_path / "run", {"command": "scan", "model": "other"}).__enter__()
+
+
+@pytest.mark.parametrize("task", [None, "1/2"])
+def test_a_command_that_refuses_the_model_leaves_nothing(tmp_path, task):
+    texts = ["a hat and a bat are on the mat but the cat sat on the hat of a man who ran. " * 4]
+    settings = {"tokenizer": small_tokenizer(), "window": 24, "limit": 2, "task": task}
+    for verb in (explain, intervene):
+        with pytest.raises(AttnscopeError, match="cannot be captured"):
+            verb(tiny("bloom"), texts, out=tmp_path / "new" / "run", **settings)
+    assert not list(tmp_path.iterdir())

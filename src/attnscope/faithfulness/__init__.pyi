@@ -2,6 +2,7 @@ from . import arrays, contributions, passes, weights
 from ._attribution_patching import attribution_patch
 from ._beside import trust_in_weights, where_heads_look, why_heads_look
 from ._bleu import bleu_without_heads
+from ._effect import Effect, said_effect
 from ._effects import ESTIMATES, effects
 from ._forbidden import without_forbidden
 from ._given import Given, given_texts
@@ -26,7 +27,7 @@ from ._shuffled import shuffled_weights
 from ._stored import load_intervention
 from ._summary import agreement_of, heads_of
 from ._together import taken_together
-from ._verdict import SHARP_SHARE, Effect, HeadVerdict, effect_of, headline, said_effect, verdicts
+from ._verdict import SHARP_SHARE, HeadVerdict, effect_of, headline, verdicts
 from .contributions import KINDS, TOKEN_KINDS, contribution_profiles, token_contributions
 from .passes import Pair, Pairs, read_pairs
 from .weights import (

@@ -77,7 +77,7 @@ def patch(
         `attnscope.faithfulness.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and ``wrong``. The bundled
         model brings its own.
     answer, wrong
-        Answers of all pairs that have none of their own.
+        Answers of all pairs that have none of their own; refused where each has one.
     out, repair
         See `attnscope.intervene`. Batches of pairs are written as they come; a run that was stopped goes on.
     task

@@ -10,8 +10,9 @@ import numpy as np
 from attnscope._arguments import typed
 from attnscope._documents import LEAST
 from attnscope._returned import reads
+from attnscope.faithfulness._effect import Effect, largest_told
 from attnscope.faithfulness._runs import ends_of
-from attnscope.faithfulness._verdict import SURE, Effect
+from attnscope.faithfulness._verdict import NOT_TOLD, SURE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,8 +139,8 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
     Examples
     --------
     >>> from attnscope.faithfulness import patch
-    >>> patch_headline(patch(steps=0))[1][:75]
-    "Patched: one head's output, of the clean run into the corrupted one. Most c"
+    >>> patch_headline(patch(steps=0))[1][:77]
+    "Patched: one head's output, of the clean run into the corrupted one. The larg"
     """
     rows, pairs = patched_places(tree), tree["pairs"].to_dataset()
     count = pairs.sizes["pair"]
@@ -156,10 +157,10 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
         sentences.append(
             f"In {turned} of {_pairs(count)} the difference goes the other way than in the mean: look at them."
         )
-    first = rows[0]
-    sentences.append(f"{what_is_done(tree)} Most changes with {first.name}: {said_share(first.recovered)}.")
+    first = rows[largest_told([row.effect for row in rows])]
     shown = [row for row in rows if row.effect.shown]
     kinds = "places" if first.position is not None else "heads"
+    sentences.append(f"{what_is_done(tree)} {_largest_said(first, kinds)}")
     if count < LEAST:
         few = "One pair says" if count == 1 else f"{count} pairs say"
         sentences.append(
@@ -176,6 +177,16 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
                 "Clean and corrupted runs are so alike in some pairs that a share of the way has no interval."
             )
     return [*sentences, *_estimates_said(tree)]
+
+
+def _largest_said(first: PatchedPlace, kinds: str) -> str:
+    """How far the place goes that changes most, of those told from 0; where none is, that none is."""
+    name = first.name if first.block is not None else f"head {first.name}"
+    if first.effect.shown is False:
+        share = said_share(first.recovered.alone)
+        return f"The largest change, {share} with {name}, {NOT_TOLD} with all {kinds} looked at together."
+    told = " of those told from 0" if first.effect.shown else ""
+    return f"The largest change{told} comes with {name}: {said_share(first.recovered)}."
 
 
 @reads("patch")
@@ -225,15 +236,10 @@ def _estimates_said(tree: xr.DataTree) -> list[str]:
     agreement = tree["agreement"].to_dataset()
     parts: list[str] = []
     for name in agreement.estimator.values.tolist():
-        value, low, high, chance = (
-            float(agreement[key].sel(estimator=name))
-            for key in ("rank_correlation", "rank_correlation_low", "rank_correlation_high", "chance")
-        )
+        value, chance = (float(agreement[key].sel(estimator=name)) for key in ("rank_correlation", "chance"))
         if np.isfinite(value):
-            interval = f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ""
-            doubt = "" if chance < SURE else f", a random order as high in {chance:.0%}"
-            numbers = f"{value:.2f}{interval}{doubt}".replace("-", "−")
-            parts.append(f"{_TITLES[name]} {numbers}")
+            doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
+            parts.append(f"{_TITLES[name]} {value:.2f}{doubt}".replace("-", "−"))
     return [f"Rank correlation of estimates with what was measured: {'; '.join(parts)}."] if parts else []
 
 

@@ -7,7 +7,7 @@ import xarray as xr
 
 from attnscope._arguments import typed
 from attnscope.faithfulness._runs import ends_of
-from attnscope.faithfulness._summary import order_agreement, unit_draws
+from attnscope.faithfulness._summary import order_agreement
 from attnscope.faithfulness.arrays import by_document
 from attnscope.faithfulness.passes import position_labels
 
@@ -88,17 +88,13 @@ def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     Returns
     -------
     xarray.Dataset
-        ``rank_correlation`` (Spearman's, of means over pairs), its 95% interval over pairs ``_low`` and ``_high``, and
-        ``chance``: the share of random orders that agree as well, ``(estimator)``.
+        ``rank_correlation`` (Spearman's, of means over pairs) and ``chance``: the share of random orders that agree as
+        well, ``(estimator)``. There is no interval: see `agreement_of`.
     """
-    change, count = _changes(pairs).values, pairs.sizes["pair"]
-    weights = unit_draws(range(count), seed)
+    change = _changes(pairs).values
     names = pairs.estimator.values.tolist()
-    rows = [
-        order_agreement(pairs.estimate.sel(estimator=name).values, change, weights, seed=seed)
-        for name in names
-    ]
-    columns = ("rank_correlation", "rank_correlation_low", "rank_correlation_high", "chance")
+    rows = [order_agreement(pairs.estimate.sel(estimator=name).values, change, seed=seed) for name in names]
+    columns = ("rank_correlation", "chance")
     return xr.Dataset(
         {
             name: ("estimator", np.array(values))

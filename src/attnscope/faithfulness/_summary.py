@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-
 import numpy as np
 import xarray as xr
 from scipy import stats
 
 from attnscope._arguments import typed
-from attnscope._documents import LEAST, units_of
+from attnscope._documents import units_of
 from attnscope.faithfulness.arrays import by_document
 
 _PERMUTATIONS = 2000
@@ -82,15 +80,23 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     effects
         With estimates.
     seed
-        Seed of the bootstrap and of the permutations.
+        Seed of the random orders.
 
     Returns
     -------
     xarray.Dataset
-        ``rank_correlation`` (Spearman's, over all heads, of means over texts), its 95% interval ``_low`` and ``_high``
-        by the bootstrap over documents (NaN for fewer than 6 texts), and ``chance``: the share of random orders that
-        agree as well, ``(estimator, ablation)``. The ``importance`` has no sign, and is held against the size of the
-        effect.
+        ``rank_correlation`` (Spearman's, over all heads, of means over texts) and ``chance``: the share of random
+        orders that agree as well, ``(estimator, ablation)``. The ``importance`` has no sign, and is held against the
+        size of the effect.
+
+    Notes
+    -----
+    It is said of these texts, without an interval for others: noise of texts makes the orders of two means less alike,
+    or more where both are of the same texts, and no usual interval knows which. In simulations of heads with a known
+    order (12 and 144 heads, 12 and 60 texts, noise up to 5 times the spread of the heads), 95% intervals held the true
+    rank correlation in 0% to 97% of cases by the percentile bootstrap over texts, 1% to 99% by the basic one, 0% to 90%
+    by BCa, and 0% to 100% by the jackknife on Fisher's z. Where estimates say nothing of the order, those of the
+    bootstraps left out 0 in up to 72% of cases while more than 5% of random orders were as good.
 
     Examples
     --------
@@ -113,9 +119,8 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """
     names = [*effects.estimator.values.tolist(), "importance"]
     ablations = effects.ablation.values.tolist()
-    weights = unit_draws(units_of(effects.source.values.tolist())[0], seed)
     shape = (len(names), len(ablations))
-    values = {name: np.full(shape, np.nan) for name in ("", "_low", "_high", "_chance")}
+    values = {name: np.full(shape, np.nan) for name in ("rank_correlation", "chance")}
     for row, name in enumerate(names):
         for column, ablation in enumerate(ablations):
             measured = effects.loss_change.sel(ablation=ablation).values
@@ -124,31 +129,24 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
             else:
                 estimated = effects.estimate.sel(estimator=name, ablation=ablation).values
                 measured_size = False
-            agreement = order_agreement(estimated, measured, weights, seed=seed, size=measured_size)
-            for end, value in zip(values, agreement, strict=True):
-                values[end][row, column] = value
+            agreement = order_agreement(estimated, measured, seed=seed, size=measured_size)
+            for said, value in zip(values, agreement, strict=True):
+                values[said][row, column] = value
     return xr.Dataset(
-        {
-            "rank_correlation": (("estimator", "ablation"), values[""]),
-            "rank_correlation_low": (("estimator", "ablation"), values["_low"]),
-            "rank_correlation_high": (("estimator", "ablation"), values["_high"]),
-            "chance": (("estimator", "ablation"), values["_chance"]),
-        },
+        {said: (("estimator", "ablation"), numbers) for said, numbers in values.items()},
         coords={"estimator": names, "ablation": ablations},
     )
 
 
 def order_agreement(
-    estimated: np.ndarray, measured: np.ndarray, weights: np.ndarray, *, seed: int, size: bool = False
-) -> tuple[float, float, float, float]:
-    """Rank correlation of the means of estimates and measurements ``(text, ...)``, its interval, and its chance.
+    estimated: np.ndarray, measured: np.ndarray, *, seed: int, size: bool = False
+) -> tuple[float, float]:
+    """Rank correlation of the means of estimates and measurements ``(text, ...)``, and its chance.
 
     Parameters
     ----------
     estimated, measured
         NaN where there is no such head.
-    weights
-        ``(draw, text)``, how often each text is drawn: see `unit_draws`; without draws the interval is NaN.
     seed
         Seed of the random orders.
     size
@@ -156,11 +154,9 @@ def order_agreement(
     """
     pair = _flat(estimated), _flat(measured)
     if not np.isfinite(pair[0]).all():
-        return np.nan, np.nan, np.nan, np.nan
-    own = _correlation(*pair, None, size=size)
-    drawn = [_correlation(*pair, weight, size=size) for weight in weights]
-    low, high = np.nanquantile(drawn, [0.025, 0.975]) if drawn else (np.nan, np.nan)
-    return own, float(low), float(high), _chance(own, pair[0].shape[1], seed)
+        return np.nan, np.nan
+    own = _correlation(*pair, size=size)
+    return own, _chance(own, pair[0].shape[1], seed)
 
 
 def _flat(values: np.ndarray) -> np.ndarray:
@@ -169,27 +165,12 @@ def _flat(values: np.ndarray) -> np.ndarray:
     return flat[:, ~np.isnan(flat).all(0)] if not np.isnan(flat).all() else flat
 
 
-def _correlation(
-    estimated: np.ndarray, measured: np.ndarray, weight: np.ndarray | None, *, size: bool
-) -> float:
-    first, other = (
-        part.mean(0) if weight is None else weight @ part / weight.sum() for part in (estimated, measured)
-    )
+def _correlation(estimated: np.ndarray, measured: np.ndarray, *, size: bool) -> float:
+    first, other = estimated.mean(0), measured.mean(0)
     other = np.abs(other) if size else other
     if not (np.ptp(first) and np.ptp(other)):
         return float("nan")
     return float(np.corrcoef(stats.rankdata(first), stats.rankdata(other))[0, 1])
-
-
-def unit_draws(documents: Sequence[Hashable], seed: int, draws: int = 200) -> np.ndarray:
-    """How often each text is drawn, unit by unit; none for fewer than 6 units, which tell nothing of others."""
-    names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    if len(names) < LEAST:
-        return np.empty((0, len(documents)))
-    drawn = np.random.default_rng(seed).multinomial(
-        len(names), np.full(len(names), 1 / len(names)), size=draws
-    )
-    return drawn[:, [names[name] for name in documents]].astype(float)
 
 
 def _chance(own: float, heads: int, seed: int) -> float:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope._arguments import typed
-from attnscope._numbers import count, places
+from attnscope._numbers import count
 from attnscope._returned import reads
+from attnscope.faithfulness._effect import Effect, largest_told, said_effect
 from attnscope.faithfulness._forbidden import HARDLY
 
 if TYPE_CHECKING:
@@ -18,43 +19,8 @@ if TYPE_CHECKING:
 
 SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head is called sharp here
 _FOUND = 5  # heads named of a search
+NOT_TOLD = "is not told from 0"
 SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What one ablation of one head changes.
-
-    Attributes
-    ----------
-    mean, low, high
-        Change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one.
-    shown
-        Whether it is told from 0, all heads looked at together; None where that was not tested, of
-        fewer than 6 windows.
-
-    Examples
-    --------
-    >>> told = Effect(0.5, 0.25, 0.75, shown=True)
-    >>> said_effect(told), said_effect(Effect(0.5, float("nan"), float("nan"), shown=None))
-    ('+0.500 (+0.250 to +0.750)', '+0.500')
-    """
-
-    mean: float
-    low: float
-    high: float
-    shown: bool | None
-
-    @property
-    def digits(self) -> int:
-        """Digits after the point: 3, or as many as show a small change that is told from 0.
-
-        Examples
-        --------
-        >>> Effect(0.00012, 0.00010, 0.00014, True).digits, Effect(0.00012, -0.001, 0.001, False).digits
-        (5, 3)
-        """
-        return places(self.mean, 3) if self.shown else 3
 
 
 @dataclass(frozen=True)
@@ -228,30 +194,37 @@ def headline(tree: xr.DataTree) -> list[str]:
     --------
     >>> from attnscope.faithfulness import intervene
     >>> headline(intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False))[-1]
-    'Most changes without head 0.1: +1.924 nats (zero).'
+    'The largest change is +1.924 nats, without head 0.1 (zero ablation).'
     """
     rows = verdicts(tree)
     heads, effects = tree["heads"].to_dataset(), tree["effects"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
-    under = f"under {_listed(ablations)} ablation" + (" alike" if len(ablations) > 1 else "")
     texts, unit = int(heads.attrs["texts"]), str(heads.attrs["intervals_over"])
     known = bool(np.isfinite(heads.effect_low.values).any())
     loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
     sentences = [f"The loss is {loss:.3f} nats a token; {right:.0%} of the tokens asked for are right."]
     if known:
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
-        sentences += _shown(rows, under, over)
+        sentences += _shown(rows, ablations, over)
     else:
         sentences.append(
             f"No interval can be given: {count(texts, 'window')} cannot tell of others. Give 6 or more."
         )
-    first = rows[0]
-    strongest = max(first.effects, key=lambda name: abs(first.effects[name].mean))
-    sentences.append(
-        f"Most changes without head {first.layer}.{first.head}: {said_effect(first.effects[strongest])} nats "
-        f"({strongest})."
-    )
+    sentences.append(_largest_said(rows))
     return [*sentences, *_search_said(tree, rows), *_forbidden_said(tree, rows), *_estimates_said(tree)]
+
+
+def _largest_said(rows: Sequence[HeadVerdict]) -> str:
+    """The largest effect of those that are told from 0; where none is, the largest is not held up as a finding."""
+    named = [(row, name, effect) for row in rows for name, effect in row.effects.items()]
+    row, name, effect = named[largest_told([effect for *_, effect in named])]
+    where = f"without head {row.layer}.{row.head} ({name} ablation)"
+    if effect.shown:
+        return f"The largest change of those told from 0 is {said_effect(effect)} nats, {where}."
+    if effect.shown is None:
+        return f"The largest change is {said_effect(effect.alone)} nats, {where}."
+    open_one = f"{said_effect(effect.alone)} nats {where}"
+    return f"The largest change, {open_one}, {NOT_TOLD} with all heads looked at together."
 
 
 def _search_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
@@ -269,21 +242,31 @@ def _search_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
     return [f"{said}{named} nats count most."]
 
 
-def _shown(rows: Sequence[HeadVerdict], under: str, over: str) -> list[str]:
+def _shown(rows: Sequence[HeadVerdict], ablations: Sequence[str], over: str) -> list[str]:
     """How many heads have an effect that is told from 0, and how many of the sharp ones have none."""
     worse, better = (sum(row.matters == sign for row in rows) for sign in (1, -1))
-    rest = len(rows) - worse - better
-    counted = f"rises in {worse} of {len(rows)} head{'s' * (len(rows) != 1)} and falls in {better}"
     some = sum(row.matters == 0 and any(effect.shown for effect in row.effects.values()) for row in rows)
-    others = f"; for {some} it is shown under some of them" * (some > 0)
-    others += f"; for the other {rest - some} no effect is shown" * (rest > some)
-    sentences = [
-        f"Without one head the loss {counted}, {under}{others} (all heads together at 95%, over {over})."
-    ]
-    if len(rows[0].effects) > 1:
+    idle = len(rows) - worse - better - some
+    looked = f"(all heads looked at together at 95%, over {over})"
+    heads, several = count(len(rows), "head"), len(ablations) > 1
+    sentences: list[str] = []
+    if idle == len(rows):
         sentences.append(
-            f"By ablation, rises and falls: {'; '.join(_counted(rows, name) for name in rows[0].effects)}."
+            f"Of {heads}, none is shown to change the loss when it is taken out, by {_listed(ablations, 'or')} "
+            f"ablation {looked}."
         )
+    else:
+        each = "each of " * several
+        rest = [f"{some} more under only some of them"] * (some > 0)
+        rest += [f"{idle} {'is' if idle == 1 else 'are'} not shown to change it"] * (idle > 0)
+        sentences.append(
+            f"Of {heads} taken out one at a time, {worse} {_verb('raise', worse)} the loss and {better} "
+            f"{_verb('lower', better)} it under {each}{_listed(ablations)} ablation"
+            f"{''.join(f'; {part}' for part in rest)} {looked}."
+        )
+    if several and idle < len(rows):
+        counted = "; ".join(_counted(rows, name) for name in ablations)
+        sentences.append(f"Heads whose absence raises and lowers the loss: {counted}.")
     sharp = [row for row in rows if row.peak_weight >= SHARP_SHARE]
     if sharp:
         needed = sum(row.matters == 1 for row in sharp)
@@ -301,22 +284,6 @@ def _counted(rows: Sequence[HeadVerdict], name: str) -> str:
     return f"{name} {sum(mean > 0 for mean in shown)} and {sum(mean < 0 for mean in shown)}"
 
 
-@typed
-def said_effect(effect: Effect) -> str:
-    """A change with its interval.
-
-    Examples
-    --------
-    >>> said_effect(Effect(0.5, 0.25, 0.75, True)), said_effect(Effect(-0.002, float("nan"), float("nan"), False))
-    ('+0.500 (+0.250 to +0.750)', '−0.002')
-    """
-    digits = effect.digits
-    text = f"{effect.mean:+.{digits}f}"
-    if np.isfinite(effect.low):
-        text += f" ({effect.low:+.{digits}f} to {effect.high:+.{digits}f})"
-    return text.replace("-", "−")
-
-
 def _forbidden_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
     """How many heads the predictions need to look where they may not."""
     if "forbidden" not in tree.children:
@@ -330,16 +297,22 @@ def _forbidden_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]
     sentences: list[str] = []
     if np.isfinite(forbidden.effect_low.values).any():
         rises = sum(mean > 0 for mean in shown)
+        heads = count(len(known), "head")
         sentences.append(
-            f"Where one head may not look at {named} ({scaled}), the loss rises in {rises} of {len(known)} and falls "
-            f"in {len(shown) - rises}; {idle} put less than {HARDLY:.0%} of their weight there, and can hardly change."
+            f"Where one head may not look at {named} ({scaled}), the loss rises for {rises} of {heads} and "
+            f"falls for {len(shown) - rises}; {idle} put{'s' * (idle == 1)} less than {HARDLY:.0%} of "
+            f"{'its' if idle == 1 else 'their'} weight there, and can hardly change."
         )
-    first, effect = max(known, key=lambda item: abs(item[1].mean))
-    sentences.append(
-        f"Most changes where head {first.layer}.{first.head} may not look at {named}: {said_effect(effect)} nats; "
-        f"{first.forbidden_weight:.0%} of its weight lies there."
-    )
-    return sentences
+    first, effect = known[largest_told([effect for _, effect in known])]
+    where = f"where head {first.layer}.{first.head} may not look at {named}"
+    there = f"; {first.forbidden_weight:.0%} of its weight lies there."
+    if effect.shown is False:
+        return [
+            *sentences,
+            f"The largest change, {said_effect(effect.alone)} nats {where}, {NOT_TOLD}{there}",
+        ]
+    told = " of those told from 0" if effect.shown else ""
+    return [*sentences, f"The largest change{told} is {said_effect(effect)} nats, {where}{there}"]
 
 
 def _estimates_said(tree: xr.DataTree) -> list[str]:
@@ -350,22 +323,16 @@ def _estimates_said(tree: xr.DataTree) -> list[str]:
     parts: list[str] = []
     for name in ("attribution", "integrated", "importance"):
         estimates = agreement.sel(estimator=name, ablation=ablation)
-        value, low, high, chance = (
-            float(estimates[key])
-            for key in ("rank_correlation", "rank_correlation_low", "rank_correlation_high", "chance")
-        )
+        value, chance = (float(estimates[key]) for key in ("rank_correlation", "chance"))
         if np.isfinite(value):
-            beside = [f"{low:.2f} to {high:.2f}"] if np.isfinite(low) else []
-            beside += [] if chance < SURE else [f"a random order ranks them as well in {chance:.0%} of cases"]
-            added = f" ({', '.join(beside)})" if beside else ""
-            parts.append(f"{_NAMES[name]} {value:.2f}{added}".replace("-", "−"))
+            doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
+            parts.append(f"{_NAMES[name]} {value:.2f}{doubt}".replace("-", "−"))
     if not parts:
         return []
     heads = tree["heads"].to_dataset()
     known = int(np.isfinite(heads.effect.sel(ablation=ablation)).sum())
     of = f"{count(known, 'head')} over {count(int(heads.attrs['texts']), 'window')}"
-    few = "" if np.isfinite(agreement.rank_correlation_low).any() else ", too few for an interval"
-    return [f"Rank correlation of estimates with the {ablation} ablation ({of}{few}): {'; '.join(parts)}."]
+    return [f"Rank correlation of estimates with the {ablation} ablation ({of}): {'; '.join(parts)}."]
 
 
 _NAMES = {
@@ -403,5 +370,9 @@ def _agrees(why: xr.Dataset | None, layer: int, head: int) -> bool | None:
     return bool(_of(why, "agree", layer, head)) if _of(why, "asked", layer, head) else None
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _verb(verb: str, number: int) -> str:
+    return f"{verb}{'s' * (number == 1)}"
+
+
+def _listed(names: Sequence[str], last: str = "and") -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"

@@ -250,3 +250,22 @@ def readings_of(
         name: (title, f"{reading} {(told if tested else few) if told else ''}".strip())
         for name, (title, reading, told) in readings.items()
     }
+
+
+def rank_said(agreement: xr.Dataset) -> str:
+    """How well one estimate ranks what was measured, in two lines: the rank correlation, and its chance.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> print(rank_said(xr.Dataset({"rank_correlation": -0.314, "chance": 0.84})))
+    rank correlation −0.31
+    a random order as high in 84%
+    """
+    value, chance = float(agreement["rank_correlation"]), float(agreement["chance"])
+    as_high = "" if np.isnan(chance) else f"a random order as high in {_rare(chance)}"
+    return f"rank correlation {value:.2f}\n{as_high}".replace("-", "−")
+
+
+def _rare(chance: float) -> str:
+    return "under 1%" if chance < 0.01 else f"{chance:.0%}"  # noqa: PLR2004

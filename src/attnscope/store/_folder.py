@@ -68,7 +68,7 @@ class OwnedFolder:
         self._growing: set[str] = set()
         self._undefined: set[str] = set()  # ours, and of no known content: being written, or to be removed
         self._lock: IO[bytes] | None = None
-        self._made = False
+        self._made: list[Path] = []  # folders that this process made, the innermost first
         self._mirror = mirror_of(path)  # where it stands for a folder in an object store
 
     def __enter__(self) -> OwnedFolder:  # noqa: PYI034 beartype knows no Self here
@@ -86,9 +86,9 @@ class OwnedFolder:
         try:
             if not (self.path / MANIFEST).exists():  # nothing was written: leave nothing
                 shutil.rmtree(self.path / WORKPLACE, ignore_errors=True)
-                if self._made:
-                    with suppress(OSError):
-                        self.path.rmdir()
+                with suppress(OSError):
+                    for folder in self._made:
+                        folder.rmdir()
         finally:
             if self._mirror is not None:
                 self._mirror.unlock()
@@ -106,7 +106,7 @@ class OwnedFolder:
         if self._lock is not None:
             return
         while self._lock is None:
-            self._made = not self.path.exists()
+            self._made = self._made or [it for it in (self.path, *self.path.parents) if not it.exists()]
             (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
             self._lock = locked(self.path / WORKPLACE / "lock")
         try:

@@ -13,7 +13,7 @@ from attnscope._numbers import count
 from attnscope.errors import AttnscopeError
 from attnscope.store._arrays import in_a_row, packed, unpacked
 from attnscope.store._files import explained, json_bytes
-from attnscope.store._folder import OwnedFolder, damage
+from attnscope.store._folder import Content, OwnedFolder, damage
 from attnscope.store._manifest import manifest_of
 from attnscope.store._mirror import named
 from attnscope.store._names import PIECES, RUN, SUFFIX, VIEWS, are_in, piece_name, texts_of
@@ -26,9 +26,10 @@ _log = logging.getLogger("attnscope")
 class RunFolder(OwnedFolder):
     """Results on disk under one signature.
 
-    ``run.json`` holds the signature. The results of some texts that follow each other are a piece, a file of its own;
-    what is computed from all of them is another. Each file is safe when the call that writes it returns. A run that was
-    stopped goes on with the texts that no piece has, and so does one of which a piece was damaged.
+    ``run.json`` holds the signature, and is written with the first results. The results of some texts that follow each
+    other are a piece, a file of its own; what is computed from all of them is another. Each file is safe when the call
+    that writes it returns. A run that was stopped goes on with the texts that no piece has, and so does one of which a
+    piece was damaged.
 
     Parameters
     ----------
@@ -70,13 +71,27 @@ class RunFolder(OwnedFolder):
                 if "signature" in self.state:
                     self._check_signature()
                     self._mend()
-                if RUN not in self.files and not self.complete:
-                    signature = self.signature.to_dict()
-                    self.write({RUN: json_bytes(signature)}, signature=signature)
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
+
+    def write(
+        self,
+        contents: Mapping[str, Content],
+        *,
+        remove: Iterable[str] = (),
+        growing: Iterable[str] = (),
+        **state: Any,
+    ) -> None:
+        """Write files as `OwnedFolder` does, with the signature where it is not there yet.
+
+        It comes with the first results: what is refused before anything was measured leaves no folder behind.
+        """
+        if RUN not in self.files and not self.complete:
+            signature = self.signature.to_dict()
+            contents, state = {RUN: json_bytes(signature), **contents}, {"signature": signature, **state}
+        super().write(contents, remove=remove, growing=growing, **state)
 
     @property
     def complete(self) -> bool:

@@ -15,6 +15,7 @@ from attnscope.corpus.files import check_characters, decode_utf8, json_objects, 
 from attnscope.errors import AttnscopeError
 
 _FIELDS = ("clean", "corrupted", "answer", "wrong")
+_WHOLE: Mapping[str, Any] = dict.fromkeys(_FIELDS, "")  # has every field
 _SIDES, _ALL = 2, 4  # files that hold the texts alone, and the answers too
 _MEND = "Give them (answer and wrong; on the command line --answer and --wrong) for all pairs"
 
@@ -63,7 +64,8 @@ def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None
     Raises
     ------
     AttnscopeError
-        If a file cannot be read, a line is no such object, files differ in their number of lines, or answers lack.
+        If a file cannot be read, a line is no such object, files differ in their number of lines, answers lack, or no
+        pair has use for those of all pairs.
 
     Examples
     --------
@@ -80,9 +82,11 @@ def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None
     usual = {"answer": answer, "wrong": wrong}
     if len(paths) == 1:
         (path,) = paths
-        objects = json_objects(path, "clean")
+        objects = list(json_objects(path, "clean"))
+        _refuse_unused([fields for _, fields in objects], usual)
         pairs = [pair_of(fields, f"{shown(path)}, line {number}", usual) for number, fields in objects]
     elif len(paths) in {_SIDES, _ALL}:
+        _refuse_unused([_WHOLE] * (len(paths) == _ALL), usual)
         pairs = _beside_each_other(paths, usual)
     else:
         raise AttnscopeError(
@@ -95,6 +99,19 @@ def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None
             "line by line"
         )
     return pairs
+
+
+def _refuse_unused(pairs: Sequence[Mapping[str, Any]], usual: Mapping[str, str | None]) -> None:
+    """Refuse an answer for all pairs that none of them takes: what was asked for would not be what is measured."""
+    unused = [
+        name for name, value in usual.items() if value is not None and all(name in pair for pair in pairs)
+    ]
+    if pairs and unused:
+        options = " and ".join(f"{name} (--{name})" for name in unused)
+        raise AttnscopeError(
+            f"no pair uses {options}: each has its own. Leave {'it' if len(unused) == 1 else 'them'} out, or give "
+            "pairs without"
+        )
 
 
 def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str | None]) -> Pair:
@@ -158,7 +175,9 @@ def given_pairs(pairs: Pairs, *, answer: str | None = None, wrong: str | None = 
     if len(paths) == len(items):
         return read_pairs(*paths, answer=answer, wrong=wrong)
     usual = {"answer": answer, "wrong": wrong}
-    return [pair_of(_checked(item, number), f"pair {number}", usual) for number, item in enumerate(items, 1)]
+    checked = [_checked(item, number) for number, item in enumerate(items, 1)]
+    _refuse_unused([_WHOLE if isinstance(item, Pair) else item for item in checked], usual)
+    return [pair_of(item, f"pair {number}", usual) for number, item in enumerate(checked, 1)]
 
 
 def _checked(item: object, number: int) -> Pair | Mapping[str, Any]:

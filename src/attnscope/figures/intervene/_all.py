@@ -23,7 +23,10 @@ _READINGS = {
             "Each point is the mean change of the loss without that head. Right of 0 the model is worse without the "
             "head."
         ),
-        "Each line is a 95% interval.",
+        (
+            "Each line is the 95% interval of that head alone. Filled points have an effect that is told from 0 with "
+            "all heads of the ablation looked at together, rings have not."
+        ),
     ),
     "effect-maps": (
         "All heads",

@@ -16,6 +16,7 @@ from attnscope.figures.style import figure_style
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
     from attnscope.faithfulness import HeadVerdict
 
@@ -86,6 +87,8 @@ def effect_maps(heads: xr.Dataset) -> Figure:
 def effect_intervals(tree: xr.DataTree) -> Figure:
     """Draw the heads with the largest effects, each under every ablation with its 95% interval.
 
+    Filled points are told from 0 with all heads of their ablation looked at together, rings are not.
+
     Parameters
     ----------
     tree
@@ -105,6 +108,7 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
         figure = Figure(figsize=(5.6, 0.24 * len(rows) + 1.0), layout="constrained")
         axes = figure.subplots()
         axes.axvline(0, color="0.6", linewidth=0.8)
+        handles: list[Line2D] = []  # filled: a ring says of one point that it is open, not of an ablation
         for step, name in enumerate(names):
             marker, colour = _MARKS[name]
             places = np.arange(len(rows)) + (step - (len(names) - 1) / 2) * 0.22
@@ -112,21 +116,23 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
             for place, effect in zip(places, effects, strict=True):
                 if np.isfinite(effect.low):
                     axes.plot([effect.low, effect.high], [place, place], color=colour, linewidth=1.1)
-            axes.plot(
+            axes.scatter(
                 [effect.mean for effect in effects],
                 places,
-                marker,
-                color=colour,
-                markersize=3.2,
-                linestyle="",
-                label=name,
+                s=12,
+                marker=marker,
+                facecolors=["w" if effect.shown is False else colour for effect in effects],
+                edgecolors=colour,
+                linewidths=0.9,
+                zorder=3,
             )
+            handles.append(axes.plot([], [], marker, color=colour, markersize=3.2, label=name)[0])
         axes.set_yticks(range(len(rows)), [_called(row) for row in rows], parse_math=False)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlabel("Change of the loss without the head, nats")
         axes.grid(axis="x", color="0.92")
         axes.set_axisbelow(True)
-        figure.legend(loc="outside upper right", ncols=len(names), frameon=False, fontsize=7)
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(names), frameon=False, fontsize=7)
     return figure
 
 

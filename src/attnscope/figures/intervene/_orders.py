@@ -11,6 +11,7 @@ from attnscope._documents import units_of
 from attnscope.faithfulness import ESTIMATES
 from attnscope.faithfulness.arrays import by_document
 from attnscope.figures.palette import LEFT
+from attnscope.figures.reading import rank_said
 from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
@@ -66,10 +67,7 @@ def estimate_panels(tree: xr.DataTree) -> Figure:
             axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
             axes.plot(measured.ravel(), estimated.ravel(), "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
             of_this = agreement.sel(estimator=name, ablation=ablation)
-            own, low, high = (float(of_this[f"rank_correlation{end}"]) for end in ("", "_low", "_high"))
-            within = f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ", no interval"
-            title = f"{_TITLES[name]}\nrank correlation {own:.2f}{within}"
-            axes.set_title(title.replace("-", "−"), fontsize=7)
+            axes.set_title(f"{_TITLES[name]}\n{rank_said(of_this)}", fontsize=7)
             size = "Size of the effect" if name == "importance" else "Effect"
             axes.set_xlabel(f"{size} ({ablation}), nats")
         figure.axes[0].set_ylabel("Estimate, nats")

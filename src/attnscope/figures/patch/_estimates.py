@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from attnscope.faithfulness import estimator_names
 from attnscope.figures.palette import LEFT
+from attnscope.figures.reading import rank_said
 from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
@@ -40,11 +41,7 @@ def estimate_points(tree: xr.DataTree) -> Figure:
             estimated = patched.estimate.sel(estimator=name).values.ravel()
             axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
             axes.plot(measured, estimated, "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
-            own = agreement.sel(estimator=name)
-            value, low, high = (float(own[f"rank_correlation{end}"]) for end in ("", "_low", "_high"))
-            said = f"rank correlation {value:.2f}"
-            said += f" ({low:.2f} to {high:.2f})" if np.isfinite(low) else ""
-            axes.set_title(f"{title}\n{said.replace('-', '−')}", fontsize=8)
+            axes.set_title(f"{title}\n{rank_said(agreement.sel(estimator=name))}", fontsize=8)
             axes.set_xlabel("Change measured, logits")
         panels[0].set_ylabel("Estimate, logits")
     return figure

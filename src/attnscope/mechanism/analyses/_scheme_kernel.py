@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import xarray as xr
+
 from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._needs import ROTATION_OR_BIAS
 from attnscope.mechanism._study import few_texts, studied
-from attnscope.mechanism._verdict import weight_peaks
+from attnscope.mechanism._verdict import MOST, weight_peaks
 from attnscope.mechanism.passes import scheme_kernel as of_model
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from attnscope.capture import Model, Tokenizer
     from attnscope.corpus import Sources
     from attnscope.mechanism._study import Study
@@ -59,7 +60,7 @@ def scheme_kernel(
         As `attnscope.mechanism.passes.scheme_kernel`: over ``layer, head, offset`` (tokens) ``kernel`` and ``scores``
         (nats); over ``layer, head`` ``share``, ``offset_of_kernel``, ``offset_of_weights`` (tokens), ``agree``,
         ``chance``. In the tree of `attnscope.explain` ``share`` and the last three are NaN of heads that prefer no
-        offset.
+        offset, and ``offset_of_kernel`` too where the kernel is flat, or a small part of the scores.
 
     Raises
     ------
@@ -98,8 +99,39 @@ def _of_study(study: Study) -> xr.Dataset:
     """
     kernel = of_model(study.model, study.first(), band=study.band, seed=study.seed)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
-    asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers.reset_coords(drop=True))
-    return kernel.assign(asked.data_vars)
+    return told(kernel, prefers.reset_coords(drop=True))
+
+
+def told(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
+    """The kernel without what says nothing: every curve has a largest value, that of random weights too.
+
+    Parameters
+    ----------
+    kernel
+        From `attnscope.mechanism.passes.scheme_kernel`.
+    prefers
+        Whether a head's weights prefer an offset, ``(layer, head)``.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``share``, ``offset_of_weights``, ``agree`` and ``chance`` are NaN of heads that prefer no offset.
+        ``offset_of_kernel`` is NaN of these too, unless the kernel makes the scores' profile (the lower end of its
+        share is above a half) and is not flat (it alone would make the largest weight twice the smallest).
+
+    Examples
+    --------
+    >>> grid = {"share_low": 0.9, "offset_of_kernel": -1.0, "agree": 1.0, "chance": 0.1, "offset_of_weights": -1.0}
+    >>> kernel = xr.Dataset({name: ("head", [value] * 3) for name, value in (grid | {"share": 0.95}).items()})
+    >>> kernel["swing"] = ("head", [0.01, 2.0, 0.01])
+    >>> told(kernel, xr.DataArray([True, False, False], dims="head")).offset_of_kernel.values.tolist()
+    [-1.0, -1.0, nan]
+    """
+    asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
+    makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
+    return kernel.assign(asked.data_vars).assign(
+        offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes)
+    )
 
 
 ANALYSIS = Analysis(
@@ -116,7 +148,8 @@ ANALYSIS = Analysis(
             (
                 "Mean scores, and what rotation or bias alone gives, about their means; the future of "
                 "causal heads is left out. Dotted are the offsets of the largest weight and of the "
-                "scheme's peak. Below, which pairs of columns make it: those that turn once in a few "
+                "scheme's peak, none where the weights prefer no offset and the scheme is flat or a small part of "
+                "the scores. Below, which pairs of columns make it: those that turn once in a few "
                 "tokens tell neighbours apart, slow ones do not."
             ),
             draw="attnscope.figures.explain:scheme_kernel",

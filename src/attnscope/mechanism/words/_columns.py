@@ -101,7 +101,7 @@ def column_notes(
     return (
         notes
         + _of_readings(rows, there, nothing)
-        + _of_scheme(tree, there)
+        + _of_scheme(tree, there, nothing)
         + _of_shares(tree, there, nothing)
         + _in_data(there)
     )
@@ -139,11 +139,14 @@ def _of_readings(rows: Sequence[HeadExplanation], there: Mapping[str, str], noth
     return notes
 
 
-def _of_scheme(tree: xr.DataTree, there: Mapping[str, str]) -> list[str]:
+def _of_scheme(tree: xr.DataTree, there: Mapping[str, str], nothing: str) -> list[str]:
     scheme = scheme_of(tree)
     said: list[str] = []
     if "offset_of_kernel" in there:
-        said.append(f"{there['offset_of_kernel']}: the offset at which the {scheme} alone is largest")
+        said.append(
+            f"{there['offset_of_kernel']}: the offset at which the {scheme} alone is largest; {nothing} where it has "
+            "no peak, and for a head that prefers no offset where it is flat or a small part of the scores"
+        )
     if "kernel_agrees" in there:
         said.append(
             f"{there['kernel_agrees']}: whether it is that of the weights, within 1 token, if these prefer one"

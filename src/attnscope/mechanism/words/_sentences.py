@@ -158,6 +158,37 @@ def _of_scheme(judged: Sequence[HeadExplanation]) -> tuple[int, list[float], flo
 
 
 @typed
+def peaks_of_noise(rows: Sequence[HeadExplanation]) -> str:
+    """How many heads that prefer no offset have a peak in their cross-spectrum, and how many chance would give.
+
+    Empty where none has one.
+
+    Examples
+    --------
+    >>> idle = HeadExplanation(0, None, 0, prefers=False, positional=False, agree=None, coherence=0.1)
+    >>> peaks_of_noise([HeadExplanation(0, None, 1, False, False, None, offset_of_spectrum=7.0, coherence=0.1), idle])
+    'Of 2 heads that prefer no offset, the cross-spectrum of 1 has a peak; noise alone gives one to 0.02 of 2 \
+(1 or more: probability 0.02).'
+    >>> peaks_of_noise([idle])
+    ''
+    """
+    idle = [row for row in rows if not row.prefers and row.coherence is not None]
+    found = sum(row.offset_of_spectrum is not None for row in idle)
+    if not found:
+        return ""
+    heads = "1 head that prefers" if len(idle) == 1 else f"{len(idle)} heads that prefer"
+    said = (
+        f"Of {heads} no offset, the cross-spectrum of {found} has a peak; noise alone gives one to "
+        f"{ERROR * len(idle):.2g} of {len(idle)}"
+    )
+    if _shared(idle):
+        return f"{said}."
+    probability = _or_more(found, [ERROR] * len(idle))
+    said += f" ({found} or more: probability {_rounded(probability)})"
+    return f"{said}, so this may be accident." if probability > BY_ACCIDENT else f"{said}."
+
+
+@typed
 def independence_note(rows: Sequence[HeadExplanation]) -> str:
     """What a probability in `summary` or `foretold` takes for granted; empty where they give none.
 
@@ -173,7 +204,11 @@ def independence_note(rows: Sequence[HeadExplanation]) -> str:
     positional = [row for row in rows if row.prefers and row.positional]
     of_readings = _are_read(rows) and bool(_chances(positional)) and not _shared(positional)
     judged = _foretold(rows)
-    if of_readings or (judged and not _shared(judged) and _of_scheme(judged)[2] >= BY_ACCIDENT):
+    if (
+        of_readings
+        or "probability" in peaks_of_noise(rows)
+        or (judged and not _shared(judged) and _of_scheme(judged)[2] >= BY_ACCIDENT)
+    ):
         return "The probability takes heads as independent; those that share weights are not."
     return ""
 
@@ -209,7 +244,8 @@ def findings(tree: xr.DataTree) -> list[str]:
     >>> findings(xr.DataTree())
     []
     """
-    said = (*summary(rank_explanations(tree)), foretold(tree), cause(tree))
+    rows = rank_explanations(tree)
+    said = (*summary(rows), peaks_of_noise(rows), foretold(tree), cause(tree))
     return [sentence for sentence in said if sentence]
 
 

@@ -1,0 +1,45 @@
+"""Answers for all pairs: taken by those that have none, and refused where each has its own."""
+
+import json
+
+import pytest
+
+import attnscope
+from attnscope.errors import AttnscopeError
+from attnscope.faithfulness.passes import Pair, given_pairs
+
+WHOLE = {"clean": "a b", "corrupted": "c b", "answer": " a", "wrong": " c"}
+BARE = {"clean": "b b", "corrupted": "d b"}
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(WHOLE) + "\n", encoding="utf-8")
+    (tmp_path / "lines.txt").write_text("a\n", encoding="utf-8")
+    return {
+        "a file": tmp_path / "pairs.jsonl",
+        "four files": [tmp_path / "lines.txt"] * 4,
+        "mappings": [WHOLE, WHOLE],
+        "pairs": [Pair(**WHOLE)],
+    }
+
+
+@pytest.mark.parametrize("name", ["a file", "four files", "mappings", "pairs"])
+def test_answers_that_no_pair_uses_are_refused(files, name):
+    with pytest.raises(
+        AttnscopeError, match=r"no pair uses answer \(--answer\) and wrong \(--wrong\): each has its"
+    ):
+        given_pairs(files[name], answer="foo", wrong="bar")
+    assert given_pairs(files[name])
+
+
+def test_an_answer_is_used_where_one_pair_has_none():
+    pairs = given_pairs([WHOLE, BARE], answer=" x", wrong=" y")
+    assert [(pair.answer, pair.wrong) for pair in pairs] == [(" a", " c"), (" x", " y")]
+    with pytest.raises(AttnscopeError, match=r"no pair uses wrong \(--wrong\): .* Leave it out"):
+        given_pairs([WHOLE, BARE | {"wrong": " d"}], answer=" x", wrong=" y")
+
+
+def test_the_bundled_pairs_have_answers():
+    with pytest.raises(AttnscopeError, match="no pair uses answer"):
+        attnscope.patch(answer="foo", steps=0)
