@@ -28,6 +28,12 @@ class Matched(NamedTuple):
     kinship
         Whether the pairs are more alike than by chance: ``shown``, ``not shown``, or ``untested`` where there are too
         few heads to tell.
+
+    Examples
+    --------
+    >>> profiles = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3))  # 2 layers of 3 heads
+    >>> match_heads(profiles, profiles[:, [1, 2, 0]], matching="profile").partner.tolist()
+    [[2, 0, 1], [2, 0, 1]]
     """
 
     partner: Int[np.ndarray, "layer head"]
