@@ -49,7 +49,7 @@ def test_the_headline_counts(text):
     assert "In 6 of these 12 position gives more than half of the scores&#39; profile." in text
     assert "In 6 of these 6 both readings of the scores find the offset of the weights" in text
     assert "with the scores of other heads 3 of 6 would (6 or more: probability 0.02)." in text
-    assert "12 windows of 64 tokens" in text
+    assert "12 full windows of 64 tokens" in text
     assert "0.0, 0.2, 1.0, 1.2 (layer.head" in text
 
 

@@ -95,8 +95,8 @@ def print_tables(tree: xr.DataTree) -> None:
     rows = rank_explanations(tree)
     settings = json.loads(tree.attrs["signature"])["settings"]
     console.print(
-        f"{tree.attrs['model']}: {count(len(rows), 'head')} over {count(settings['windows'], 'window')} of "
-        f"{settings['window']} tokens",
+        f"{tree.attrs['model']}: {count(len(rows), 'head')} over {count(settings['windows'], 'full window')} "
+        f"of {settings['window']} tokens (shorter ones are not read)",
         highlight=False,
         markup=False,
     )
