@@ -45,7 +45,7 @@ def test_no_window_and_no_token_of_one_is_refused_as_scan_does(name, what, value
     assert said(lambda: OF_TEXTS[name]("bundled", **{what: value})) == message
 
 
-@pytest.mark.parametrize("name", {*OF_TEXTS} - {"explain", "study"})
+@pytest.mark.parametrize("name", sorted({*OF_TEXTS} - {"explain", "study"}))
 def test_no_window_of_a_study_is_refused_alike(name):
     assert said(lambda: OF_TEXTS[name](STUDY, limit=0)).startswith("limit (--limit) is 0; expected")
 
