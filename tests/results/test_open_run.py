@@ -83,8 +83,8 @@ def test_a_damaged_model_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize("command", ["scan", "explain", "train", "align", "compare"])
 def test_an_unfinished_run_is_said_to_be_one(command, tmp_path):
     if command in {"scan", "explain"}:
-        with RunFolder(tmp_path / "run", {"command": command}) as run:
-            run.write({})
+        with RunFolder(tmp_path / "run", {"command": command}):
+            pass
     else:
         with OwnedFolder(tmp_path / "run", command) as folder:
             folder.write({"settings": b""})

@@ -350,13 +350,16 @@ def test_what_was_refused_before_anything_was_measured_leaves_nothing(tmp_path):
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["there"]
 
 
-def test_the_signature_is_written_with_the_first_results(tmp_path):
-    with RunFolder(tmp_path / "run", {"command": "scan", "model": "m"}) as run:
-        assert not (tmp_path / "run" / "run.json").exists()
+def test_what_was_stopped_or_has_results_stays(tmp_path):
+    with pytest.raises(KeyboardInterrupt), RunFolder(tmp_path / "stopped", {"command": "scan"}):
+        raise KeyboardInterrupt
+    assert (tmp_path / "stopped" / "run.json").exists()
+    with RunFolder(tmp_path / "begun", {"command": "scan"}) as run:
         run.append(xr.Dataset({"length": ("text", [3])}), 0)
-        assert (tmp_path / "run" / "run.json").exists()
-    with pytest.raises(AttnscopeError, match="holds another run"):
-        RunFolder(tmp_path / "run", {"command": "scan", "model": "other"}).__enter__()
+    with pytest.raises(AttnscopeError), RunFolder(tmp_path / "begun", {"command": "scan"}):
+        raise AttnscopeError("full disk")
+    with RunFolder(tmp_path / "begun", {"command": "scan"}) as run:
+        assert run.holds(range(1))
 
 
 @pytest.mark.parametrize("task", [None, "1/2"])

@@ -107,8 +107,11 @@ class OwnedFolder:
             return
         while self._lock is None:
             self._made = self._made or [it for it in (self.path, *self.path.parents) if not it.exists()]
-            (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
-            self._lock = locked(self.path / WORKPLACE / "lock")
+            with suppress(
+                FileNotFoundError
+            ):  # another one has just left, and taken its empty folder away: again
+                (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
+                self._lock = locked(self.path / WORKPLACE / "lock")
         try:
             if self._mirror is not None:
                 self._mirror.lock()
@@ -153,7 +156,7 @@ class OwnedFolder:
         place, manifest = self.path / WORKPLACE, self.path / MANIFEST
         if self._mirror is not None:
             self._mirror.look()
-        if place.is_symlink() or (place.exists() and not place.is_dir()):
+        if place.is_symlink() or place.is_file():
             raise AttnscopeError(f"{place} is not a folder: remove it, or choose another folder with --out")
         content = read_manifest(manifest) if manifest.is_file() else None
         others: list[str] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import xarray as xr
@@ -13,8 +15,8 @@ from attnscope._numbers import count
 from attnscope.errors import AttnscopeError
 from attnscope.store._arrays import in_a_row, packed, unpacked
 from attnscope.store._files import explained, json_bytes
-from attnscope.store._folder import Content, OwnedFolder, damage
-from attnscope.store._manifest import manifest_of
+from attnscope.store._folder import OwnedFolder, damage
+from attnscope.store._manifest import MANIFEST, manifest_of
 from attnscope.store._mirror import named
 from attnscope.store._names import PIECES, RUN, SUFFIX, VIEWS, are_in, piece_name, texts_of
 from attnscope.store._signature import Signature
@@ -26,10 +28,10 @@ _log = logging.getLogger("attnscope")
 class RunFolder(OwnedFolder):
     """Results on disk under one signature.
 
-    ``run.json`` holds the signature, and is written with the first results. The results of some texts that follow each
-    other are a piece, a file of its own; what is computed from all of them is another. Each file is safe when the call
-    that writes it returns. A run that was stopped goes on with the texts that no piece has, and so does one of which a
-    piece was damaged.
+    ``run.json`` holds the signature. The results of some texts that follow each other are a piece, a file of its own;
+    what is computed from all of them is another. Each file is safe when the call that writes it returns. A run that was
+    stopped goes on with the texts that no piece has, and so does one of which a piece was damaged. One that ends in an
+    `AttnscopeError` before it has a result is taken away.
 
     Parameters
     ----------
@@ -63,6 +65,7 @@ class RunFolder(OwnedFolder):
         self.signature = Signature.of(signature)
         super().__init__(path, self.signature.command)
         self.repair = repair
+        self._begun = False  # here, by this process
 
     def __enter__(self) -> RunFolder:  # noqa: PYI034 beartype knows no Self here
         super().__enter__()
@@ -71,27 +74,27 @@ class RunFolder(OwnedFolder):
                 if "signature" in self.state:
                     self._check_signature()
                     self._mend()
+                if RUN not in self.files and not self.complete:
+                    signature = self.signature.to_dict()
+                    self._begun = not self.files and self._mirror is None
+                    self.write({RUN: json_bytes(signature)}, signature=signature)
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
 
-    def write(
-        self,
-        contents: Mapping[str, Content],
-        *,
-        remove: Iterable[str] = (),
-        growing: Iterable[str] = (),
-        **state: Any,
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write files as `OwnedFolder` does, with the signature where it is not there yet.
+        if self._begun and isinstance(error, AttnscopeError) and self.files.keys() == {RUN}:
+            self._give_up()
+        super().__exit__(kind, error, trace)
 
-        It comes with the first results: what is refused before anything was measured leaves no folder behind.
-        """
-        if RUN not in self.files and not self.complete:
-            signature = self.signature.to_dict()
-            contents, state = {RUN: json_bytes(signature), **contents}, {"signature": signature, **state}
-        super().write(contents, remove=remove, growing=growing, **state)
+    def _give_up(self) -> None:
+        """What was refused before anything was measured leaves nothing: the same command would be refused again."""
+        with suppress(OSError):
+            for name in (RUN, MANIFEST):  # a kill between leaves a run that has only lost its signature file
+                (self.path / name).unlink()
 
     @property
     def complete(self) -> bool:
