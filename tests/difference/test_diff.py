@@ -218,7 +218,8 @@ def test_how_heads_were_matched_is_said_as_it_was(scans):
     }
     assert headline(tuned["auto"])[-1].endswith("of its number: these are more alike than by chance.")
     assert "profiles, as was asked for (" in headline(tuned["profile"])[-1]
-    assert partner_heading(tuned["profile"]) == "is now"
+    assert partner_heading(tuned["profile"]) == "beside"  # though the pairs are kin
+    assert value_headings(tuned["profile"])[2] == "difference"
     strangers = attnscope.diff(untrained(0), untrained(1), heads="number")
     assert "its number, as was asked for: these are no more alike" in headline(strangers)[-1]
     runs = [run.drop_vars("profile") for run in (untrained(0), untrained(1))]

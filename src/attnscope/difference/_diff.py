@@ -255,7 +255,8 @@ def _compared(
     if profiles[0] is not None and profiles[1] is not None:
         matched = match_heads(profiles[0], profiles[1], matching=heads, seed=seed)
         moved = np.take_along_axis(profiles[1], matched.partner[..., None], 1)
-        distance = np.abs(moved - profiles[0]).sum(-1) / 2
+        apart = np.abs(moved - profiles[0])  # NaN at offsets that no window has
+        distance = np.where(np.isnan(apart).all(-1), np.nan, np.nansum(apart, -1) / 2)
     elif heads == "profile":
         raise AttnscopeError(
             "heads cannot be matched by profile: the scans have none; scan with --statistics profile (of images "

@@ -13,8 +13,6 @@ Kinship = Literal["shown", "not shown", "untested"]
 _ORDERS = 1000
 _SURE = 0.05  # chance of taking for kin what is none
 _HALVES = 399  # random halves of the heads of both models
-_Places = list[Int[np.ndarray, " head"]]
-
 
 class Matched(NamedTuple):
     """Which heads are held against each other.
@@ -103,7 +101,8 @@ def match_heads(
 
 def _distances(profiles: np.ndarray) -> np.ndarray:
     """Total variation distance of the profiles of one layer, the first model's heads and then the second's."""
-    return np.stack([np.nansum(np.abs(profiles - profile), -1) / 2 for profile in profiles])
+    every = [np.nansum(np.abs(profiles - profile), -1) / 2 for profile in profiles]
+    return np.reshape(every, (len(profiles), len(profiles)))  # of no head too
 
 
 def _numbers_alike(distances: list[np.ndarray], seed: int) -> Kinship:

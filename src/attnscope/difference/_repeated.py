@@ -28,13 +28,18 @@ def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarr
     repeated: dict[str, str] = {}
     for number, name in enumerate(names):
         for earlier, known in zip(names[:number], values, strict=False):
-            if earlier not in repeated and all(
-                np.allclose(own, other, rtol=ROUNDING, atol=ROUNDING**2, equal_nan=True)
-                for own, other in zip(values[number], known, strict=True)
-            ):
+            if earlier not in repeated and _same(values[number], known):
                 repeated[name] = earlier
                 break
     return repeated
+
+
+def _same(values: Sequence[np.ndarray], known: Sequence[np.ndarray]) -> bool:
+    """Whether there are numbers, and the same ones everywhere."""
+    return any(np.isfinite(own).any() for own in values) and all(
+        np.allclose(own, other, rtol=ROUNDING, atol=ROUNDING**2, equal_nan=True)
+        for own, other in zip(values, known, strict=True)
+    )
 
 
 def repeated_said(repeated: dict[str, str]) -> list[str]:

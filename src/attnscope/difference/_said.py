@@ -112,7 +112,8 @@ def same_everywhere(rows: Sequence[Change]) -> bool:
 def same_heads(difference: xr.Dataset) -> bool:
     """Whether pairs may be called the same heads, before and after: where nothing shows it, they are but pairs.
 
-    Heads of one number are taken for the same where that cannot be tested, as without profiles.
+    Only heads of one number may, where they are more alike than by chance or that cannot be tested, as without
+    profiles. Pairs of the most alike may not: heads of one kind are alike in unrelated models too.
 
     Examples
     --------
@@ -122,8 +123,7 @@ def same_heads(difference: xr.Dataset) -> bool:
     >>> same_heads(compared), same_heads(compared.assign_attrs(kinship="not shown"))
     (True, False)
     """
-    kinship = difference.attrs.get("kinship", "untested")
-    return kinship == "shown" or (kinship == "untested" and difference.attrs["matching"] == "number")
+    return difference.attrs["matching"] == "number" and difference.attrs.get("kinship", "untested") != "not shown"
 
 
 @reads("diff")
@@ -135,11 +135,9 @@ def partner_heading(difference: xr.Dataset) -> str | None:
     >>> from attnscope import diff, scan
     >>> run = scan(limit=2, window=32)
     >>> partner_heading(diff(run, run)), partner_heading(diff(run, run, heads="profile"))
-    (None, 'is now')
+    (None, 'beside')
     """
-    if difference.attrs["matching"] == "number":
-        return None
-    return "is now" if same_heads(difference) else "beside"
+    return None if difference.attrs["matching"] == "number" else "beside"
 
 
 @reads("diff")
@@ -235,7 +233,8 @@ def _matching_said(difference: xr.Dataset) -> str:
     return (
         said
         + {
-            "shown": "the pairs are more alike than by chance.",
+            "shown": "each is paired with the most alike of its layer. The pairs are more alike than by chance, as heads "
+            "of one kind are in unrelated models too.",
             "not shown": "each is paired with the most alike of its layer, and the pairs are no more alike than "
             "by chance. Nothing shows them to be the same heads.",
             "untested": few,

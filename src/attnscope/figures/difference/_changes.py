@@ -137,7 +137,7 @@ def change_maps(changes: xr.Dataset) -> Figure:
         bar = figure.colorbar(
             panels[0].images[0], ax=panels, shrink=0.8, pad=0.02, extend="both" if top > reach else "neither"
         )
-        bar.set_label("Change, standard deviations")
+        bar.set_label(f"{'Change' if same_heads(changes) else 'Difference'}, standard deviations")
         bar.outline.set_visible(False)
     return figure
 
