@@ -196,7 +196,7 @@ class TestBadInput:
         refused("explain", "--window", "16", "--limit", "2", *asked, says=says)
 
     def test_a_single_window(self, refused):
-        refused("explain", "--limit", "1", says="expected 2 or more, to tell position from text")
+        refused("explain", "--limit", "1", says="expected 2 windows or more, to tell position from text")
 
     def test_texts_shorter_than_the_window(self, refused, tmp_path):
         (tmp_path / "short.txt").write_text("A few words.")

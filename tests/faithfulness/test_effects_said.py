@@ -22,7 +22,6 @@ def test_the_largest_of_many_is_not_held_up_where_none_is_told_from_0():
     assert _largest(said).endswith(" ablation), is not told from 0 with all heads looked at together.")
     assert "(" not in _largest(said).replace("(zero", "").replace("(mean", "").replace("(resample", "")
     assert "Of 6 heads, none is shown to change the loss" in said[1]
-    assert "the other 6" not in " ".join(said)
 
 
 def test_a_head_is_named_that_is_told_from_0_though_another_changes_more():
@@ -38,7 +37,7 @@ def test_heads_are_counted_in_whole_sentences():
     said = headline(planted_intervention())[1]
     assert said.startswith(
         "Of 6 heads taken out one at a time, 1 raises the loss and 0 lower it under each of zero, mean and resample "
-        "ablation; 1 more under only some of them; 4 are not shown to change it ("
+        "ablation; for 1 more it depends on the ablation; 4 are not shown to change it ("
     )
 
 

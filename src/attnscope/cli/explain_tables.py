@@ -96,7 +96,7 @@ def print_tables(tree: xr.DataTree) -> None:
     settings = json.loads(tree.attrs["signature"])["settings"]
     console.print(
         f"{tree.attrs['model']}: {count(len(rows), 'head')} over {count(settings['windows'], 'full window')} "
-        f"of {settings['window']} tokens (shorter ones are not read)",
+        f"of {settings['window']} tokens",
         highlight=False,
         markup=False,
     )

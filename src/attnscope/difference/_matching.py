@@ -14,6 +14,7 @@ _ORDERS = 1000
 _SURE = 0.05  # chance of taking for kin what is none
 _HALVES = 399  # random halves of the heads of both models
 
+
 class Matched(NamedTuple):
     """Which heads are held against each other.
 

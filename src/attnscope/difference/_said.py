@@ -123,7 +123,10 @@ def same_heads(difference: xr.Dataset) -> bool:
     >>> same_heads(compared), same_heads(compared.assign_attrs(kinship="not shown"))
     (True, False)
     """
-    return difference.attrs["matching"] == "number" and difference.attrs.get("kinship", "untested") != "not shown"
+    return (
+        difference.attrs["matching"] == "number"
+        and difference.attrs.get("kinship", "untested") != "not shown"
+    )
 
 
 @reads("diff")

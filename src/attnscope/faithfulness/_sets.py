@@ -67,8 +67,8 @@ def changes_by_sets(
     >>> sets = np.zeros((2, 12), dtype=bool)
     >>> sets[1, :4] = True  # no head, then all of the first layer
     >>> changes = changes_by_sets(asked, [sets], "zero")
-    >>> changes.shape, changes[:, 0].tolist(), bool(changes[:, 1].mean() > 1)
-    ((2, 2), [0.0, 0.0], True)
+    >>> changes.shape, bool(np.abs(changes[:, 0]).max() < 1e-5), bool(changes[:, 1].mean() > 1)
+    ((2, 2), True, True)
     """
     tell = progress or tell_nobody
     places = inquiry.slices() if places is None else places

@@ -257,7 +257,7 @@ def _shown(rows: Sequence[HeadVerdict], ablations: Sequence[str], over: str) -> 
         )
     else:
         each = "each of " * several
-        rest = [f"{some} more under only some of them"] * (some > 0)
+        rest = [f"for {some} more it depends on the ablation"] * (some > 0)
         rest += [f"{idle} {'is' if idle == 1 else 'are'} not shown to change it"] * (idle > 0)
         sentences.append(
             f"Of {heads} taken out one at a time, {worse} {_verb('raise', worse)} the loss and {better} "

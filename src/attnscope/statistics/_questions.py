@@ -94,7 +94,7 @@ def sink_like(results: xr.Dataset, names: Iterable[str]) -> list[Question]:
     """Which heads put most weight on one of these, where a scan has any: tokens that hold no place in particular.
 
     All rows share them, so that no bound by chance holds (see `beyond_shared`): their odds must be six times those of
-    equal weights.
+    equal weights. A learned sink has none of these, and is held against nothing.
     """
     sinks: list[xr.DataArray] = []
     for name in names:

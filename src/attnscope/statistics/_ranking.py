@@ -102,8 +102,9 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
     the band, at least 0.5. ``sink-like``: most weight on the first token, on special tokens or on no token, whichever
     is most, at least 0.1. The first two are at least twice what equal weights over the same tokens give, and more than
     chance as kinds of heads are, where the result says so (``equal_...``, ``length``). Of the last the odds are at
-    least six times those of equal weights; it is a ranking and no test, for all rows look at the same token, and heads
-    of random weights may suit it: `attnscope.roles` sets such heads beside. Where layers attend in more than one way,
+    least six times those of equal weights (which leave a learned sink nothing: there any share counts); it is a ranking
+    and no test, for all rows look at the same token, and heads of random weights may suit it: `attnscope.roles` sets
+    such heads beside. Where layers attend in more than one way,
     as in an encoder-decoder, ``attention`` says in which: self, causal or cross.
 
     Parameters

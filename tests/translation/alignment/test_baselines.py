@@ -117,5 +117,8 @@ def test_the_best_of_many_heads_needs_a_wider_interval():
     rng = np.random.default_rng(4)
     made, gold, lengths = of_corpus(rng, 20)
     one, best = baselines(made, gold, lengths), baselines(made, gold, lengths, chosen_of=16)
-    assert (best.lower, best.upper) == (one.lower, one.upper)
+    assert np.isfinite(one.lower)
+    assert np.isnan(
+        [best.lower, best.upper]
+    ).all()  # the best of 48 equal heads: 95% held the truth in 36% to 58%
     assert best.above < one.above < one.below < best.below

@@ -117,7 +117,7 @@ def told(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
     xarray.Dataset
         ``share``, ``offset_of_weights``, ``agree`` and ``chance`` are NaN of heads that prefer no offset.
         ``offset_of_kernel`` is NaN of these too, unless the kernel makes the scores' profile (the lower end of its
-        share is above a half) and is not flat (it alone would make the largest weight twice the smallest).
+        share, or the share where two texts give no interval, is above a half) and is not flat (it alone would make the largest weight twice the smallest).
 
     Examples
     --------
@@ -128,7 +128,7 @@ def told(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
     [-1.0, -1.0, nan]
     """
     asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
-    makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
+    makes = (kernel.share_low.fillna(kernel.share) > MOST) & (kernel.swing > np.log(2))
     return kernel.assign(asked.data_vars).assign(
         offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes)
     )

@@ -36,7 +36,8 @@ class Baselines:
     heads
         Number of heads of which the best was chosen; 1 where none was.
     lower, upper
-        95% interval of the alignment's own AER, of sentence pairs like these.
+        95% interval of the alignment's own AER, of sentence pairs like these; NaN where the best of several heads was
+        chosen on these very pairs, which none holds for.
     above, below
         The least and the most by which its AER lies above the diagonal's, in the same way; where the best of several
         heads was chosen, an interval for all of them together.
@@ -146,7 +147,7 @@ def baselines(
             mean, variance = mean + of_word[0], variance + of_word[1]
     whole = sum(map(len, aligned)) + sum(map(len, gold.sure))
     (rate, part), (of_diagonal, part_of_diagonal) = _by_pair(aligned, gold), _by_pair(diagonal, gold)
-    lower, upper = _interval(rate, part, _OUTSIDE)
+    lower, upper = _interval(rate, part, _OUTSIDE) if chosen_of == 1 else (math.nan, math.nan)
     above, below = _interval(rate - of_diagonal, part - part_of_diagonal, _OUTSIDE / chosen_of)
     deviations = float(norm.ppf((1 - _BELOW) ** (1 / chosen_of)))
     return Baselines(
