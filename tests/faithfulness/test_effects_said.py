@@ -1,10 +1,13 @@
 """What is named of many heads: those that are told from 0, with all of them looked at together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xarray as xr
 
 from attnscope.faithfulness import headline, patch_headline, verdicts
+from attnscope.faithfulness._verdict import _search_said
 from attnscope.figures.intervene import effect_intervals, intervention_readings
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
@@ -63,3 +66,14 @@ def test_rings_are_drawn_for_what_is_not_told_from_0():
     assert filled.tolist() == shown
     assert 0 < sum(shown) < len(shown)
     assert "rings have not" in intervention_readings(tree)["effect-intervals"][1]
+
+
+def test_a_search_is_said_beside_what_each_head_does_alone():
+    tree = planted_intervention(effect=0.0)
+    tree["heads"]["shown"] = xr.zeros_like(tree["heads"].shown)
+    rows = [replace(row, searched=0.1 * row.head) for row in verdicts(tree)]
+    tree["search"] = xr.Dataset(attrs={"passes": 10, "removed": 2})
+    (said,) = _search_said(tree, rows)
+    assert said.endswith(
+        "It is an estimate without a test; none of these is told from 0 when taken out alone."
+    )

@@ -246,3 +246,13 @@ def test_one_head_of_a_story_teller_carries_girl_and_boy(models):
     assert 0.7 < float(best.recovered_low) < float(best.recovered_high) < 0.8
     assert bool(best.shown)
     assert len({len(text.split()) for text in found["pairs"].clean_text.values}) > 1
+
+
+def test_answers_that_the_model_does_not_know_are_told(tree):
+    assert not any("A coin" in sentence for sentence in patch_headline(tree))
+    pairs = tree["pairs"].to_dataset()
+    pairs["clean"] = pairs.clean * np.where(np.arange(pairs.sizes["pair"]) % 2, 1, -1)
+    changed = tree.copy()
+    changed["pairs"] = pairs
+    (said,) = [sentence for sentence in patch_headline(changed) if "A coin" in sentence]
+    assert "nothing shows that the model knows these answers" in said

@@ -236,8 +236,8 @@ def _matching_said(difference: xr.Dataset) -> str:
     return (
         said
         + {
-            "shown": "each is paired with the most alike of its layer. The pairs are more alike than by chance, as heads "
-            "of one kind are in unrelated models too.",
+            "shown": "each is paired with the most alike of its layer. The pairs are more alike than by chance, as "
+            "heads of one kind are in unrelated models too.",
             "not shown": "each is paired with the most alike of its layer, and the pairs are no more alike than "
             "by chance. Nothing shows them to be the same heads.",
             "untested": few,

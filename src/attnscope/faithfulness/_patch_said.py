@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.stats import binom
 
 from attnscope._arguments import typed
 from attnscope._documents import LEAST
@@ -150,7 +151,7 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
         f"corrupted ones (mean over {_pairs(count)}). The clean run prefers the answer in {int((clean > 0).sum())} of "
         f"{count}, the corrupted one the wrong answer in {int((corrupted < 0).sum())}."
     )
-    sentences = [told.replace("-", "−")]
+    sentences = [told.replace("-", "−"), *_unsolved(int((clean > 0).sum()), count)]
     source, base = ends_of(pairs)
     turned = int((np.sign(source - base) != np.sign(float((source - base).mean()))).sum())
     if turned:
@@ -177,6 +178,15 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
                 "Clean and corrupted runs are so alike in some pairs that a share of the way has no interval."
             )
     return [*sentences, *_estimates_said(tree)]
+
+
+def _unsolved(right: int, pairs: int) -> list[str]:
+    """A warning where the clean runs prefer the answer no more often than a coin would."""
+    chance = float(binom.sf(right - 1, pairs, 0.5))
+    if right == pairs or chance <= SURE:
+        return []
+    said = f"A coin prefers it as often in {chance:.0%}: nothing shows that the model knows these answers."
+    return [f"{said} Heads carry a difference of its output all the same, as they do with random weights."]
 
 
 def _largest_said(first: PatchedPlace, kinds: str) -> str:

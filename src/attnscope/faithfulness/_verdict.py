@@ -239,7 +239,13 @@ def _search_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
     if not first:
         return [f"{said}no head is needed to account for what they change."]
     named = ", ".join(f"{row.layer}.{row.head} ({row.searched:+.3f})".replace("-", "−") for row in first)
-    return [f"{said}{named} nats count most."]
+    told = sum(
+        row.matters is not None and any(effect.shown for effect in row.effects.values()) for row in first
+    )
+    tested = any(row.matters is not None for row in first)
+    beside = f"{told or 'none'} of these {'is' if told < 2 else 'are'} told from 0 when taken out alone"  # noqa: PLR2004
+    rest = f"; {beside}" if tested else ""
+    return [f"{said}it gives most to {named} nats. It is an estimate without a test{rest}."]
 
 
 def _shown(rows: Sequence[HeadVerdict], ablations: Sequence[str], over: str) -> list[str]:

@@ -195,7 +195,9 @@ def _row(tree: xr.DataTree, row: HeadVerdict, *, causes: bool, trusted: bool, ba
         ]
     cells += [_change(effect) for effect in row.effects.values()]
     if row.searched is not None:
-        cells.append(Cell(_signed(row.searched, 3), row.searched))
+        cells.append(
+            Cell(_signed(row.searched or 0.0, 3), row.searched, "open")
+        )  # an estimate without a test
     if barred:
         cells += [_number(row.forbidden_weight), _change(row.forbidden)]
     return _Row(_profile(tree, row), cells)

@@ -117,7 +117,8 @@ def told(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
     xarray.Dataset
         ``share``, ``offset_of_weights``, ``agree`` and ``chance`` are NaN of heads that prefer no offset.
         ``offset_of_kernel`` is NaN of these too, unless the kernel makes the scores' profile (the lower end of its
-        share, or the share where two texts give no interval, is above a half) and is not flat (it alone would make the largest weight twice the smallest).
+        share, or the share where two texts give no interval, is above a half) and is not flat (it alone would make the
+        largest weight twice the smallest).
 
     Examples
     --------

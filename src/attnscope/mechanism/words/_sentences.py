@@ -27,15 +27,15 @@ def summary(rows: Sequence[HeadExplanation]) -> list[str]:
     >>> from dataclasses import replace
     >>> read = {"weight_level": 0.06, "position_share": 0.9, "offset_of_spectrum": -1.0, "chance": 0.1}
     >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=True, **read)
-    >>> other = replace(head, prefers=False, positional=False, agree=None)
+    >>> other = replace(head, prefers=False, positional=False, agree=None, weight_level=0.05)
     >>> for sentence in summary([head, replace(head, head=1), other]):
     ...     print(sentence)
-    2 of 3 heads put more weight on one offset than chance does (0.06; one head or more in 1 of 100 models).
+    2 of 3 heads put more weight on one offset than chance does (0.05 to 0.06, by offset; one head or more in 1 of 100 models).
     In 2 of these 2 position gives more than half of the scores' profile.
     In 2 of these 2 both readings of the scores find the offset of the weights; \
 with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
     >>> summary([other])[-1]
-    'No head of 1 puts more weight on one offset than chance does (0.06; one head or more in 1 of 100 models).'
+    'No head of 1 puts more weight on one offset than chance does (0.05; one head or more in 1 of 100 models).'
     """
     if not rows:
         return []
@@ -61,10 +61,12 @@ def _preferring(count: int, rows: Sequence[HeadExplanation]) -> str:
         if count
         else f"No head of {len(rows)} puts"
     )
-    level = max(row.weight_level or 0.0 for row in rows)
+    levels = [f"{row.weight_level:.2g}" for row in rows if row.weight_level is not None]
+    level = " to ".join(dict.fromkeys([min(levels, key=float), max(levels, key=float)])) if levels else "–"
+    by_offset = ", by offset" if " to " in level else ""
     return (
         f"{heads} more weight on one offset than chance does "
-        f"({level:.2g}; one head or more in 1 of {1 / ERROR:.0f} models)."
+        f"({level}{by_offset}; one head or more in 1 of {1 / ERROR:.0f} models)."
     )
 
 
