@@ -30,7 +30,8 @@ def summary(rows: Sequence[HeadExplanation]) -> list[str]:
     >>> other = replace(head, prefers=False, positional=False, agree=None, weight_level=0.05)
     >>> for sentence in summary([head, replace(head, head=1), other]):
     ...     print(sentence)
-    2 of 3 heads put more weight on one offset than chance does (0.05 to 0.06, by offset; one head or more in 1 of 100 models).
+    2 of 3 heads put more weight on one offset than chance does (0.05 to 0.06, by offset; \
+one head or more in 1 of 100 models).
     In 2 of these 2 position gives more than half of the scores' profile.
     In 2 of these 2 both readings of the scores find the offset of the weights; \
 with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
