@@ -218,6 +218,9 @@ def test_how_heads_were_matched_is_said_as_it_was(scans):
     }
     assert headline(tuned["auto"])[-1].endswith("of its number: these are more alike than by chance.")
     assert "profiles, as was asked for (" in headline(tuned["profile"])[-1]
+    for kinship in ("shown", "not shown"):  # no head is promised the one that is most like it
+        said = headline(tuned["profile"].assign_attrs(kinship=kinship))[-1]
+        assert "one to one, so that the pairs of a layer are together most alike." in said
     assert partner_heading(tuned["profile"]) == "beside"  # though the pairs are kin
     assert value_headings(tuned["profile"])[2] == "difference"
     strangers = attnscope.diff(untrained(0), untrained(1), heads="number")
