@@ -17,6 +17,7 @@ from attnscope.capture import load_model
 from attnscope.cli.diff import _table
 from attnscope.difference import Change, changes_of, headline, partner_heading, value_headings
 from attnscope.report import write_difference_report
+from attnscope.store import Signature
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit
 from tests.sketched import sketched
@@ -170,6 +171,8 @@ def test_the_command_writes_a_run_that_opens_again(scans):
     assert bool(open_run(scans / "run").changed.sel(layer=1, head=1).any())
     rows = command("diff", "before", "after", "--out", "run", "--csv", cwd=scans).stdout.splitlines()
     assert len(rows) == 1 + 12 * len(open_run(scans / "run").statistic)
+    signature = Signature.from_json(open_run(scans / "run").attrs["signature"]).short
+    assert [row.rpartition(",")[2] for row in rows] == ["signature", *[signature] * (len(rows) - 1)]
     given = json.loads(command("diff", "before", "after", "--out", "run", "--json", cwd=scans).stdout)
     assert (given["matching"], given["kinship"], given["repeated"]) == ("number", "shown", {})
 

@@ -55,6 +55,7 @@ def diff(
     place = OutputFolder(out, usual_folder("diff"))
     from attnscope.difference import changes_of, headline
     from attnscope.difference import diff as run_diff
+    from attnscope.store import Signature
 
     chosen = None if statistics is None else [name.strip() for name in statistics.split(",")]
     compared = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, seed=seed)  # pyright: ignore[reportArgumentType]
@@ -74,7 +75,9 @@ def diff(
             + "\n"
         )
     elif as_csv:
-        emit(csv_text([list(asdict(rows[0])), *(list(with_nulls(asdict(row)).values()) for row in rows)]))
+        signature = {"signature": Signature.from_json(compared.attrs["signature"]).short}
+        lines = [with_nulls(asdict(row)) | signature for row in rows]
+        emit(csv_text([list(lines[0]), *(list(line.values()) for line in lines)]))
     else:
         _print(compared, rows)
         place.say(folder, page)
