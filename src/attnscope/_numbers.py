@@ -2,6 +2,8 @@
 
 import math
 
+_MOST = 5  # digits after the point; what needs more is written by its power of ten
+
 
 def significant(value: float, digits: int) -> str:
     """Round to so many digits; a large number is written out, not as a power of ten.
@@ -26,6 +28,65 @@ def places(value: float, least: int) -> int:
     if not value or not math.isfinite(value):
         return least
     return min(max(least, 1 - math.floor(math.log10(abs(value)))), 9)
+
+
+def change_places(change: float, low: float, high: float, least: int) -> int:
+    """Digits after the point for a change and its interval: of a tiny change no more than the interval needs.
+
+    Examples
+    --------
+    >>> change_places(-0.00123, -0.002, -0.0004, 3), change_places(1e-7, -0.02, 0.02, 3)
+    (4, 3)
+    >>> change_places(1e-7, -1e-7, 3e-7, 3), change_places(1e-7, math.nan, math.nan, 3)
+    (8, 8)
+    """
+    digits = places(change, least)
+    if digits <= _MOST:
+        return digits
+    return places(max(abs(value) for value in (change, low, high) if math.isfinite(value)), least)
+
+
+def plain(value: float, digits: int, sign: str = "") -> str:
+    """A number with so many digits after the point; with a power of ten where these are more than 5.
+
+    Examples
+    --------
+    >>> plain(2.5, 3), plain(-0.00012, 5, "+"), plain(1.25e-7, 8, "+"), plain(0.0, 8, "+")
+    ('2.500', '-0.00012', '+1.2e-7', '+0')
+    """
+    if digits <= _MOST or not math.isfinite(value):
+        return f"{value:{sign}.{min(digits, _MOST)}f}"
+    if not value:
+        return f"{value:{sign}.0f}"
+    number, power = f"{value:{sign}.1e}".split("e")
+    return f"{number}e{int(power)}"
+
+
+def change_texts(
+    before: float, after: float, change: float, low: float, high: float, *, least: int = 3
+) -> tuple[str, str, str, str]:
+    """Two values, what lies between them and its interval, as a table has them: tiny changes by their power of ten.
+
+    Parameters
+    ----------
+    before, after, change
+        The values and their difference.
+    low, high
+        Ends of its interval; NaN where there is none, which is written as nothing.
+    least
+        Digits after the point, at least.
+
+    Examples
+    --------
+    >>> change_texts(0.5, 0.25, -0.25, -0.3, -0.2)
+    ('0.500', '0.250', '-0.250', '-0.300 to -0.200')
+    >>> change_texts(2.5, 2.5000012, 1.2e-6, 8e-7, 1.6e-6)
+    ('2.500', '2.500', '+1.2e-6', '+8.0e-7 to +1.6e-6')
+    """
+    digits = change_places(change, low, high, least)
+    own = [digits if digits <= _MOST else places(value, least) for value in (before, after)]
+    interval = f"{plain(low, digits, '+')} to {plain(high, digits, '+')}" if math.isfinite(low) else ""
+    return plain(before, own[0]), plain(after, own[1]), plain(change, digits, "+"), interval
 
 
 def percent(share: float) -> str:

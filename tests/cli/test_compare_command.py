@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from attnscope.comparison import _test_text as held_out
+from attnscope.store import Signature
 from tests.cli.command import attnscope
 from tests.comparison.small_systems import SMALL
 
@@ -63,6 +64,8 @@ def test_folders_that_were_trained_give_the_same_numbers_as_json_and_csv(compare
     assert not (place / "again" / "report.html").exists()
     rows = list(csv.DictReader(io.StringIO(attnscope("compare", *folders, "--csv", cwd=place).stdout)))
     assert [float(row["bleu"]) for row in rows] == [row["BLEU"]["score"] for row in found["systems"]]
+    signature = Signature.from_json((place / "again" / "run.json").read_text(encoding="utf-8"))
+    assert {row["signature"] for row in rows} == {signature.short}
     assert int(float(rows[0]["parameters"])) == found["systems"][0]["parameters"]
 
 

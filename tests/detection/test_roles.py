@@ -15,7 +15,7 @@ from attnscope.corpus import texts_of, windows_of
 from attnscope.detection import ROLES, counts_of, headline, needles_of
 from attnscope.detection._probes import delimiters_of
 from attnscope.report import write_roles_report
-from attnscope.store import skipped_of
+from attnscope.store import Signature, skipped_of
 from attnscope.zoo import build
 from tests.cli.command import attnscope as command
 from tests.statistics.generation.writers import writer
@@ -138,7 +138,8 @@ def test_the_command_prints_a_table_and_leaves_a_run_that_opens_again(run):
     given = json.loads(command("roles", *options, "--json", cwd=place).stdout)
     assert [row["name"] for row in given["roles"]] == ["previous_token", "next_token"]
     rows = command("roles", *options, "--csv", cwd=place).stdout.splitlines()
-    assert len(rows) == 1 + 2 * 12
+    signature = Signature.from_json(result.attrs["signature"]).short
+    assert [row.rpartition(",")[2] for row in rows] == ["signature", *[signature] * 2 * 12]
     assert "previous token: 1 of 12 heads" in command("show", "run", cwd=place).stdout.replace("\n", " ")
     assert "roles" in command("ls", cwd=place).stdout
 

@@ -5,11 +5,14 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
+from rich.console import Console
 from scipy.stats import ttest_ind
 
 import attnscope
 from attnscope import AttnscopeError, contrasts
-from attnscope.difference import contrasts_said
+from attnscope._numbers import change_texts
+from attnscope.cli.contrast_tables import print_contrasts
+from attnscope.difference import contrast_rows, contrasts_said
 from tests.cli.command import attnscope as typed
 from tests.sketched import sketched
 
@@ -104,6 +107,24 @@ def corpus(tmp_path):
     lines += [{"text": f"{short} {number}", "kind": "[red]short"} for number in range(8)]
     path.write_text("\n".join(map(json.dumps, lines)))
     return path
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-7])
+def test_no_difference_is_cut_in_80_columns(scale):
+    values = 2.0 + scale * np.random.default_rng(0).normal(0, 0.1, (40, 1, 2))
+    values[:20] += scale
+    found = scan_of(values, ["a document of harbours"] * 20 + ["b"] * 20, np.arange(40))
+    said = Console(width=80)
+    with said.capture() as printed:
+        print_contrasts(found.rename(entropy="offset_spread"), said)
+    rows = [row for row in contrast_rows(contrasts(found)) if row["differs"]]
+    words = printed.get().split()
+    assert rows
+    assert "…" not in printed.get()
+    for row in rows:
+        shown = change_texts(*(row[name] for name in ("mean", "others", "difference", "low", "high")))
+        assert {*" ".join(shown).split()} <= {*words}
+        assert float(shown[2]) == pytest.approx(row["difference"], rel=0.06)
 
 
 def test_the_command_holds_texts_apart(corpus, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from rich.console import Console
 
 import attnscope
 from attnscope import AttnscopeError, open_run
+from attnscope._numbers import places, plain
 from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.cli.diff import _table
-from attnscope.difference import changes_of, headline, partner_heading, value_headings
+from attnscope.difference import Change, changes_of, headline, partner_heading, value_headings
 from attnscope.report import write_difference_report
+from attnscope.store import Signature
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit
 from tests.sketched import sketched
@@ -84,10 +87,50 @@ def test_a_small_change_can_be_read(scans, tmp_path):
     page = write_difference_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
     for value in (f"{first.before:.6f}", f"{first.after:.6f}", f"{first.change:+.6f}"):
         assert f">{value.replace('-', '−')}<" in page
-    said = Console(width=120)
+    said = Console(width=80)
     with said.capture() as printed:
         said.print(_table([first], value_headings(found), partner=None))
-    assert f"{first.change:+.6f}*" in printed.get()
+    assert " -4.2e-5* " in printed.get()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-4, 1e-6, 1e-9, 1e-30])
+def test_no_value_and_no_star_is_cut_in_80_columns(scale):
+    generator = np.random.default_rng(0)
+    rows = [
+        Change(
+            11,
+            15,
+            14,
+            name,
+            "1",
+            -16.56,
+            -16.56 + step,
+            step,
+            step - scale / 9,
+            step + scale / 9,
+            step,
+            0.001,
+            True,
+        )
+        for name in ("offset_spread", "special_tokens", "weight_at_-1024")
+        for step in scale * generator.normal(0, 3, 5)
+    ]
+    rows += [replace(rows[0], change=scale / 100, low=-0.02, high=0.02, changed=False)]
+    said = Console(width=80)
+    with said.capture() as printed:
+        said.print(_table(rows, ("first", "second", "difference"), partner="beside"))
+    lines = printed.get().splitlines()
+    assert "…" not in printed.get()
+    assert max(map(len, lines)) <= 80
+    assert printed.get().count("*") == len(rows) - 1
+    for row in rows[:-1]:
+        (change,) = [word for line in lines for word in line.split() if word == _told(row)]
+        assert float(change[:-1]) == pytest.approx(row.change, rel=0.06, abs=6e-4 * (scale == 1.0))
+
+
+def _told(row):
+    digits = places(row.change, 3)
+    return f"{plain(row.change, digits, '+')}*"
 
 
 def test_what_was_not_tested_is_not_called_unchanged(tmp_path):
@@ -128,6 +171,8 @@ def test_the_command_writes_a_run_that_opens_again(scans):
     assert bool(open_run(scans / "run").changed.sel(layer=1, head=1).any())
     rows = command("diff", "before", "after", "--out", "run", "--csv", cwd=scans).stdout.splitlines()
     assert len(rows) == 1 + 12 * len(open_run(scans / "run").statistic)
+    signature = Signature.from_json(open_run(scans / "run").attrs["signature"]).short
+    assert [row.rpartition(",")[2] for row in rows] == ["signature", *[signature] * (len(rows) - 1)]
     given = json.loads(command("diff", "before", "after", "--out", "run", "--json", cwd=scans).stdout)
     assert (given["matching"], given["kinship"], given["repeated"]) == ("number", "shown", {})
 
@@ -218,6 +263,9 @@ def test_how_heads_were_matched_is_said_as_it_was(scans):
     }
     assert headline(tuned["auto"])[-1].endswith("of its number: these are more alike than by chance.")
     assert "profiles, as was asked for (" in headline(tuned["profile"])[-1]
+    for kinship in ("shown", "not shown"):  # no head is promised the one that is most like it
+        said = headline(tuned["profile"].assign_attrs(kinship=kinship))[-1]
+        assert "one to one, so that the pairs of a layer are together most alike." in said
     assert partner_heading(tuned["profile"]) == "beside"  # though the pairs are kin
     assert value_headings(tuned["profile"])[2] == "difference"
     strangers = attnscope.diff(untrained(0), untrained(1), heads="number")

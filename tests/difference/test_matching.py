@@ -1,5 +1,7 @@
 """Heads find their partners: by number where models are kin, by profile where they are not."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,40 @@ def test_pairs_are_the_same_in_both_directions(seed):
         np.testing.assert_array_equal(
             np.take_along_axis(back.partner, there.partner, 1), np.broadcast_to(np.arange(6), (4, 6))
         )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ties_are_broken_the_same_in_both_directions(seed):
+    """Heads that look at one place to three: many assignments are as good, some up to rounding."""
+    generator = np.random.default_rng(seed)
+    heads, looked_at = int(generator.integers(2, 7)), int(generator.integers(1, 4))
+    before, after = np.eye(5)[generator.integers(0, 4, (2, 3, heads, looked_at))].mean(-2)
+    there, back = (match_heads(*two, matching="profile") for two in ((before, after), (after, before)))
+    np.testing.assert_array_equal(
+        np.take_along_axis(back.partner, there.partner, 1), np.broadcast_to(np.arange(heads), (3, heads))
+    )
+    assert there.kinship == back.kinship
+    for layer, partner in enumerate(there.partner):
+        cost = np.abs(before[layer][:, None] - after[layer]).sum(-1) / 2
+        least = min(cost[range(heads), order].sum() for order in map(list, permutations(range(heads))))
+        assert cost[range(heads), partner].sum() == pytest.approx(least, abs=1e-12)
+
+
+def test_three_heads_in_a_ring_have_their_partners_in_both_directions():
+    """Distances that are the same both ways round, with two best assignments, each the inverse of the other."""
+    ring = np.eye(3)[None]
+    before, after = 1.0 * (ring == 0) / 2, ring  # each head looks where the other two of the other model do
+    there, back = (match_heads(*two, matching="profile") for two in ((before, after), (after, before)))
+    assert there.partner[0].tolist() == np.argsort(back.partner[0]).tolist()
+    assert (there.partner[0] != np.arange(3)).all()
+
+
+def test_of_assignments_that_are_as_good_the_numbers_lie_closest():
+    alike = np.broadcast_to(np.eye(9)[0], (2, 6, 9))
+    other = np.broadcast_to(np.eye(9)[1], (2, 6, 9))
+    for before, after in ((alike, other), (other, alike), (alike, alike)):
+        found = match_heads(before, after, matching="profile")
+        assert (found.partner == np.arange(6)).all()
 
 
 def test_a_few_heads_tell_nothing():

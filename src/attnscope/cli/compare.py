@@ -131,7 +131,8 @@ def compare(
     if as_json:
         emit(json_text(_as_json(tree)) + "\n")
     elif as_csv:
-        emit(csv_text([list(_rows(tree)[0]), *(list(row.values()) for row in _rows(tree))]))
+        rows = _rows(tree)
+        emit(csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))
     else:
         _print_tables(tree, page)
 
@@ -153,7 +154,10 @@ def _draw(tree: xr.DataTree, out: Path, formats: tuple[str, ...]) -> Path | None
 
 
 def _rows(tree: xr.DataTree) -> list[dict[str, Any]]:
-    """A line of CSV for each system; what does not exist is None."""
+    """A line of CSV for each system, with the signature of the whole; what does not exist is None."""
+    from attnscope.store import Signature
+
+    signature = {"signature": Signature.from_json(tree.attrs["signature"]).short}
     scores = tree["scores"].to_dataset()
     rows: list[dict[str, Any]] = []
     for system in scores["system"].values:
@@ -168,7 +172,7 @@ def _rows(tree: xr.DataTree) -> list[dict[str, Any]]:
                     *("difference", "difference_lower", "difference_upper", "p_value"),
                 )
             }
-        rows.append(row | _of_system(scores, str(system)))
+        rows.append(row | _of_system(scores, str(system)) | signature)
     return rows
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from attnscope._numbers import places
+from attnscope._numbers import change_texts
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -28,6 +28,7 @@ def contrasts_dict(results: xr.Dataset) -> dict[str, Any]:
 
 def print_contrasts(results: xr.Dataset, console: Console) -> None:
     """The largest differences that are told from 0."""
+    from rich import box
     from rich.table import Table
 
     from attnscope.difference import contrast_rows, contrasts, contrasts_said, field_of
@@ -43,25 +44,17 @@ def print_contrasts(results: xr.Dataset, console: Console) -> None:
     rows = [row for row in contrast_rows(tested) if row["differs"]]
     if not rows:
         return
-    table = Table()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("layer", "head"):
-        table.add_column(heading, justify="right")
-    table.add_column("statistic")
-    table.add_column(field_of(results), overflow="fold")
+        table.add_column(heading, justify="right", overflow="fold")
+    for heading in ("statistic", field_of(results)):
+        table.add_column(escape(heading), overflow="fold")
     for heading in ("mean", "others", "difference", "95% interval"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows[:_SHOWN]:
-        digits = places(float(str(row["difference"])), 3)
-        table.add_row(
-            str(row["layer"]),
-            str(row["head"]),
-            str(row["statistic"]),
-            escape(str(row["by"])),
-            f"{row['mean']:.{digits}f}",
-            f"{row['others']:.{digits}f}",
-            f"{row['difference']:+.{digits}f}",
-            f"{row['low']:+.{digits}f} to {row['high']:+.{digits}f}",
-        )
+        names = [str(row[name]) for name in ("layer", "head", "statistic", "by")]
+        numbers = [float(str(row[name])) for name in ("mean", "others", "difference", "low", "high")]
+        table.add_row(*map(escape, names), *change_texts(*numbers))
     console.print(table)
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more: --json lists all", highlight=False)

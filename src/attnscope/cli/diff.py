@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope._nulls import with_nulls
-from attnscope._numbers import count, places
+from attnscope._numbers import change_texts, count, places, plain
 from attnscope.cli import options
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, json_text, new_console
 from attnscope.cli.place import OutputFolder, draw_page, usual_folder
@@ -55,6 +55,7 @@ def diff(
     place = OutputFolder(out, usual_folder("diff"))
     from attnscope.difference import changes_of, headline
     from attnscope.difference import diff as run_diff
+    from attnscope.store import Signature
 
     chosen = None if statistics is None else [name.strip() for name in statistics.split(",")]
     compared = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, seed=seed)  # pyright: ignore[reportArgumentType]
@@ -74,7 +75,9 @@ def diff(
             + "\n"
         )
     elif as_csv:
-        emit(csv_text([list(asdict(rows[0])), *(list(with_nulls(asdict(row)).values()) for row in rows)]))
+        signature = {"signature": Signature.from_json(compared.attrs["signature"]).short}
+        lines = [with_nulls(asdict(row)) | signature for row in rows]
+        emit(csv_text([list(lines[0]), *(list(line.values()) for line in lines)]))
     else:
         _print(compared, rows)
         place.say(folder, page)
@@ -110,26 +113,16 @@ def _table(rows: list[Change], values: tuple[str, str, str], *, partner: str | N
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("head", justify="right")
-    if partner is not None:
-        table.add_column(partner, justify="right")
-    table.add_column("statistic")
+    for heading in ("head", *([partner] if partner is not None else []), "statistic"):
+        table.add_column(heading, justify="left" if heading == "statistic" else "right", overflow="fold")
     for heading in (*values, "95% interval", "size"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
         names = [f"{row.layer}.{row.head}", *([f"{row.layer}.{row.partner}"] if partner is not None else [])]
-        digits = places(row.change, 3)
-        interval = f"{row.low:+.{digits}f} to {row.high:+.{digits}f}" if row.low == row.low else ""
-        change = f"{row.change:+.{digits}f}{'*' if row.changed else ' '}"
-        table.add_row(
-            *names,
-            row.statistic,
-            f"{row.before:.{digits}f}",
-            f"{row.after:.{digits}f}",
-            change,
-            interval,
-            f"{row.size:+.{places(row.size, 1)}f}",
-        )
+        first, second, change, interval = change_texts(row.before, row.after, row.change, row.low, row.high)
+        told = f"{change}{'*' if row.changed else ' '}"
+        size = plain(row.size, places(row.size, 1), "+")
+        table.add_row(*names, row.statistic, first, second, told, interval, size)
     return table
 
 

@@ -114,7 +114,12 @@ def roles(
 
 
 def _print_csv(result: xr.Dataset) -> None:
-    emit(csv_text([[*map(as_cell, row)] for row in _rows(result)]))
+    """One line for each head and role, with the signature that names the run's folder."""
+    from attnscope.store import Signature
+
+    names, *rows = _rows(result)
+    signature = Signature.from_json(result.attrs["signature"]).short
+    emit(csv_text([[*names, "signature"], *([*map(as_cell, row), signature] for row in rows)]))
 
 
 def _list() -> None:

@@ -59,8 +59,8 @@ def diff(
         (``weight_at_-64``), and each share of blocks (``block_recall_5``); what has more numbers (``profile``,
         ``group_weight``) is not compared.
     heads
-        How heads are matched within each layer: ``number``, ``profile`` (the heads that look alike), or ``auto``. See
-        `match_heads`.
+        How heads are matched within each layer: ``number``, ``profile`` (one to one, so that the pairs of a layer are
+        together most alike), or ``auto``. See `match_heads`.
     level
         False discovery rate over all heads and statistics together.
     out

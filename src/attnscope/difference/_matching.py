@@ -13,6 +13,7 @@ Kinship = Literal["shown", "not shown", "untested"]
 _ORDERS = 1000
 _SURE = 0.05  # chance of taking for kin what is none
 _HALVES = 399  # random halves of the heads of both models
+_TIE = 1e-9  # distance that may be given up, a head, for numbers that lie closer: far below that of any two profiles
 
 
 class Matched(NamedTuple):
@@ -49,9 +50,11 @@ def match_heads(
 ) -> Matched:
     """Give for each head the number of its partner in the same layer of the other model.
 
-    ``number`` takes heads as they are counted. ``profile`` takes, in each layer, the assignment with the least total
-    variation distance between the offset profiles. ``auto`` takes ``number`` where heads of one number are more alike
-    than in 95% of random orders (checkpoints of one training, a tuned or quantised model), else ``profile``.
+    ``number`` takes heads as they are counted. ``profile`` pairs the heads of each layer one to one, so that the total
+    variation distances of the pairs' offset profiles have the least sum: a head may have another beside it than the
+    one that is most like it. Several assignments often have this sum; then the one whose numbers lie closest is taken,
+    by the sum of squares. ``auto`` takes ``number`` where heads of one number are more alike than in 95% of random
+    orders (checkpoints of one training, a tuned or quantised model), else ``profile``.
 
     The best assignment of any two sets of heads makes pairs that are somewhat alike. Pairs by profile are therefore
     shown to be kin only where the two models match better than 95% of random halves of the heads of both, layer by
@@ -72,7 +75,7 @@ def match_heads(
     -------
     Matched
         Partner of each head (a head that is not there is its own), the rule that was taken, and whether pairs are more
-        alike than by chance. With before and after exchanged the pairs are the same.
+        alike than by chance. With before and after exchanged pairs and kinship are the same.
 
     Examples
     --------
@@ -83,6 +86,11 @@ def match_heads(
     >>> turned.partner[0].tolist(), turned.rule, turned.kinship
     ([5, 0, 1, 2, 3, 4], 'profile', 'shown')
     """
+    if _comes_later(
+        before, after
+    ):  # always asked one way round: ties are broken alike, and the same halves drawn
+        found = match_heads(after, before, matching=matching, seed=seed)
+        return found._replace(partner=np.argsort(found.partner, -1))
     layers, heads = before.shape[:2]
     there = [np.flatnonzero(~np.isnan(layer).all(-1)) for layer in before]
     distances = [
@@ -95,9 +103,21 @@ def match_heads(
         if matching == "number" or kinship == "shown" or all(len(own) < 2 for own in there):  # noqa: PLR2004
             return Matched(partner, "number", kinship)
     for layer, own in enumerate(there):
-        rows, columns = linear_sum_assignment(distances[layer][: len(own), len(own) :])
-        partner[layer, own[rows]] = own[columns]
+        partner[layer, own] = own[_most_alike_together(distances[layer][: len(own), len(own) :])]
     return Matched(partner, "profile", _pairs_alike(distances, seed))
+
+
+def _comes_later(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether the first number that differs is the larger in the first: an order of the two that is theirs alone."""
+    differ = np.argwhere(np.nan_to_num(first) != np.nan_to_num(second))
+    return bool(len(differ)) and bool(np.nan_to_num(first[*differ[0]]) > np.nan_to_num(second[*differ[0]]))
+
+
+def _most_alike_together(distances: np.ndarray) -> np.ndarray:
+    """The partner of each head, with the least sum of distances; of several, that of numbers that lie closest."""
+    numbers = np.arange(len(distances))
+    apart = ((numbers[:, None] - numbers) / max(len(numbers), 1)) ** 2
+    return linear_sum_assignment(distances + _TIE * apart)[1]
 
 
 def _distances(profiles: np.ndarray) -> np.ndarray:

@@ -113,7 +113,7 @@ def same_heads(difference: xr.Dataset) -> bool:
     """Whether pairs may be called the same heads, before and after: where nothing shows it, they are but pairs.
 
     Only heads of one number may, where they are more alike than by chance or that cannot be tested, as without
-    profiles. Pairs of the most alike may not: heads of one kind are alike in unrelated models too.
+    profiles. Pairs by profile may not: heads of one kind are alike in unrelated models too.
 
     Examples
     --------
@@ -233,13 +233,14 @@ def _matching_said(difference: xr.Dataset) -> str:
     why = "as was asked for" if asked else "as nothing shows those of one number to be the same"
     other = int((difference.partner.values != difference["head"].values).sum())
     said = f"Heads are matched by their offset profiles, {why} ({other} have another number): "
+    together = "one to one, so that the pairs of a layer are together most alike."
     return (
         said
         + {
-            "shown": "each is paired with the most alike of its layer. The pairs are more alike than by chance, as "
-            "heads of one kind are in unrelated models too.",
-            "not shown": "each is paired with the most alike of its layer, and the pairs are no more alike than "
-            "by chance. Nothing shows them to be the same heads.",
+            "shown": f"{together} The pairs are more alike than by chance, as heads of one kind are in unrelated "
+            "models too.",
+            "not shown": f"{together} The pairs are no more alike than by chance. Nothing shows them to be the same "
+            "heads.",
             "untested": few,
         }[kinship]
     )
