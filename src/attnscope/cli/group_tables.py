@@ -17,12 +17,13 @@ _PAIRS = 10  # that a table shows
 
 def groups_dict(results: xr.Dataset) -> dict[str, Any]:
     """What ``--json`` says of groups."""
-    from attnscope._group_pairs import MeanGroupWeights, group_pairs
+    from attnscope._group_pairs import CAUTION, MeanGroupWeights, group_pairs, said_of
 
-    means = MeanGroupWeights.of(results)
+    means, pairs = MeanGroupWeights.of(results), group_pairs(results)
     return {
         "names": results.group_query.values.tolist(),
-        "pairs": [pair.as_dict() for pair in group_pairs(results)],
+        "says": [f"{said_of(pairs)}.", CAUTION],
+        "pairs": [pair.as_dict() for pair in pairs],
         "weight": with_nulls(means.weight),
         "equal": with_nulls(means.equal),
         "places": with_nulls(means.places),
