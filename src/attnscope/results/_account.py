@@ -117,11 +117,17 @@ def _groups(results: xr.Dataset) -> list[str]:
         return []
     from attnscope._group_pairs import group_pairs, said_of
 
-    return [f"Groups of tokens: {_with_small(said_of(group_pairs(results)))}."]
-
-
-def _with_small(said: str) -> str:
-    return said[:1].lower() + said[1:]
+    pairs = group_pairs(results)
+    said = said_of(pairs)
+    sentences = [f"Groups of tokens: {said[:1].lower()}{said[1:]}."]
+    if pairs and pairs[0].above > 0:
+        first = pairs[0]
+        weight, equal, places = (f"{value:.2f}" for value in (first.weight, first.equal, first.places))
+        sentences.append(
+            f"Furthest above both is head {first.layer}.{first.head}, {first.query} on {first.key}: weight {weight}, "
+            f"equal {equal}, places {places}."
+        )
+    return sentences
 
 
 def _read_of_scan(results: xr.Dataset) -> str:
@@ -189,10 +195,10 @@ def _settings(tree: xr.DataTree) -> dict[str, Any]:
 
 
 def _care_of_scan(results: xr.Dataset) -> list[str]:
-    from attnscope._group_pairs import CAUTION
+    from attnscope._group_pairs import NULLS
     from attnscope.statistics import WEIGHTS_NOTE, means_note, rank_heads
 
-    groups = [CAUTION] if "group_weight" in results else []
+    groups = [NULLS] if "group_weight" in results else []
     return [means_note(results, rank_heads(results).values()), *groups, WEIGHTS_NOTE]
 
 
