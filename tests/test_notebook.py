@@ -92,6 +92,6 @@ def test_what_was_watched_or_given_as_matrices_has_a_page_too():
         module(torch.randn(3, 20, 16))
     matrices = tuple(torch.randn(2, 3, 9, 9).softmax(-1) for _ in range(2))
     for result in (seen.result(), attnscope.measure_weights(matrices)):
-        assert "layers of" in repr(result.attnscope)
+        assert "layers x" in repr(result.attnscope)
         assert "Where the heads of" in result.attnscope.show().text
         assert "<img" in result.attnscope._repr_html_()

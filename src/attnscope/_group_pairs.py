@@ -22,6 +22,7 @@ CAUTION = (
     "them is not a matter of offsets; it may be one of single tokens or of other places (the end of a text), and not "
     "of the group. Heads of untrained models prefer groups too: it does not say that anything was learned."
 )
+NULLS = f"Equal: equal weights over what a token may see. {CAUTION}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from attnscope._numbers import count
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-_COMMANDS = ("scan", "generate", "explain", "intervene", "patch", "diff", "roles")
+_COMMANDS = ("scan", "generate", "explain", "intervene", "patch", "diff", "roles", "compare")
+_SMALL = "font-size: 85%; opacity: 0.7; margin: 0.2em 0"
 _STYLE = "font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60em"
 
 
@@ -65,7 +65,7 @@ class Shown:
 
     @property
     def command(self) -> str:
-        """The command that gives such results: scan, explain, intervene, patch, diff, roles.
+        """The command that gives such results: scan, generate, explain, intervene, patch, diff, roles, compare.
 
         Raises
         ------
@@ -101,6 +101,7 @@ class Shown:
             "patch": report.write_patch_report,
             "diff": report.write_difference_report,
             "roles": report.write_roles_report,
+            "compare": report.write_comparison_report,
         }
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "report.html"
@@ -108,14 +109,15 @@ class Shown:
             return Page(place.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
-        return "\n".join(_summary(self.command, self._result))
+        said, notes = _summary(self.command, self._result)
+        return "\n".join([*said, *(f"  {note}" for note in notes)])
 
     def _repr_html_(self) -> str:
         from attnscope.report import picture
 
-        said = "".join(
-            f"<li>{html.escape(sentence)}</li>" for sentence in _summary(self.command, self._result)
-        )
+        said, notes = _summary(self.command, self._result)
+        listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in said)
+        small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
         shown, figure = "", _figure(self.command, self._result)
         if figure is not None:
             source, width = picture(figure)
@@ -123,7 +125,7 @@ class Shown:
             shown = f'<img src="{source}" alt="All heads" style="{style}">'
         name = html.escape(str(self._result.attrs.get("model", "")))
         return (
-            f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{said}</ul>{shown}'
+            f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{listed}</ul>{small}{shown}'
             f"<p>The whole page: <code>.attnscope.show()</code></p></div>"
         )
 
@@ -133,40 +135,23 @@ def _is_measured(result: xr.Dataset | xr.DataTree) -> bool:
     return {"text", "layer", "head"} <= set(result.sizes) and "profile" in result.variables
 
 
-def _of_scan(result: xr.Dataset) -> list[str]:
-    from attnscope.statistics import corpus_said, rank_heads, ranking_said
+def _summary(command: str, result: Any) -> tuple[list[str], list[str]]:
+    """What was read and came out, in sentences; and what to know of it."""
+    from attnscope.results import account_of
 
-    shape = f"{_heads_of(result)} over {corpus_said(result)}"
-    lines = [shape, *([str(result.attrs["kinds"])] if "kinds" in result.attrs else [])]
+    account = account_of(command, result)
+    rankings = _rankings(result) if command == "scan" else []
+    return [account.read, *account.headline, *rankings], [*account.notes, *account.care]
+
+
+def _rankings(result: xr.Dataset) -> list[str]:
+    from attnscope.statistics import rank_heads, ranking_said
+
+    lines: list[str] = []
     for name, rows in rank_heads(result).items():
         first = ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in rows[:5])
         lines.append(ranking_said(result, name, rows) + (f": {first}" if first else ""))
     return lines
-
-
-def _of_generate(result: xr.Dataset) -> list[str]:
-    from attnscope._turning import said_of_turns, turns
-
-    return [
-        f"{_heads_of(result)} over {count(int(result.length.sum()), 'new token')}",
-        said_of_turns(turns(result)),
-    ]
-
-
-def _heads_of(result: xr.Dataset) -> str:
-    from attnscope.statistics import layers_said
-
-    return f"{layers_said(result)} of {count(result.sizes['head'], 'head')}"
-
-
-_WITH_SHAPE: dict[str, Callable[[Any], list[str]]] = {"scan": _of_scan, "generate": _of_generate}
-
-
-def _summary(command: str, result: Any) -> list[str]:
-    """What came out, in sentences: of a scan and of what was generated with its shape."""
-    from attnscope.results import headline_of
-
-    return _WITH_SHAPE[command](result) if command in _WITH_SHAPE else headline_of(command, result)
 
 
 def _figure(command: str, result: Any) -> Figure | None:

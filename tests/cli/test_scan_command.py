@@ -82,7 +82,7 @@ def test_what_is_not_there_is_said_and_takes_no_column(tmp_path):
     table = attnscope(*asked, cwd=tmp_path).stdout
     assert "over 1 window (" in table
     assert "kind of head" not in table
-    assert "No kinds of heads: for them --statistics lacks band_sum, bin_sum, entropy" in " ".join(
+    assert "No kinds of heads: for them the statistics lack band_sum, bin_sum, entropy" in " ".join(
         table.split()
     )
     assert "no local head: none has 0.5 of its weight inside the band" in " ".join(table.split())

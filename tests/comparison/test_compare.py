@@ -20,6 +20,7 @@ from attnscope.comparison._compare import length_limits
 from attnscope.comparison._curves import learning_curves, training_effort
 from attnscope.comparison._systems import System, is_trained, read_systems
 from attnscope.comparison._test_text import read_test_text
+from attnscope.results import differences_note, headline_of
 from attnscope.store import OwnedFolder, unpacked
 from attnscope.training._presets import PRESETS
 from attnscope.training.config import config_bytes, read_config
@@ -368,3 +369,12 @@ def test_texts_that_differ_are_refused(tmp_path):
         attnscope.compare(both, out=tmp_path / "out")
     with pytest.raises(AttnscopeError, match=r"one and task were not validated on the same text"):
         attnscope.compare({"one": both["one"], "task": CONFIGS["none"]}, out=tmp_path / "out")
+
+
+def test_a_notebook_shows_the_headline_and_its_notes(tree):
+    shown = tree.attnscope
+    for sentence in (*headline_of("compare", tree), differences_note(tree["scores"].to_dataset())):
+        assert sentence
+        assert sentence in repr(shown)
+    assert repr(shown).startswith(f"{len(CONFIGS)} systems on 60 sentences")
+    assert "<iframe" in shown.show()._repr_html_()

@@ -18,7 +18,10 @@ from tests.results.planted import SIGNATURE, piece, scan_run
 def test_a_finished_scan(tmp_path):
     told = describe(scan_run(tmp_path / "run"))
     assert told.headline == ["Kinds of heads: previous: 3."]
-    assert told.notes == ["Windows are measured one at a time."]
+    assert told.notes == [
+        "Windows are measured one at a time.",
+        "Layers are counted by attention: 0 is encoder.0, 1 is encoder.3.",
+    ]
     assert {kind: number for kind, (number, _) in told.files.items()} == {
         "windows measured": 2,
         "signature": 1,
@@ -53,7 +56,7 @@ def test_an_explanation_says_what_the_command_says(tmp_path):
     told = describe(tmp_path / "run")
     assert told.headline[:2] == summary(rank_explanations(tree))[:2]
     assert {one.node for one in told.variables} == {name for name in tree.children if tree[name].data_vars}
-    assert any(note.startswith("no scheme_kernel: ") for note in told.notes)
+    assert any(note.startswith("no scheme kernel: ") for note in told.notes)
 
 
 def test_an_unfinished_run_shows_what_is_there(tmp_path):

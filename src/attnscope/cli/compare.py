@@ -215,31 +215,20 @@ def _as_json(tree: xr.DataTree) -> dict[str, Any]:
 
 def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
     from attnscope.comparison import error_rate_note
+    from attnscope.results import differences_note, sentences_cut_said
     from attnscope.store import Signature
 
     console = new_console()
     scores = tree["scores"].to_dataset()
     console.print(_table(scores))
-    if scores.sizes["system"] > 1 and not bool(scores["p_value"].isnull().all()):
-        first = scores["system"].values[0]
+    if how := differences_note(scores):
         console.print(_table_of_differences(scores))
-        console.print(
-            f"p: paired bootstrap over sentences against {first}; one training of each system.",
-            style="dim",
-            highlight=False,
-            markup=False,
-        )
+        console.print(how, style="dim", highlight=False, markup=False)
     console.print(_table_by_length(scores))
     if "alignment_error_rate" in scores:
         console.print(error_rate_note(scores), style="dim", highlight=False)
-    for name, cut in zip(scores["system"].values, scores["sentences_cut"].values, strict=True):
-        if cut:
-            console.print(
-                f"{name}: {count(int(cut), 'sentence')} longer than it was trained for "
-                f"{'was' if cut == 1 else 'were'} cut",
-                highlight=False,
-                markup=False,
-            )
+    for said in sentences_cut_said(scores):
+        console.print(said, highlight=False, markup=False)
     for metric, signature in json.loads(scores.attrs["signature"]).items():
         console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"results: {tree.attrs['run']}", highlight=False, markup=False, soft_wrap=True)

@@ -18,10 +18,11 @@ _SHOWN = 12  # differences that the table shows
 def contrasts_dict(results: xr.Dataset) -> dict[str, Any]:
     """What ``--json`` says of them."""
     from attnscope.difference import contrast_rows, contrasts, contrasts_said, field_of
+    from attnscope.results import apart_said
 
     field = field_of(results)
     if len(set(results.by.values)) == 1:
-        return {"field": field, "says": [_alone(results)], "differences": []}
+        return {"field": field, "says": apart_said(results), "differences": []}
     tested = contrasts(results)
     return {"field": field, "says": contrasts_said(tested), "differences": contrast_rows(tested)}
 
@@ -32,9 +33,11 @@ def print_contrasts(results: xr.Dataset, console: Console) -> None:
     from rich.table import Table
 
     from attnscope.difference import contrast_rows, contrasts, contrasts_said, field_of
+    from attnscope.results import apart_said
 
     if len(set(results.by.values)) == 1:
-        console.print(f"\n{_alone(results)}", style="bold", highlight=False, markup=False)
+        for sentence in apart_said(results):
+            console.print(f"\n{sentence}", style="bold", highlight=False, markup=False)
         return
     tested = contrasts(results)
     first, *others = contrasts_said(tested)
@@ -58,9 +61,3 @@ def print_contrasts(results: xr.Dataset, console: Console) -> None:
     console.print(table)
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more: --json lists all", highlight=False)
-
-
-def _alone(results: xr.Dataset) -> str:
-    from attnscope.difference import field_of
-
-    return f"{field_of(results)}: all texts have the value {results.by.values[0]}, so nothing is held apart."

@@ -9,7 +9,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from attnscope._numbers import count
 from attnscope.cli.change_tables import changed_columns, changes_of_heads, print_changes
 from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console
 from attnscope.store import named
@@ -54,11 +53,13 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
     from attnscope.mechanism import rank_explanations
     from attnscope.mechanism.words import headline
+    from attnscope.results import explanation_notes
     from attnscope.store import skipped_of
 
     return {
         "signature": json.loads(tree.attrs["signature"]),
         "says": headline(tree),
+        "notes": explanation_notes(tree),
         "heads": [asdict(row) for row in rank_explanations(tree)],
         "interventions": changes_of_heads(tree),
         "skipped": skipped_of(tree),
@@ -84,26 +85,18 @@ def print_tables(tree: xr.DataTree) -> None:
         HEADINGS,
         column_notes,
         findings,
-        independence_note,
-        layer_numbers,
         mask_note,
         skipped_by_reason,
     )
+    from attnscope.results import account_of, explanation_notes
 
     console = new_console()
     _print_text_tables(tree)
     rows = rank_explanations(tree)
-    settings = json.loads(tree.attrs["signature"])["settings"]
-    console.print(
-        f"{tree.attrs['model']}: {count(len(rows), 'head')} over {count(settings['windows'], 'full window')} "
-        f"of {settings['window']} tokens",
-        highlight=False,
-        markup=False,
-    )
-    if "decoder" in tree.attrs:
-        console.print(tree.attrs["decoder"], style="dim", highlight=False)
-    if numbering := layer_numbers(tree):
-        console.print(numbering, style="dim", highlight=False, markup=False)
+    account = account_of("explain", tree)
+    console.print(f"{tree.attrs['model']}: {account.read}", highlight=False, markup=False)
+    for note in explanation_notes(tree).values():
+        console.print(note, style="dim", highlight=False, markup=False)
     for sentence in findings(tree):
         console.print(sentence, style="bold", highlight=False)
     for table in tables_of_heads(rows[:TABLE_ROWS], console):
@@ -115,7 +108,7 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(f"no {names}: {reason}", style="dim", highlight=False, markup=False)
     names = {key: HEADINGS[key].removeprefix("offset: ") for key, _ in _COLUMNS}
     columns = column_notes(tree, rows[:TABLE_ROWS], names, "–")
-    for note in filter(None, (mask_note(tree), *columns, independence_note(rows))):
+    for note in filter(None, (mask_note(tree), *columns)):
         console.print(note, style="dim", highlight=False)
     if _works_against(tree, rows):
         console.print(
@@ -124,9 +117,8 @@ def print_tables(tree: xr.DataTree) -> None:
             style="dim",
             highlight=False,
         )
-    console.print(
-        "A weight is a mixing coefficient, not an explanation; scores are not weights.", style="dim"
-    )
+    for caution in account.care:
+        console.print(caution, style="dim", highlight=False)
 
 
 def _works_against(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> bool:

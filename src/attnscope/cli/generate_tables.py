@@ -79,16 +79,11 @@ def print_csv(results: xr.Dataset) -> None:
 def print_tables(results: xr.Dataset) -> None:
     """What was written, the heads that turn to it, the spans, and how to read them."""
     from attnscope._turning import CAUTION, said_of_turns, turns
+    from attnscope.results import full_pass_said, read_said
     from attnscope.statistics import notes_of
 
-    console = new_console()
-    texts, heads = results.sizes["sequence"], int(results.entropy.notnull().any(("sequence", "step")).sum())
-    new = results.length.values
-    tokens = f"{new.min()}" if new.min() == new.max() else f"{new.min()} to {new.max()}"
-    _say(
-        console,
-        f"{results.attrs['model']}: {count(texts, 'prompt')}, {tokens} new tokens each, {heads} heads",
-    )
+    console, texts = new_console(), results.sizes["sequence"]
+    _say(console, f"{results.attrs['model']}: {read_said('generate', results)}")
     for number in range(min(texts, _TEXTS)):
         _print_text(console, results.isel(sequence=number))
     if texts > _TEXTS:
@@ -101,13 +96,8 @@ def print_tables(results: xr.Dataset) -> None:
     _print_spans(console, results)
     for note in notes_of(results).values():
         _say(console, note)
-    if "full_pass" in results.attrs:
-        away = results.attrs["full_pass"]
-        _say(
-            console,
-            f"Checked on the first text: as in one full pass over it, to {away} of the weight.",
-            style="dim",
-        )
+    if checked := full_pass_said(results):
+        _say(console, checked, style="dim")
     _say(console, CAUTION, style="dim")
 
 

@@ -17,12 +17,13 @@ _PAIRS = 10  # that a table shows
 
 def groups_dict(results: xr.Dataset) -> dict[str, Any]:
     """What ``--json`` says of groups."""
-    from attnscope._group_pairs import MeanGroupWeights, group_pairs
+    from attnscope._group_pairs import NULLS, MeanGroupWeights, group_pairs, said_of
 
-    means = MeanGroupWeights.of(results)
+    means, pairs = MeanGroupWeights.of(results), group_pairs(results)
     return {
         "names": results.group_query.values.tolist(),
-        "pairs": [pair.as_dict() for pair in group_pairs(results)],
+        "says": [f"{said_of(pairs)}.", NULLS],
+        "pairs": [pair.as_dict() for pair in pairs],
         "weight": with_nulls(means.weight),
         "equal": with_nulls(means.equal),
         "places": with_nulls(means.places),
@@ -52,7 +53,7 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
     """The pairs of groups between which a head looks most, beside equal weights."""
     from rich.table import Table
 
-    from attnscope._group_pairs import CAUTION, group_pairs, no_interval_said, said_of
+    from attnscope._group_pairs import NULLS, group_pairs, no_interval_said, said_of
 
     every = group_pairs(results)
     pairs = [pair for pair in every if pair.above > 0]
@@ -81,8 +82,7 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
     heads = results.sizes["layer"] * results.sizes["head"]
     console.print(
         f"{said_of(every)}{largest}. Each is the largest of {heads} heads: its interval is of that head by itself. "
-        f"{no_interval_said(pairs[:_PAIRS])}Above: the weight less the larger null. "
-        f"Equal: equal weights over what a token may see. {CAUTION}",
+        f"{no_interval_said(pairs[:_PAIRS])}Above: the weight less the larger null. {NULLS}",
         style="dim",
         highlight=False,
     )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope._nulls import with_nulls
-from attnscope._numbers import count
 from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console
 from attnscope.store import named
 
@@ -40,12 +39,10 @@ _COLUMNS = (
     "kind, peak, weight: where the head looks, as scan has it (weight: share of all weight at the peak)."
 )
 _POSITION = "pos.: share of the scores' profile that position explains, as explain has it."
-_ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
 _FORBIDDEN = (
     "weight forbidden: the share of a head's weight that lies where it may not look (near 0, the rule cannot change "
     "it); loss: its change, nats, when that head alone looks elsewhere."
 )
-_ALONE = "A head that another one can stand in for shows no effect alone: --curves takes heads out together."
 
 
 def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
@@ -99,20 +96,14 @@ def print_csv(tree: xr.DataTree) -> None:
 
 def print_tables(tree: xr.DataTree) -> None:
     """The headline, a table of heads, and how to read it."""
-    from attnscope.faithfulness import headline, verdicts
-    from attnscope.store import skipped_of
+    from attnscope.faithfulness import verdicts
+    from attnscope.results import account_of
 
     console = new_console()
     rows = verdicts(tree)
-    settings = json.loads(tree.attrs["signature"])["settings"]
-    texts = tree["effects"].sizes["text"]
-    console.print(
-        f"{tree.attrs['model']}: {count(len(rows), 'head')} taken out over {count(texts, 'window')} of up to "
-        f"{settings['window']} tokens",
-        highlight=False,
-        markup=False,
-    )
-    for sentence in headline(tree):
+    account = account_of("intervene", tree)
+    console.print(f"{tree.attrs['model']}: {account.read}", highlight=False, markup=False)
+    for sentence in account.headline:
         console.print(sentence, style="bold", highlight=False, markup=False)
     console.print(_table(rows[:TABLE_ROWS]))
     if len(rows) > TABLE_ROWS:
@@ -121,8 +112,8 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(_together_table(together))
     if "forbidden" in tree.children:
         console.print(_forbidden_table(rows))
-    for name, reason in skipped_of(tree).items():
-        console.print(f"no {name}: {reason}", style="dim", highlight=False, markup=False)
+    for note in account.notes:
+        console.print(note, style="dim", highlight=False, markup=False)
     asked = {
         _COLUMNS: True,
         _POSITION: any(row.position_share is not None for row in rows),
@@ -132,10 +123,8 @@ def print_tables(tree: xr.DataTree) -> None:
         _SEARCH: "search" in tree.children,
         _TOGETHER: "together" in tree.children,
         _FORBIDDEN: "forbidden" in tree.children,
-        _ZERO: "zero" in rows[0].effects,
-        _ALONE: True,
     }
-    for note in (note for note, said in asked.items() if said):
+    for note in (*(note for note, said in asked.items() if said), *account.care):
         console.print(note, style="dim", highlight=False, markup=False)
 
 

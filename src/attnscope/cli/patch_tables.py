@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope._nulls import with_nulls
-from attnscope._numbers import count
 from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console
 from attnscope.store import named
 
@@ -24,7 +23,6 @@ _EFFECT = (
     "both runs."
 )
 _TOLD = "95% interval: of the way, over pairs; * is told from 0 with all places looked at together."
-_LIMITS = "A pair differs in what its words differ in: another kind of corruption can show other heads."
 
 
 def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
@@ -72,23 +70,19 @@ def print_csv(tree: xr.DataTree) -> None:
 
 def print_tables(tree: xr.DataTree) -> None:
     """The headline, a table of the largest effects, and how to read it."""
-    from attnscope.faithfulness import patch_headline, patched_places
+    from attnscope.faithfulness import patched_places
+    from attnscope.results import account_of
 
     console = new_console()
-    rows = patched_places(tree)
-    pairs = tree["pairs"].sizes["pair"]
-    console.print(
-        f"{tree.attrs['model']}: {count(len(rows), 'place')} patched in {count(pairs, 'pair')} of texts",
-        highlight=False,
-        markup=False,
-    )
-    for sentence in patch_headline(tree):
+    rows, account = patched_places(tree), account_of("patch", tree)
+    console.print(f"{tree.attrs['model']}: {account.read}", highlight=False, markup=False)
+    for sentence in account.headline:
         console.print(sentence, style="bold", highlight=False, markup=False)
     console.print(_table(rows[:TABLE_ROWS]))
     if len(rows) > TABLE_ROWS:
         console.print(f"and {len(rows) - TABLE_ROWS} more: --csv lists all", highlight=False)
     told = [_TOLD] if rows[0].effect.shown is not None else []
-    for note in (_EFFECT, *told, _LIMITS):
+    for note in (_EFFECT, *told, *account.care):
         console.print(note, style="dim", highlight=False, markup=False)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope._nulls import with_nulls
-from attnscope._numbers import count
 from attnscope.cli import options
 from attnscope.cli.output import as_cell, csv_text, emit, new_console, progress_bar
 from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
@@ -172,17 +171,12 @@ def _rows(result: xr.Dataset) -> list[list[Any]]:
 
 def _print(result: xr.Dataset) -> None:
     from attnscope.detection import ROLES, counts_of
+    from attnscope.results import read_said
     from attnscope.statistics import notes_of
     from attnscope.store import skipped_of
 
     console = new_console()
-    notes = json.loads(result.attrs["notes"])
-    least, most = notes["tokens"]
-    tokens = f"{least} to {most}" if least < most else str(most)
-    read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
-    read += [f"{notes['repeated']} texts of random tokens said twice"] if "repeated" in notes else []
-    read += [f"{notes['needle']} of {notes['prompts']} needles given back"] if "needle" in notes else []
-    console.print(f"{result.attrs['model']}: {', '.join(read)}", highlight=False, markup=False)
+    console.print(f"{result.attrs['model']}: {read_said('roles', result)}", highlight=False, markup=False)
     for note in notes_of(result).values():
         console.print(note, style="dim", highlight=False, markup=False)
     console.print(_table(counts_of(result)))

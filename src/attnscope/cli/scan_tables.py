@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope._nulls import with_nulls
-from attnscope._numbers import count, significant
+from attnscope._numbers import significant
 from attnscope.cli.contrast_tables import contrasts_dict, print_contrasts
 from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
 from attnscope.cli.offset_tables import offsets_dict
@@ -160,54 +160,34 @@ _MOST = 4  # heads whose keys are listed where no ranking leads to any
 
 def print_tables(results: xr.Dataset) -> None:
     """The rankings of heads, and what kinds there are."""
-    from attnscope.statistics import (
-        corpus_said,
-        layers_said,
-        notes_of,
-        numbering_note,
-        rank_heads,
-        ranking_said,
-    )
+    from attnscope.results import read_said
+    from attnscope.statistics import WEIGHTS_NOTE, kinds_said, means_note, notes_of, rank_heads, ranking_said
 
     console = new_console()
-    sizes = results.sizes
-    console.print(
-        f"{results.attrs['model']}: {layers_said(results)} x {count(sizes['head'], 'head')} over "
-        f"{corpus_said(results)}",
-        highlight=False,
-        markup=False,
-    )
+    console.print(f"{results.attrs['model']}: {read_said('scan', results)}", highlight=False, markup=False)
     for note in notes_of(results).values():
         console.print(note, style="dim", highlight=False, markup=False)
-    if numbering := numbering_note(results.layer_name.values.tolist()):
-        console.print(numbering, style="dim", highlight=False, markup=False)
     ranked = rank_heads(results)
     for kind, rows in ranked.items():
         console.print(f"\n{ranking_said(results, kind, rows)}", style="bold", highlight=False)
         if rows:
             console.print(_table_of_heads(rows))
     _print_asked(results, console)
-    if sizes["text"] > 1 and any(row["label"] for rows in ranked.values() for row in rows):
-        each = _entries(results)
-        console.print(
-            f"Weights and offsets are of the mean over all {each}; a head's kind is the one that it has in most of "
-            "them.",
-            style="dim",
-        )
+    if means := means_note(results, ranked.values()):
+        console.print(means, style="dim")
     if "group_weight" in results:
         print_groups(results, console)
     if "by" in results.coords:
         print_contrasts(results, console)
-    kinds = results.attrs["kinds"] if "kinds" in results.attrs else _missing(results)
-    console.print(f"\n{kinds}", highlight=False, markup=False)
-    console.print("A weight is a mixing coefficient, not an explanation.", style="dim")
+    console.print(f"\n{kinds_said(results)}", highlight=False, markup=False)
+    console.print(WEIGHTS_NOTE, style="dim")
 
 
 def _print_asked(results: xr.Dataset, console: Console) -> None:
     """Statistics that are not there by default: of which head they are lowest and highest, beside equal weights."""
     from rich.table import Column, Table
 
-    from attnscope.statistics import DEFAULT, OF_OFFSETS, STATISTICS
+    from attnscope.statistics import DEFAULT, OF_OFFSETS, STATISTICS, entries_said
 
     known = STATISTICS | OF_OFFSETS
     asked = [str(name) for name in results.data_vars if name in known and name not in DEFAULT]
@@ -220,7 +200,7 @@ def _print_asked(results: xr.Dataset, console: Console) -> None:
             table.add_row(name, *_ends_and_mean(values), _mean_text(equal.get(f"equal_{name}")))
         more += [] if means else [statistic]
     if table.row_count:
-        each = _entries(results)
+        each = entries_said(results)
         console.print(
             f"\nstatistics asked for: means over {each}; head: layer.head", style="bold", highlight=False
         )
@@ -257,30 +237,6 @@ def _mean_text(values: np.ndarray | None) -> str:
         return ""
     known = values[np.isfinite(values)]
     return significant(known.mean(), 3) if known.size else "–"
-
-
-def _entries(results: xr.Dataset) -> str:
-    """What each entry of ``text`` is, in the plural."""
-    from attnscope._documents import called_in
-
-    return "pools" if "window_count" in results else called_in(results.attrs)["windows"]
-
-
-def _is_of_images(results: xr.Dataset) -> bool:
-    """Whether a scan read images."""
-    return results.attrs.get("reads") == "images"
-
-
-def _missing(results: xr.Dataset) -> str:
-    from attnscope.statistics import NEEDED
-
-    needed = NEEDED
-    if _is_of_images(results):
-        if "rows" not in results:
-            return "No kinds of heads: no rows and columns of patches are known."
-        from attnscope.statistics.images import NEEDED as needed  # noqa: N811
-    absent = ", ".join(name for name in needed if name not in results)
-    return f"No kinds of heads: for them --statistics lacks {absent}."
 
 
 def _table_of_heads(rows: Sequence[RankedHead]) -> Table:

@@ -17,11 +17,9 @@ from attnscope.report._received import pack_received
 from attnscope.report._scan_content import any_known, flatten, page_data, parsed, pieces_note
 from attnscope.report._scan_images import patch_data, picture_data, view_data
 from attnscope.report._window import pack_windows
-from attnscope.statistics import ESTIMATED, layers_said, notes_of, numbering_note, unit_of
+from attnscope.statistics import ESTIMATED, layers_said, notes_of, unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import xarray as xr
 
 _SCRIPTS = (
@@ -107,7 +105,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         tokens=_total(result, "length"),
         unit=unit_of(result),
         target_tokens=_total(result, "target_length"),
-        decoder=_notes(result, data["layerNames"]),
+        decoder=_notes(result),
         estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
         layers=len(data["layers"]),
         layers_said=layers_said(result),
@@ -148,12 +146,11 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
     )
 
 
-def _notes(result: xr.Dataset, layer_names: Sequence[str]) -> str:
+def _notes(result: xr.Dataset) -> str:
     """What a reader has to know of how the model was read."""
     notes = notes_of(result)
     notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest stands below
-    said = [*notes.values(), str(result.attrs.get("kinds", ""))]
-    return with_minus(" ".join(filter(None, [*said, numbering_note(layer_names)])))
+    return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("kinds", ""))])))
 
 
 def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:

@@ -167,7 +167,7 @@ def _described(folder: Path, verify: bool) -> Description:
     try:
         if run.complete:
             nodes, opened = _read(run)
-            headline, notes = headline_of(run.command, opened), notes_of(opened)
+            headline, notes = headline_of(run.command, opened), notes_of(run.command, opened)
         else:
             nodes = _nodes_there(owned)
         variables = [variable for node in nodes for variable in _variables(node)]

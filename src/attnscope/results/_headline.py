@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,18 +35,43 @@ def headline_of(command: str, opened: xr.Dataset | xr.DataTree | Aligned) -> lis
     return [sentence for sentence in _HEADLINES[command](opened) if sentence]
 
 
-def notes_of(opened: Any) -> list[str]:
+def notes_of(command: str, opened: Any) -> list[str]:
     """What is not as expected, and what could not be found out."""
     if isinstance(opened, xr.Dataset):
         from attnscope.statistics import notes_of as notes_of_scan
 
         return list(notes_of_scan(opened).values())
-    skipped = skipped_of(opened) if isinstance(opened, xr.DataTree) else {}
-    return [f"no {name}: {reason}" for name, reason in skipped.items()]
+    if not isinstance(opened, xr.DataTree):
+        return []
+    if command == "explain":
+        from attnscope.mechanism.words import skipped_by_reason
+
+        return [*explanation_notes(opened).values(), *_missing(skipped_by_reason(opened))]
+    return _missing(skipped_of(opened).items())
+
+
+def explanation_notes(tree: xr.DataTree) -> dict[str, str]:
+    """How the model of an explanation was read, where that is not as expected, by name.
+
+    Examples
+    --------
+    >>> explanation_notes(xr.DataTree(xr.Dataset(attrs={"decoder": "Its decoder was read."})))
+    {'decoder': 'Its decoder was read.'}
+    """
+    from attnscope.mechanism.words import layer_numbers
+
+    notes = {"decoder": str(tree.attrs.get("decoder", "")), "layers": layer_numbers(tree)}
+    return {name: note for name, note in notes.items() if note}
+
+
+def _missing(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"no {names}: {reason}" for names, reason in reasons]
 
 
 def _of_scan(results: xr.Dataset) -> list[str]:
-    return [str(results.attrs.get("kinds", ""))]
+    from attnscope.statistics import kinds_said
+
+    return [kinds_said(results)]
 
 
 def _of_generation(results: xr.Dataset) -> list[str]:

@@ -48,7 +48,15 @@ from ._reduce import reduce_call
 from ._row_intervals import intervals
 from ._row_samples import ESTIMATED
 from ._rows import indicator_columns
-from ._said import corpus_said, layers_said, ranking_said
+from ._said import (
+    WEIGHTS_NOTE,
+    corpus_said,
+    entries_said,
+    kinds_said,
+    layers_said,
+    means_note,
+    ranking_said,
+)
 from ._scan import scan
 from ._scan_texts import beyond_note, window_length
 from ._stored import (
@@ -88,6 +96,7 @@ __all__ = [
     "SUMMARIES",
     "TOP",
     "VARIANCE",
+    "WEIGHTS_NOTE",
     "WINDOWS",
     "Clustering",
     "Estimate",
@@ -111,6 +120,7 @@ __all__ = [
     "default_out",
     "direction",
     "effective_labels",
+    "entries_said",
     "finish_scan",
     "heads_apart",
     "heads_of_run",
@@ -121,12 +131,14 @@ __all__ = [
     "intraclass_correlation",
     "keeps_maps_of",
     "key_side",
+    "kinds_said",
     "label_information",
     "label_shares",
     "layers_said",
     "load_heads",
     "load_scan",
     "majority_names",
+    "means_note",
     "measure_weights",
     "name_profile",
     "notes_of",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope._documents import called_in
 from attnscope._numbers import count
 from attnscope.statistics._kinds import LEAST_SHARE, LOCAL, SHARED_ODDS
+from attnscope.statistics._places import NEEDED
 from attnscope.statistics._stored import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import xarray as xr
 
     from attnscope.statistics._questions import RankedHead
 
+WEIGHTS_NOTE = "A weight is a mixing coefficient, not an explanation."
 _RANKED_BY = {
     "positional": ("share of all weight at one offset", "at one offset other than 0"),
     "local": ("weight inside the band of offsets", "inside the band"),
@@ -59,6 +62,68 @@ def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> 
         else "and twice what equal weights give, beyond chance"
     )
     return f"no {kind} head: none has {least} of its weight {where} {beyond}"
+
+
+def kinds_said(results: xr.Dataset) -> str:
+    """How many heads there are of each kind; where that is not known, what is missing.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> kinds_said(xr.Dataset(attrs={"kinds": "Kinds of heads: previous: 2."}))
+    'Kinds of heads: previous: 2.'
+    >>> kinds_said(xr.Dataset(attrs={"reads": "images"}))
+    'No kinds of heads: no rows and columns of patches are known.'
+    """
+    if "kinds" in results.attrs:
+        return str(results.attrs["kinds"])
+    needed = NEEDED
+    if results.attrs.get("reads") == "images":
+        if "rows" not in results:
+            return "No kinds of heads: no rows and columns of patches are known."
+        from attnscope.statistics.images import NEEDED as needed  # noqa: N811
+    absent = ", ".join(name for name in needed if name not in results)
+    return f"No kinds of heads: for them the statistics lack {absent}." if absent else ""
+
+
+def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> str:
+    """Of what the numbers and kinds of ranked heads are, where several windows were read; else empty.
+
+    Parameters
+    ----------
+    results
+        What `attnscope.scan` returns.
+    ranked
+        The heads of each ranking.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> from attnscope.statistics import rank_heads
+    >>> results = attnscope.scan(limit=2, window=32)
+    >>> means_note(results, rank_heads(results).values())[:55]
+    'Weights and offsets are of the mean over all windows; a'
+    >>> means_note(results, [])
+    ''
+    """
+    if results.sizes["text"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
+        return ""
+    return (
+        f"Weights and offsets are of the mean over all {entries_said(results)}; a head's kind is the one that it has "
+        "in most of them."
+    )
+
+
+def entries_said(results: xr.Dataset) -> str:
+    """What each entry of ``text`` is, in the plural.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> entries_said(xr.Dataset()), entries_said(xr.Dataset({"window_count": ("text", [4])}))
+    ('windows', 'pools')
+    """
+    return "pools" if "window_count" in results else called_in(results.attrs)["windows"]
 
 
 def layers_said(results: xr.Dataset) -> str:

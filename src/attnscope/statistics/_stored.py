@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.statistics._catalogue import BY_GROUP, EQUAL
 from attnscope.statistics._nowhere import notes_of_nowhere
+from attnscope.statistics._numbering import numbering_note
 from attnscope.statistics._profile import with_profile
 from attnscope.statistics._short_windows import notes_of_short
 from attnscope.store import RunFolder, Signature
@@ -72,7 +73,10 @@ def notes_of(results: xr.Dataset) -> dict[str, str]:
     """
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
     notes = with_local_heads(notes, str(results.attrs.get("kinds", "")))
-    return notes_of_short(results, notes) | notes_of_nowhere(results, unit_of(results))
+    notes = notes_of_short(results, notes) | notes_of_nowhere(results, unit_of(results))
+    names = results["layer_name"].values.tolist() if "layer_name" in results.coords else []
+    numbering = numbering_note([str(name) for name in names])
+    return notes | ({"layers": numbering} if numbering else {})
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:
