@@ -147,7 +147,6 @@ def test_groups_and_what_is_held_apart_are_in_the_summary(printed, scans):
         assert expected in repr(result.attnscope)
         heading = next(line for line in printed("scan", result) if expected in line)
         assert heading.strip() in repr(result.attnscope)
-        assert expected in result.attnscope.show().text
 
 
 def test_summaries_of_other_commands_have_what_the_terminal_says(printed, others):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope._numbers import places
 from attnscope.difference import contrast_rows, contrasts, contrasts_said, field_of
-from attnscope.results import apart_said
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -15,7 +14,7 @@ _SHOWN = 20
 
 
 def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
-    """Sentences, and the largest differences that are told from 0; None where no field was given.
+    """Sentences, and the largest differences that are told from 0; None where nothing is held apart.
 
     Examples
     --------
@@ -23,10 +22,8 @@ def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
     >>> contrast_data(xr.Dataset()) is None
     True
     """
-    if "by" not in result.coords:
+    if "by" not in result.coords or len(set(result.by.values)) < 2:  # noqa: PLR2004
         return None
-    if len(set(result.by.values)) == 1:
-        return {"field": field_of(result), "says": apart_said(result), "all": 0, "rows": []}
     tested = contrasts(result)
     rows = [row for row in contrast_rows(tested) if row["differs"]]
     return {
