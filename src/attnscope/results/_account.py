@@ -93,6 +93,7 @@ def read_said(command: str, result: xr.Dataset | xr.DataTree) -> str:
     return _READ[command](result)
 
 
+@typed
 def apart_said(results: xr.Dataset) -> list[str]:
     """What differs between texts of a scan that are held apart; that nothing is, where all have one value.
 
@@ -208,6 +209,7 @@ def _care_of_generation(results: xr.Dataset) -> list[str]:
     return [full_pass_said(results), CAUTION]
 
 
+@typed
 def full_pass_said(results: xr.Dataset) -> str:
     """How far the weights of the first text are from those of one full pass; empty where that was not looked at.
 
@@ -250,6 +252,7 @@ def _care_of_comparison(tree: xr.DataTree) -> list[str]:
     ]
 
 
+@typed
 def differences_note(scores: xr.Dataset) -> str:
     """By what systems are told apart; empty where there is one, or nothing to tell them by.
 
@@ -268,6 +271,7 @@ def differences_note(scores: xr.Dataset) -> str:
     return f"p: paired bootstrap over sentences against {scores['system'].values[0]}; one training of each system."
 
 
+@typed
 def sentences_cut_said(scores: xr.Dataset) -> list[str]:
     """Of which systems how many sentences were cut.
 

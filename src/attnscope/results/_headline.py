@@ -50,6 +50,7 @@ def notes_of(command: str, opened: Any) -> list[str]:
     return _missing(skipped_of(opened).items())
 
 
+@typed
 def explanation_notes(tree: xr.DataTree) -> dict[str, str]:
     """How the model of an explanation was read, where that is not as expected, by name.
 
