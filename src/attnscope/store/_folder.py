@@ -107,10 +107,8 @@ class OwnedFolder:
             return
         while self._lock is None:
             self._made = self._made or [it for it in (self.path, *self.path.parents) if not it.exists()]
-            with suppress(
-                FileNotFoundError
-            ):  # another one has just left, and taken its empty folder away: again
-                (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
+            (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # one that leaves took its empty folder away just now: once more
                 self._lock = locked(self.path / WORKPLACE / "lock")
         try:
             if self._mirror is not None:
