@@ -108,7 +108,7 @@ class OwnedFolder:
         while self._lock is None:
             self._made = self._made or [it for it in (self.path, *self.path.parents) if not it.exists()]
             (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # one that leaves took its empty folder away just now: once more
+            with suppress(FileNotFoundError):  # who has just left took it away: once more
                 self._lock = locked(self.path / WORKPLACE / "lock")
         try:
             if self._mirror is not None:
