@@ -292,3 +292,10 @@ def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
     assert attnscope.diff(*twice, statistics=["special_tokens"]).statistic.values.tolist() == [
         "special_tokens"
     ]
+
+
+def test_windows_shorter_than_the_band_have_profiles_all_the_same():
+    run = attnscope.scan(texts=["Tides.", "Out now."])
+    assert run.profile.mean("text").isnull().any()  # far offsets, which no window has
+    found = attnscope.diff(run, run, heads="number")
+    assert (found.profile_distance == 0).all()

@@ -24,6 +24,8 @@ def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarr
     >>> first, other = np.array([0.1, 0.2]), np.array([0.3, 0.4])
     >>> repeated_statistics(["first_token", "entropy", "special_tokens"], [[first], [other], [first + 1e-9]])
     {'special_tokens': 'first_token'}
+    >>> repeated_statistics(["entropy", "outside"], [[np.full(2, np.nan)]] * 2)  # nothing is known of either
+    {}
     """
     repeated: dict[str, str] = {}
     for number, name in enumerate(names):

@@ -127,6 +127,9 @@ def told(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
     >>> kernel["swing"] = ("head", [0.01, 2.0, 0.01])
     >>> told(kernel, xr.DataArray([True, False, False], dims="head")).offset_of_kernel.values.tolist()
     [-1.0, -1.0, nan]
+    >>> nowhere = xr.DataArray([False] * 3, dims="head")  # and two texts, whose share has no interval
+    >>> told(kernel.assign(share_low=kernel.share * np.nan), nowhere).offset_of_kernel.values.tolist()
+    [nan, -1.0, nan]
     """
     asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
     makes = (kernel.share_low.fillna(kernel.share) > MOST) & (kernel.swing > np.log(2))
