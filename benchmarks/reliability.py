@@ -185,7 +185,7 @@ def trained(folder: Path) -> object:
 
 
 def compared(folder: Path) -> object:
-    scores = unpacked((folder / "scores.zarr.zip").read_bytes())
+    scores = unpacked((folder / "scores.npz").read_bytes())
     kept = ("score", "lower", "upper", "parameters", "score_by_length", "alignment_error_rate")
     texts = {path.name: path.read_bytes() for path in (folder / "translations").glob("*.txt")}
     return {name: scores[name].values.tolist() for name in kept if name in scores}, texts

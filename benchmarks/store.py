@@ -122,7 +122,7 @@ def main() -> None:
         began = time.perf_counter()
         summary = load_heads(run)
         seconds = time.perf_counter() - began
-        size = Path(place, "run", f"{HEADS}.zarr.zip").stat().st_size / 1e6
+        size = Path(place, "run", f"{HEADS}.npz").stat().st_size / 1e6
         print(
             f"and read in {seconds:.2f} s, however many windows there are: "
             f"{len(summary or ())} variables, {size:.0f} MB"

@@ -65,7 +65,7 @@ def test_the_maps_are_of_all_heads(team):
     folder, _ = team
     given = {"window": 32, "batch_size": 1, "groups": "kinds", "device": "cpu"}
     attnscope.scan(folder / "model", TEXTS, **given, out=folder / "alone", show=[(0, 1)])
-    theirs, ours = (unpacked((folder / name / "sample.zarr.zip").read_bytes()) for name in ("run", "alone"))
+    theirs, ours = (unpacked((folder / name / "sample.npz").read_bytes()) for name in ("run", "alone"))
     maps = [sorted(zip(one.layer_of.values, one.head_of.values, strict=True)) for one in (theirs, ours)]
     assert maps[0] == maps[1]
 

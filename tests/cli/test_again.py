@@ -231,7 +231,7 @@ def test_files_that_changed_are_read(is_loaded, change):
 
 
 def test_damaged_results_are_refused(same):
-    said, _ = same(*SCAN, *RUN, change=_flip("run/pieces/000000000-000000002.zarr.zip"))
+    said, _ = same(*SCAN, *RUN, change=_flip("run/pieces/000000000-000000002.npz"))
     assert said.returncode == 2
     assert "3 windows are lost with it. Give the same command with --repair" in said.stderr
 

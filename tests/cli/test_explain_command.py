@@ -50,7 +50,7 @@ def test_the_default_does_everything(finished):
     assert "scores are not weights" in said
     run = only_run(place)
     assert run.name.startswith("explain-small-mlm-")
-    assert {"run.json", "verdict.zarr.zip", "report.html", "figures"} <= {path.name for path in run.iterdir()}
+    assert {"run.json", "verdict.npz", "report.html", "figures"} <= {path.name for path in run.iterdir()}
     assert {path.suffix for path in (run / "figures").iterdir()} == {".svg"}
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Why the heads of" in page
@@ -70,13 +70,13 @@ def test_the_table_has_agreeing_heads_first(finished):
 
 def test_asked_again_it_answers_from_what_it_has(finished):
     place, _ = finished
-    stamp = (only_run(place) / "verdict.zarr.zip").stat().st_mtime_ns
+    stamp = (only_run(place) / "verdict.npz").stat().st_mtime_ns
     answer = json.loads(explain("--limit", "4", "--json", "--no-report", cwd=place))
     assert len(answer["heads"]) == 12
     assert answer["heads"][0]["agree"]
     assert "rotation_effect" in answer["skipped"]
     assert answer["signature"]["settings"]["windows"] == 4
-    assert (only_run(place) / "verdict.zarr.zip").stat().st_mtime_ns == stamp
+    assert (only_run(place) / "verdict.npz").stat().st_mtime_ns == stamp
 
 
 def test_csv_has_a_line_for_each_head(finished):
@@ -130,7 +130,7 @@ def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
         signature["settings"] | {"window": 32, "band": 4, "frequencies": [3, 10], "completion": "thin"}
         == (signature["settings"])
     )
-    changed = unpacked((tmp_path / "run" / "interventions.zarr.zip").read_bytes())
+    changed = unpacked((tmp_path / "run" / "interventions.npz").read_bytes())
     cells = {
         line.split("\u2502")[1].strip(): line.split("\u2502")[2:-1]
         for line in shown.splitlines()
@@ -147,7 +147,7 @@ def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
         for form in ("--json", "--csv")
     ]
     answer, rows = json.loads(forms[0]), list(csv.DictReader(io.StringIO(forms[1])))
-    verdict = unpacked((tmp_path / "run" / "verdict.zarr.zip").read_bytes())
+    verdict = unpacked((tmp_path / "run" / "verdict.npz").read_bytes())
     preferring = {(row["layer"], row["head"]) for row in answer["interventions"]}
     assert len(preferring) == int(verdict.prefers.sum()) < verdict.prefers.size
     assert answer["says"][0] in " ".join(shown.split())
@@ -171,7 +171,7 @@ def test_tables_of_other_models_stand_beside(tmp_path):
     page = write_explain_report(only(tree, "position_spectrum", "position_pca", "also"), tmp_path / "r.html")
     for name in ("position-models", "components-models"):
         assert f'id="figure-{name}"' in page.read_text(encoding="utf-8")
-    assert len(list((tmp_path / "run").glob("also-*.zarr.zip"))) == 1  # the same weights
+    assert len(list((tmp_path / "run").glob("also-*.npz"))) == 1  # the same weights
 
 
 class TestBadInput:

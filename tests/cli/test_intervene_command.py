@@ -32,7 +32,7 @@ def test_the_table_says_where_why_and_whether(finished):
     assert "12 heads taken out over 8 windows" in said
     first = next(line for line in said.splitlines() if line.count("*") == 4)
     assert "next" in first or "previous" in first
-    assert {"report.html", "heads.zarr.zip", "why.zarr.zip", "trust.zarr.zip"} <= {
+    assert {"report.html", "heads.npz", "why.npz", "trust.npz"} <= {
         path.name for path in (place / "run").iterdir()
     }
 

@@ -40,7 +40,7 @@ def test_the_default_does_everything(finished):
     assert not found.stderr
     (run,) = (place / "attnscope-runs").iterdir()
     assert run.name.startswith("small-mlm-")
-    assert {"run.json", "pieces", "summary.zarr.zip", "report.html", "figures"} <= {
+    assert {"run.json", "pieces", "summary.npz", "report.html", "figures"} <= {
         path.name for path in run.iterdir()
     }
     assert {path.suffix for path in (run / "figures").iterdir()} == {".svg"}

@@ -42,14 +42,14 @@ def test_json_holds_the_same(tmp_path):
 
 
 def test_damaged_files_are_named_and_end_with_2(tmp_path):
-    (scan_run(tmp_path / "run") / "summary.zarr.zip").unlink()
+    (scan_run(tmp_path / "run") / "summary.npz").unlink()
     (tmp_path / "run" / "run.json").write_text("{}")
     without = attnscope("show", "run", cwd=tmp_path)
     assert without.returncode == 2
-    assert "summary.zarr.zip is gone. Give the command" in " ".join(without.stdout.split())
+    assert "summary.npz is gone. Give the command" in " ".join(without.stdout.split())
     found = attnscope("show", "run", "--verify", cwd=tmp_path)
     assert found.returncode == 2
-    for name in ("summary.zarr.zip", "run.json"):
+    for name in ("summary.npz", "run.json"):
         assert f"{name} is gone, or is not what was written" in found.stdout
 
 

@@ -145,7 +145,7 @@ def test_only_attention_is_aligned(tree):
 
 def test_results_are_stored(tree, out):
     for name in ("scores", "curves", "alignment"):
-        xr.testing.assert_equal(unpacked((out / f"{name}.zarr.zip").read_bytes()), tree[name].to_dataset())
+        xr.testing.assert_equal(unpacked((out / f"{name}.npz").read_bytes()), tree[name].to_dataset())
     signature = json.loads((out / "run.json").read_text())
     assert signature == json.loads(tree.attrs["signature"])
     assert set(signature["systems"]) == set(CONFIGS)

@@ -162,9 +162,9 @@ def test_a_rope_model_gets_what_is_defined(models):
 
 def test_a_run_folder_is_read_the_second_time(tmp_path):
     first = attnscope.explain(limit=3, out=tmp_path / "run")
-    stamp = (tmp_path / "run" / "waves.zarr.zip").stat().st_mtime_ns
+    stamp = (tmp_path / "run" / "waves.npz").stat().st_mtime_ns
     again = attnscope.explain(limit=3, out=tmp_path / "run")
-    assert (tmp_path / "run" / "waves.zarr.zip").stat().st_mtime_ns == stamp
+    assert (tmp_path / "run" / "waves.npz").stat().st_mtime_ns == stamp
     xr.testing.assert_identical(first["verdict"].to_dataset(), again["verdict"].to_dataset())
     with pytest.raises(AttnscopeError, match="holds another run"):
         attnscope.explain(limit=2, out=tmp_path / "run")

@@ -14,7 +14,7 @@ def path(tmp_path_factory):
     run = tmp_path_factory.mktemp("page") / "run"
     images = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     result = attnscope.scan(looking_vit(((0, -1), (-1, 0))), images, out=run, show=[])
-    sample = unpacked((run / "sample.zarr.zip").read_bytes())
+    sample = unpacked((run / "sample.npz").read_bytes())
     sample["source"].values[1] = "</script><b>two"
     return write_report(result, sample, run.parent / "report.html")
 

@@ -566,7 +566,7 @@ def test_a_model_of_one_head_that_looks_across_has_a_page(visit, tmp_path):
         out=tmp_path / "run",
         show=[],
     )
-    sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
+    sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
     page = visit(write_report(result, sample, tmp_path / "report.html"))
     assert page.text_content("#head-title") == "Layer 0, head 0"
     assert "1 layer (rows) × 1 head (columns)" in page.text_content("#overview-title")

@@ -16,7 +16,7 @@ def path(tmp_path_factory):
         {"text": "First <image>, then <image>.", "images": [blue_at(0, 0), blue_at(3, 2)]},
     ]
     result = attnscope.scan(save_looking_llava(place / "llava"), texts, out=place / "run", show=[])
-    sample = unpacked((place / "run" / "sample.zarr.zip").read_bytes())
+    sample = unpacked((place / "run" / "sample.npz").read_bytes())
     return write_report(result, sample, place / "report.html")
 
 

@@ -47,7 +47,7 @@ def test_one_piece_is_read_of_a_run_in_pools_however_many_there_are(tmp_path, mo
     told = describe(tmp_path / "run")
     assert next(one for one in told.variables if one.name == "entropy").sizes["text"] == 12
     assert told.files["windows of pools"][0] == 3
-    assert asked == ["pieces/000000000-000000003.zarr.zip"]
+    assert asked == ["pieces/000000000-000000003.npz"]
 
 
 def test_an_explanation_says_what_the_command_says(tmp_path):
@@ -91,9 +91,9 @@ def test_damage_is_looked_for_only_where_it_is_asked_for(tmp_path):
 
 def test_a_damaged_file_that_is_needed_is_named(tmp_path):
     run = scan_run(tmp_path / "run")
-    (run / "summary.zarr.zip").unlink()
+    (run / "summary.npz").unlink()
     told = describe(run)
-    assert "summary.zarr.zip is gone" in told.unread
+    assert "summary.npz is gone" in told.unread
     assert told.run.windows == 5
 
 

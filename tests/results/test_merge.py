@@ -50,7 +50,7 @@ def test_one_that_was_stopped_while_it_put_them_together_is_ended(run):
     with RunFolder(run, WHOLE) as half:
         half.append(profiles(UNITS[0]), 0)
     assert merge(run).texts == 14
-    assert [*RunFolder(run, WHOLE).look().files].count("pieces/000000000-000000003.zarr.zip") == 1
+    assert [*RunFolder(run, WHOLE).look().files].count("pieces/000000000-000000003.npz") == 1
 
 
 @pytest.mark.parametrize(

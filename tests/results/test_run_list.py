@@ -30,7 +30,7 @@ def test_runs_one_level_below_and_the_folder_itself_are_found(tmp_path):
 
 def test_what_a_run_says_of_itself(tmp_path):
     run = run_at(scan_run(tmp_path / "run"))
-    files = [path for path in (tmp_path / "run").rglob("*") if path.suffix in {".zip", ".json"}]
+    files = [path for path in (tmp_path / "run").rglob("*") if path.suffix in {".npz", ".json"}]
     assert run.bytes == sum(path.stat().st_size for path in files if path.name != MANIFEST)
     assert (run.command, run.complete, run.windows, run.progress) == ("scan", True, 5, "all 5 windows")
     assert run.model == "小さな[bold]模型"

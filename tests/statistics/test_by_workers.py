@@ -77,7 +77,7 @@ def test_the_arrays_are_those_of_one_process(more, runs, tmp_path):
     found = scan(out=tmp_path / "run", show=[(1, 2)], **given, **more)
     assert found.identical(whole)
     both = folder, tmp_path / "run"
-    sample, again = (unpacked((place / "sample.zarr.zip").read_bytes()) for place in both)
+    sample, again = (unpacked((place / "sample.npz").read_bytes()) for place in both)
     assert sample.identical(again)
     if "pool" in more:
         short, again = (open_run(place, part="windows") for place in both)

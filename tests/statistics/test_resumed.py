@@ -43,7 +43,7 @@ def test_a_stopped_run_goes_on_and_ends_the_same(kind, tmp_path):
     unbroken = attnscope.scan(model, data, out=tmp_path / "unbroken", **settings)
     with pytest.raises(_StoppedError):
         attnscope.scan(model, data, out=tmp_path / "run", progress=stop, **settings)
-    kept = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.zarr.zip")}
+    kept = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.npz")}
     assert kept
     found = attnscope.scan(model, data, out=tmp_path / "run", **settings)
     assert unbroken.sizes["text"] == 3

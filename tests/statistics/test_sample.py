@@ -100,13 +100,13 @@ def test_tiles_are_sums_and_maxima(call):
 
 
 def kept(folder):
-    return unpacked((folder / "sample.zarr.zip").read_bytes())
+    return unpacked((folder / "sample.npz").read_bytes())
 
 
 def test_nothing_is_kept_unless_it_is_to_be_shown_and_a_finished_run_takes_it_up(tmp_path):
     folder = tmp_path / "run"
     attnscope.scan(texts=[TEXT], out=folder)
-    assert not (folder / "sample.zarr.zip").exists()
+    assert not (folder / "sample.npz").exists()
     attnscope.scan(texts=[TEXT], out=folder, show=[])
     sample = kept(folder)
     found = list(maps(sample))

@@ -145,7 +145,7 @@ def test_the_sample_has_rows_of_the_target_and_columns_of_the_source(tmp_path):
         out=tmp_path / "run",
         show=[],
     )
-    sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
+    sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
     text = sample.isel(window=0)
     read = ["<s>", *tokenizer(text_target="ein hut").tokens()[:-1]]
     assert text.target_token.values.tolist() == [token.replace("▁", " ") for token in read]

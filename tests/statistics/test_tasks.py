@@ -49,7 +49,7 @@ def raising(error):
 
 
 def sample(folder):
-    return unpacked((folder / "sample.zarr.zip").read_bytes())
+    return unpacked((folder / "sample.npz").read_bytes())
 
 
 def windows_of(out):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.store import in_a_row
+from attnscope.errors import AttnscopeError
+from attnscope.store import in_a_row, packed, texts_of, unpacked
 
 _PROGRAM = """
 import xarray as xr
@@ -21,7 +22,7 @@ print(list(found), found.identical(given))
 
 def test_variables_come_in_one_order_in_every_process():
     """Else the page of the same results would list their statistics in another order each time."""
-    for seed in ("1", "2"):  # of Python's hashes, by which Zarr lists names
+    for seed in ("1", "2"):  # of Python's hashes, by which a set lists names
         told = subprocess.run(
             [sys.executable, "-c", _PROGRAM],
             env=os.environ | {"PYTHONHASHSEED": seed},
@@ -30,6 +31,46 @@ def test_variables_come_in_one_order_in_every_process():
             check=True,
         )
         assert told.stdout.strip() == "['alpha', 'beta', 'delta', 'gamma'] True"
+
+
+def test_every_kind_of_array_comes_back_as_it_was():
+    """Strings with characters at their ends that NumPy's own strings lose, nothing at all, one number, no number."""
+    given = xr.Dataset(
+        {
+            "token": ("text", np.array(["a\0", "é ", ""], object)),
+            "file": (
+                "text",
+                np.array(["猫", "b", "c"], object),
+                {"from": "attributes", "share": np.float64(0.5)},
+            ),
+            "no_strings": (("text", "none"), np.empty((3, 0), object)),
+            "no_numbers": ("none", np.empty(0)),
+            "one": "alone",
+            "flags": ("text", [True, False, True]),
+            "few": ("text", np.array([1, 2, 3], np.int8)),
+            "gaps": ("text", [np.nan, np.inf, -0.0]),
+            "turned": (("head", "text"), np.arange(6.0).reshape(3, 2).T),
+        },
+        {"layer": ["0", "10"], "head": [1, 2]},
+        {"seed": 3, "chance": float("nan"), "words": ("a", "b")},
+    )
+    found = unpacked(packed(given))
+    assert found.drop_attrs().identical(given.drop_attrs())
+    for name, variable in given.variables.items():
+        strings = variable.dtype.kind in "OU"
+        assert found[name].dtype == (object if strings else variable.dtype)
+    assert list(found.token.values) == ["a\0", "é ", ""]
+    assert np.signbit(found.gaps.values[2])
+    assert found.file.attrs == {"from": "attributes", "share": 0.5}
+    assert (found.attrs["seed"], found.attrs["words"]) == (3, ["a", "b"])
+    assert np.isnan(found.attrs["chance"])
+
+
+def test_a_piece_of_another_version_is_refused():
+    with pytest.raises(
+        AttnscopeError, match=r"lie in pieces/000-001\.zarr\.zip; expected .* another version"
+    ):
+        texts_of("pieces/000-001.zarr.zip")
 
 
 def piece(first, count, name="en"):

@@ -97,7 +97,7 @@ def test_death_at_any_request_leaves_the_old_state_or_the_new(monkeypatch, store
 def test_pieces_are_sent_as_they_come_and_fetched(store):
     with staged(URL) as path, RunFolder(path, SIGNATURE) as run:
         run.append(xr.Dataset({"length": ("text", [3, 4])}), 0)
-        assert "/bucket/mirrored/pieces/000000000-000000001.zarr.zip" in store.store
+        assert "/bucket/mirrored/pieces/000000000-000000001.npz" in store.store
         run.append(xr.Dataset({"length": ("text", [5])}), 2)
     with staged(URL) as path, RunFolder(path, SIGNATURE) as run:
         assert run.holds(range(3)) or run.texts == 3
@@ -111,7 +111,7 @@ def test_damage_is_named_by_its_url_and_repaired(store):
     with staged(URL) as path, RunFolder(path, SIGNATURE) as run:
         run.append(xr.Dataset({"length": ("text", [3, 4])}), 0)
         run.finish()
-    store.pipe_file("/bucket/mirrored/pieces/000000000-000000001.zarr.zip", b"other")
+    store.pipe_file("/bucket/mirrored/pieces/000000000-000000001.npz", b"other")
     with pytest.raises(AttnscopeError, match=r"memory://bucket/mirrored/pieces/.* is not what was written"):
         attnscope.open_run(URL)
     with staged(URL) as path, RunFolder(path, SIGNATURE, repair=True) as run:

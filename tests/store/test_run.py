@@ -261,7 +261,7 @@ class TestDamage:
             assert [run.holds(range(3)), run.holds(range(3, 5))] == [False, True]
             run.append(part(0, 3), 0)
             assert measured(run) == [0, 1, 2, 3, 4]
-        assert "000000000-000000002.zarr.zip is damaged, and is made anew" in caplog.text
+        assert "000000000-000000002.npz is damaged, and is made anew" in caplog.text
 
     def test_of_an_unfinished_run_is_measured_again(self, tmp_path):
         with opened(tmp_path) as run:
@@ -284,8 +284,8 @@ class TestDamage:
 
     def test_while_it_is_read_is_said(self, finished, tmp_path):
         with opened(tmp_path) as run:
-            flip(finished / "summary.zarr.zip")
-            with pytest.raises(AttnscopeError, match=r"summary\.zarr\.zip is not what was written"):
+            flip(finished / "summary.npz")
+            with pytest.raises(AttnscopeError, match=r"summary\.npz is not what was written"):
                 run.load("summary")
 
     @pytest.mark.parametrize("seed", range(60))

@@ -117,7 +117,7 @@ def explain(
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures, report=report)
-    place = OutputFolder(out, usual_folder("explain"), ("paper.zarr.zip",) if paper else ())
+    place = OutputFolder(out, usual_folder("explain"), ("paper.npz",) if paper else ())
     settings: dict[str, Any] = {"tokenizer": tokenizer, "window": window, "limit": limit, "band": band}
     settings |= {"completion": completion, "interventions": interventions, "paper": paper, "seed": seed}
     settings |= {"frequencies": _frequencies(frequencies), "also": also or [], "published_as": published_as}

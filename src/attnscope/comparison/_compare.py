@@ -93,7 +93,7 @@ def compare(
     Returns
     -------
     xarray.DataTree
-        Three nodes, which also lie in `out`, each as a file such as ``scores.zarr.zip``:
+        Three nodes, which also lie in `out`, each as a file such as ``scores.npz``:
 
         ``scores``
             What `attnscope.score` gives, with the first system as the baseline; and by system ``parameters``,

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 import zarr
 from zarr.errors import ZarrUserWarning
 
 from attnscope.results._nodes import Node
-from attnscope.store import in_a_row, storable
+from attnscope.store import in_a_row
 
 SHARD = 1 << 26  # bytes of a variable that are written at once, and wait in memory for it
 _HEADS = ("layer", "head")  # dimensions along which chunks have one place each
@@ -66,7 +67,7 @@ def _rows_of(dataset: xr.Dataset, along: str) -> int:
 
 def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
     """The first block makes the arrays; later ones are put behind it, whole shards behind whole shards."""
-    whole = storable(block)
+    whole = _storable(block)
     group = node.name or None
     if not first:
         whole = whole.drop_vars(
@@ -81,6 +82,20 @@ def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
         if node.along in variable.dims and variable.size
     }
     _stored(whole, path, group, mode="a", encoding=encoding)
+
+
+def _storable(block: xr.Dataset) -> xr.Dataset:
+    """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
+    strings = [name for name, variable in block.variables.items() if variable.dtype.kind == "U"]
+    whole = block.assign({name: block[name].astype(object) for name in strings if name in block.data_vars})
+    whole = whole.assign_coords(
+        {name: block[name].astype(object) for name in strings if name in block.coords}
+    )
+    for told in (whole, *whole.variables.values()):
+        told.attrs = {
+            key: value.item() if isinstance(value, np.generic) else value for key, value in told.attrs.items()
+        }
+    return whole
 
 
 def _cut(variable: xr.Variable, along: str, rows: int) -> dict[str, Any]:

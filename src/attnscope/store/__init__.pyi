@@ -1,4 +1,4 @@
-from ._arrays import in_a_row, packed, storable, unpacked
+from ._arrays import in_a_row, packed, unpacked
 from ._files import explained, file_state, json_bytes, sync, write_output
 from ._folder import OwnedFolder, damage
 from ._labelled import padded_heads, stacked
@@ -53,7 +53,6 @@ __all__ = [
     "skipped_of",
     "stacked",
     "staged",
-    "storable",
     "sync",
     "texts_of",
     "tokenizer_sha256",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-SUFFIX = ".zarr.zip"
+from attnscope.errors import AttnscopeError
+
+SUFFIX = ".npz"
 RUN = "run.json"
 MANIFEST = "manifest.json"
 WORKPLACE = ".attnscope"  # lock and unfinished files
@@ -19,7 +22,7 @@ def piece_name(texts: range) -> str:
     Examples
     --------
     >>> piece_name(range(0, 16))
-    'pieces/000000000-000000015.zarr.zip'
+    'pieces/000000000-000000015.npz'
     """
     return f"{PIECES}{texts.start:09d}-{texts.stop - 1:09d}{SUFFIX}"
 
@@ -45,10 +48,20 @@ def are_in(pieces: Iterable[range], texts: range) -> bool:
 def texts_of(name: str) -> range:
     """The texts of a piece, from its file's name.
 
+    Raises
+    ------
+    AttnscopeError
+        If pieces are not named so: another version wrote it.
+
     Examples
     --------
-    >>> texts_of("pieces/000000000-000000015.zarr.zip")
+    >>> texts_of("pieces/000000000-000000015.npz")
     range(0, 16)
     """
-    first, last = name.removeprefix(PIECES).removesuffix(SUFFIX).split("-")
-    return range(int(first), int(last) + 1)
+    numbers = re.fullmatch(rf"{PIECES}(\d+)-(\d+){re.escape(SUFFIX)}", name)
+    if numbers is None:
+        raise AttnscopeError(
+            f"results lie in {name}; expected a name such as {piece_name(range(16))}: another version of attnscope "
+            "wrote them, so give the command again in a new folder"
+        )
+    return range(int(numbers[1]), int(numbers[2]) + 1)

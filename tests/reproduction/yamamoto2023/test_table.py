@@ -296,7 +296,7 @@ def test_explain_keeps_the_papers_figures_and_table(run):
     figures = {f"figure_{number}" for number in (1, 2, 4, 6, 7)}
     assert {"waves", "paper", *figures} <= set(tree.children)
     assert {"figure 6", "paper", "done"} <= set(names)
-    assert {path.name for path in place.iterdir()} >= {f"{name}.zarr.zip" for name in (*figures, "paper")}
+    assert {path.name for path in place.iterdir()} >= {f"{name}.npz" for name in (*figures, "paper")}
     again = explain(limit=4, more=yamamoto2023.analyses(), out=place)
     xr.testing.assert_identical(again["paper"].to_dataset(), tree["paper"].to_dataset())
     assert again.attrs["skipped"] == tree.attrs["skipped"]

@@ -214,7 +214,7 @@ def test_a_planted_head_looks_at_the_blue_patch(looking, at, tmp_path):
     found = attnscope.scan(looking, [text], statistics="entropy", out=tmp_path / "run", show=[])
     weight = found.group_weight.sel(group_query="text", group_key="image", head=0).item()
     assert weight > 0.999
-    sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
+    sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
     names = sample.token.values[0].tolist()
     patch = names.index("image 1 r{}c{}".format(*at))
     assert sample.view_place.values[0, patch] == 4 * at[0] + at[1]

@@ -108,7 +108,7 @@ def test_each_frame_is_drawn_with_its_own_tokens(place, tmp_path):
             out=run,
             show=[],
         )
-        sample = unpacked((run / "sample.zarr.zip").read_bytes())
+        sample = unpacked((run / "sample.npz").read_bytes())
         assert sample.view_name.values.tolist() == [f"video 1 frame {step + 1}" for step in range(len(shown))]
         of, tokens = sample.view_of.values[0], sample.token.values[0]
         assert [tokens[np.flatnonzero(of == view)[0]] for view in range(len(shown))] == [

@@ -147,7 +147,7 @@ def test_a_run_folder_keeps_maps_with_times(place, tmp_path):
     assert attnscope.open_run(tmp_path / "run").identical(found)
     from attnscope.store import unpacked
 
-    sample = unpacked((tmp_path / "run" / "sample.zarr.zip").read_bytes())
+    sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
     assert sample.token.values[0, [0, 1, 50]].tolist() == ["0.00s", "0.02s", "1.00s"]
     assert sample.special.values[0, [24, 25]].tolist() == [False, True]
     assert sample.target_token.values[0, 0] == "<s>"
