@@ -23,6 +23,8 @@ if (
 
 gc.disable()  # until all is collected: nothing of what is imported becomes garbage
 
+os.fsync = os.fstat  # what is killed loses nothing without it, and no test cuts the power; a file must still be open
+
 if not torch.cuda.is_available():  # before Triton is imported: kernels run on the CPU, in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -59,7 +61,6 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """Leave what imports and collection made out of every collection of garbage: a tenth of the tests' time."""
-    gc.collect()
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 50)

@@ -3,6 +3,7 @@
 No thread may be begun here: a fork has none but its own.
 """
 
+import os
 from functools import cache
 
 import numba  # noqa: F401
@@ -17,6 +18,8 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from attnscope import cli, explain, intervene, scan, train  # noqa: F401
 from attnscope.attention import AttentionCall, Need, measure
+
+os.fsync = os.fstat  # as in conftest
 
 get_checkpoint_conversion_mapping("bert")  # compiles a thousand regular expressions
 

@@ -1,6 +1,7 @@
 """What a command prints: nothing that acts on a terminal, nothing lost in silence, and soon."""
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from rich.text import Text
 from attnscope.cli.output import emit, new_console, printable, progress_bar
 from attnscope.progress import Progress
 from tests.cli.command import attnscope
+from tests.process import Started
 
 COMMAND = [sys.executable, "-m", "attnscope"]
 ESCAPES = "\x1b]52;c;cm0=\x07\x1b[2J\x9b31m\r\x08\u202etxt\u2066\x7f"
@@ -125,22 +127,30 @@ def test_ctrl_c_while_everything_is_still_imported(seconds, tmp_path):
     assert (process.returncode, said) == (130, "attnscope: stopped\n")
 
 
-@pytest.mark.parametrize(
-    "run",
-    ["from attnscope.__main__ import main; main()", "runpy.run_module('attnscope', run_name='__main__')"],
-)
+def as_a_command(*words):
+    from attnscope.__main__ import main
+
+    _and_tell(main, words)
+
+
+def as_a_module(*words):
+    _and_tell(lambda: runpy.run_module("attnscope", run_name="__main__"), words)
+
+
+def _and_tell(run, words):
+    sys.argv = ["attnscope", *words]
+    try:
+        run()
+    except SystemExit:
+        print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+
+
+@pytest.mark.parametrize("run", [as_a_command, as_a_module], ids=lambda run: run.__name__)
 def test_work_is_stopped_in_order_however_the_command_is_called(run, tmp_path):
     """Also as `python -m attnscope`, as torchrun calls it."""
-    code = (
-        "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "sys.argv = ['attnscope', 'scan', 'nowhere']\n"
-        f"try: {run}\n"
-        "except SystemExit: print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-    )
-    stopped = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert stopped.stdout.splitlines()[-1] == "True"
+    stopped = Started("scan", "nowhere", cwd=tmp_path, instead=run)
+    said, wrong = stopped.communicate()
+    assert said == "True\n", wrong
 
 
 def test_the_bar_is_for_terminals_and_lines_name_each_part_once(capsys):

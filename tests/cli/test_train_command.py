@@ -2,6 +2,7 @@
 
 import pytest
 
+from attnscope.comparison import _test_text as held_out
 from tests.cli.command import attnscope
 
 SMALL = (
@@ -19,6 +20,14 @@ SMALL = (
     ),
     *("--schedule", "constant", "--average", "1", "--log-every", "1", "--device", "cpu", "--out", "model"),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_sentences():
+    """Of those that are translated at the end, to show what was learned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(held_out, "HELD_OUT", 20)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ def packed(dataset: xr.Dataset) -> bytes:
 
     Beside them ``dataset.json`` has what `xarray.Dataset.to_dict` tells without the data, and all strings. Zarr in an
     archive would take 30 times as long for the results of a short text, as it waits for its event loop three times a
-    variable; `attnscope.export` makes Zarr of a whole run.
+    variable; `attnscope export` makes Zarr of a whole run.
 
     Examples
     --------
