@@ -23,7 +23,9 @@ if (
 
 gc.disable()  # until all is collected: nothing of what is imported becomes garbage
 
-os.fsync = os.fstat  # what is killed loses nothing without it, and no test cuts the power; a file must still be open
+os.fsync = (
+    os.fstat
+)  # what is killed loses nothing without it, and no test cuts the power; a file must still be open
 
 if not torch.cuda.is_available():  # before Triton is imported: kernels run on the CPU, in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._pytree import tree_iter, tree_map
 
 from attnscope.attention import OffsetBias, RowMask
 
@@ -74,7 +73,7 @@ class Gpu(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        leaves = [*tree_iter((args, kwargs))]
+        leaves = [*_leaves((args, kwargs))]
         is_there = any(_is_there(leaf) for leaf in leaves)
         if is_there and function in _SAID:
             return _SAID[function]
@@ -94,11 +93,11 @@ class Gpu(TorchFunctionMode):
         if function is torch.ops.aten._scaled_dot_product_efficient_attention:
             function = _efficient
         own = {id(leaf.here): leaf for leaf in leaves if isinstance(leaf, Away)}
-        args, kwargs = tree_map(_here, (args, kwargs))
+        args, kwargs = _each(_here, (args, kwargs))
         found = function(*args, **kwargs)
         if isinstance(found, torch.Size):
             return found
-        return tree_map(lambda one: own.get(id(one), _away(one)), found)
+        return _each(lambda one: own.get(id(one), _away(one)), found)
 
     def _look(self, function, args, leaves):
         """Refuse what is on two devices; note where the host waits."""
@@ -145,6 +144,26 @@ class Gpu(TorchFunctionMode):
                 return
 
 
+def _leaves(value):
+    """What tuples, lists and dicts hold in the end: PyTorch's own `tree_iter` takes as long as a small product."""
+    kind = type(value)
+    if kind is tuple or kind is list or kind is dict:
+        for one in value.values() if kind is dict else value:
+            yield from _leaves(one)
+    else:
+        yield value
+
+
+def _each(change, value):
+    """The same with each of these changed; a named result, such as that of `torch.max`, is a tuple too."""
+    kind = type(value)
+    if kind is dict:
+        return {name: _each(change, one) for name, one in value.items()}
+    if kind is list or (isinstance(value, tuple) and kind is not torch.Size):
+        return kind([_each(change, one) for one in value])
+    return change(value)
+
+
 def _is_there(value):
     if isinstance(value, (RowMask, OffsetBias)):
         return isinstance(value.start if isinstance(value, RowMask) else value.by_offset, Away)
@@ -168,7 +187,7 @@ def _away(value):
 
 
 def _has_mask(index):
-    return any(isinstance(one, Tensor) and one.dtype == torch.bool and one.ndim for one in tree_iter(index))
+    return any(isinstance(one, Tensor) and one.dtype == torch.bool and one.ndim for one in _leaves(index))
 
 
 @contextmanager

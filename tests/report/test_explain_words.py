@@ -19,6 +19,7 @@ from attnscope.mechanism.words import HEADINGS, column_notes, known_columns
 from attnscope.report import write_explain_report
 from attnscope.store import skipped_of
 from tests.families import tiny
+from tests.sketched import sketched
 from tests.translation.small_translators import small_tokenizer
 
 TEXTS = [
@@ -61,7 +62,10 @@ def trees():
 @pytest.fixture(scope="module")
 def pages(trees, tmp_path_factory):
     place = tmp_path_factory.mktemp("pages")
-    files = {family: write_explain_report(tree, place / f"{family}.html") for family, tree in trees.items()}
+    with sketched():  # what lies around figures is read here
+        files = {
+            family: write_explain_report(tree, place / f"{family}.html") for family, tree in trees.items()
+        }
     return {family: words_of(file.read_text(encoding="utf-8")) for family, file in files.items()}
 
 
