@@ -49,7 +49,9 @@ def same_random_numbers() -> Generator[None]:
     True
     """
     with own_random_numbers():
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
+        if torch.cuda.is_initialized():  # else `torch.manual_seed` notes a seed for it, with all of the call stack
+            torch.cuda.manual_seed_all(0)
         np.random.seed(0)  # noqa: NPY002
         random.seed(0)
         yield

@@ -19,7 +19,7 @@ from tests.statistics.test_targets import TARGETS, TEXTS
 from tests.translation.small_translators import small_model, small_tokenizer
 from tests.workers.simulated import Simulated
 
-SIZES = {"window": 32, "batch_size": 4, "limit": 60, "device": "cpu"}
+SIZES = {"window": 32, "batch_size": 4, "limit": 36, "device": "cpu"}
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +150,7 @@ def test_translations_lie_beside_their_sources(tmp_path):
 @pytest.mark.parametrize("first", ["workers", "one process"])
 def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeypatch):
     def stop(progress):
-        if progress.told.get("windows", 0) > 30:
+        if progress.told.get("windows", 0) > 15:
             raise KeyboardInterrupt
 
     whole, out = runs()[1], tmp_path / "run"
@@ -170,9 +170,9 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
     found = scan(out=out, **(by_workers if first != "workers" else {}))
     assert found.identical(whole)
     if first == "workers":
-        assert sum(measured) == 60 - 36
+        assert sum(measured) == 36 - 24
     else:
-        assert 60 - 28 <= sum(measured) <= 60 - 28 + 2 * 12  # two deaths lose a unit each, at most
+        assert 36 - 12 <= sum(measured) <= 36 - 12 + 2 * 12  # two deaths lose a unit each, at most
 
 
 def test_workers_that_read_other_texts_are_refused():

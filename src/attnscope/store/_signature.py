@@ -7,12 +7,14 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib import metadata
 from typing import Any
 
 from attnscope.errors import AttnscopeError
 
 PACKAGES = ("attnscope", "torch", "transformers", "tokenizers", "numpy", "numba", "scikit-learn")
+version = cache(metadata.version)  # which reads a file each time
 _FEW = 3  # entries of a list that stand in the short line one by one
 
 
@@ -160,7 +162,7 @@ def package_versions(*more: str) -> dict[str, str]:
     for name in (*PACKAGES, *more):
         try:
             versions[name] = version(name)
-        except PackageNotFoundError:
+        except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     return versions
 
