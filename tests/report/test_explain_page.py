@@ -92,6 +92,7 @@ def test_two_readings_are_not_called_three(text):
     assert not re.search(r"[Tt]hree (independent )?(ways|agree|offsets)", text)
 
 
+@sketched()
 def test_the_page_says_where_the_mask_lets_heads_look(tree, tmp_path):
     causal = only(tree, "verdict")
     verdict = tree["verdict"].to_dataset().assign_attrs(positions=64)
@@ -124,6 +125,7 @@ def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
     assert made.elsewhere == [("figure-spectrum", "Plate IX")]
 
 
+@sketched()
 def test_the_heads_asked_for_are_shown(tree, tmp_path):
     page = write_explain_report(only(tree, "verdict", "phase_map"), tmp_path / "r.html", heads=[(2, 3)])
     page = page.read_text(encoding="utf-8")
@@ -136,6 +138,7 @@ def test_nothing_to_show_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@sketched()
 def test_attributes_that_are_no_json_do_no_harm(tree, tmp_path):
     odd = only(tree, "verdict")
     odd.attrs |= {"skipped": "not {json", "signature": "by hand <i>"}
@@ -185,6 +188,7 @@ def test_a_click_on_a_heading_sorts(opened, index):
     assert column(page, 1).tolist() == sorted([0, 1, 2, 3] * 3)
 
 
+@sketched()
 def test_kinds_of_attention_sort_as_words(visit, tree, tmp_path):
     kinds = ["encoder", "causal", "cross"]
     content = tree["position_content"].to_dataset().assign_coords(layer_kind=("layer", kinds))
@@ -198,6 +202,7 @@ def test_kinds_of_attention_sort_as_words(visit, tree, tmp_path):
     assert words == sorted(kinds * 4)
 
 
+@sketched()
 def test_what_is_not_known_comes_last(visit, tree, tmp_path):
     less = only(tree, "verdict")
     coherence = tree["verdict"].to_dataset().copy(deep=True)

@@ -188,7 +188,7 @@ def test_kills_at_any_moment_lose_nothing(whole, tmp_path):
             Started(*command, "--task", task, cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0") for task in tasks
         ]
         if kills < 8:
-            time.sleep(chance.uniform(0.1, 0.5))
+            time.sleep(chance.uniform(0.02, 0.3))
             kills += sum(worker.poll() is None for worker in workers)
             for worker in workers:
                 worker.send_signal(signal.SIGKILL)
