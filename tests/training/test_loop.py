@@ -28,7 +28,7 @@ from attnscope.translation import Translation, Translations
 from tests.process import Started, wait_until
 
 SMALL = {
-    "task_pairs": 400,
+    "task_pairs": 150,
     "task_longest": 4,  # words: the time goes into translating the validation text, again and again
     "vocabulary": 330,
     "batch_tokens": 300,
