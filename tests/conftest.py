@@ -33,6 +33,9 @@ if not torch.cuda.is_available():  # before Triton is imported: kernels run on t
 os.environ.setdefault(
     "TRANSFORMERS_VERBOSITY", "critical"
 )  # as it is within our functions, which then need not set it
+os.environ.setdefault(
+    "HF_DEACTIVATE_ASYNC_LOAD", "1"
+)  # small models: to start threads takes longer than to read
 logging.getLogger("accelerate").setLevel(logging.CRITICAL)
 
 if find_spec("torchvision") is not None and not torch.cuda.is_available():
