@@ -60,8 +60,16 @@ _BESIDE = Path(__file__).parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items):
-    """Slow tests last: what is broken is mostly seen before them."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """First what one worker then has for itself: commands in forks of a server, and the browser. Slow tests last."""
+    forking = {item.path for item in items if hasattr(getattr(item, "module", None), "Started")}
+    browsing = {item.path for item in items if "browser" in getattr(item, "fixturenames", ())}
+
+    def turn(item):
+        if item.path in forking | browsing:
+            return 0 if item.path in forking else 1
+        return 2 if item.get_closest_marker("slow") is None else 3
+
+    items.sort(key=turn)
 
 
 def pytest_collection_finish():

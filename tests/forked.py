@@ -12,7 +12,6 @@ import sklearn.cluster  # noqa: F401
 import torch
 import typer
 import xarray  # noqa: F401
-import zarr  # noqa: F401
 from transformers import modeling_utils  # noqa: F401
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
