@@ -37,7 +37,7 @@ def lines():
     rng = random.Random(0)
     kinds = [rng.choice(["en", "ja", "de"]) for _ in range(14)]
     return [
-        {"text": " ".join(rng.choices(WORDS, k=rng.choice([2, 5, 9, 40]))), "kind": kind} for kind in kinds
+        {"text": " ".join(rng.choices(WORDS, k=rng.choice([2, 5, 9, 25]))), "kind": kind} for kind in kinds
     ]
 
 

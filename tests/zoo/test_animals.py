@@ -20,6 +20,12 @@ def animal(request):
     return build(request.param)
 
 
+@pytest.fixture(scope="module")
+def logits(animal):
+    """Of all its texts."""
+    return animal.logits()
+
+
 def run(animal, observer, texts, **changed):
     inputs = {name: ids[:texts] for name, ids in animal.inputs.items()} | changed
     with torch.no_grad(), watching(animal.model, observer):
@@ -44,8 +50,7 @@ def loss_without(animal, groups, texts):
     return losses.sum(1) / (labels != -100).sum(1)
 
 
-def test_the_task_is_solved(animal):
-    logits = animal.logits()
+def test_the_task_is_solved(animal, logits):
     assert animal.accuracy(logits) > 0.99
     answers = animal.labels[animal.labels != -100].unique()
     assert animal.loss(logits) < 0.1 * torch.tensor(float(len(answers))).log()
@@ -81,7 +86,7 @@ def test_the_heads_that_matter_are_those_that_were_planted(animal):
     assert effect[animal.heads].min() > CLEARLY * effect[~animal.heads].max()
 
 
-def test_the_tokens_that_matter_are_those_that_are_said_to(animal):
+def test_the_tokens_that_matter_are_those_that_are_said_to(animal, logits):
     if animal.tokens is None:
         pytest.skip("no single token decides")
     generator = torch.Generator().manual_seed(0)
@@ -100,7 +105,7 @@ def test_the_tokens_that_matter_are_those_that_are_said_to(animal):
         changed["decoder_input_ids"] = animal.target[:texts].repeat_interleave(length, 0)
     with torch.no_grad():
         said = animal.model(**changed).logits.argmax(-1).unflatten(0, (texts, length))
-    differs = (said != animal.logits()[:texts].argmax(-1)[:, None]).mT  # text, query, token
+    differs = (said != logits[:texts].argmax(-1)[:, None]).mT  # text, query, token
     truth = animal.tokens[:texts]
     asked = (animal.labels[:texts] != -100) & truth.any(-1)
     assert asked.any()
