@@ -50,7 +50,9 @@ def same_random_numbers() -> Generator[None]:
     """
     with own_random_numbers():
         torch.default_generator.manual_seed(0)
-        if torch.cuda.is_initialized():  # else `torch.manual_seed` notes a seed for it, with all of the call stack
+        if (
+            torch.cuda.is_initialized()
+        ):  # else `torch.manual_seed` notes a seed for it, with all of the call stack
             torch.cuda.manual_seed_all(0)
         np.random.seed(0)  # noqa: NPY002
         random.seed(0)
