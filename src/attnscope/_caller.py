@@ -50,10 +50,8 @@ def same_random_numbers() -> Generator[None]:
     """
     with own_random_numbers():
         torch.default_generator.manual_seed(0)
-        if (
-            torch.cuda.is_initialized()
-        ):  # else `torch.manual_seed` notes a seed for it, with all of the call stack
-            torch.cuda.manual_seed_all(0)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(0)  # else `torch.manual_seed` notes a seed, with all of the call stack
         np.random.seed(0)  # noqa: NPY002
         random.seed(0)
         yield
