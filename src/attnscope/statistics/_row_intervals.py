@@ -63,12 +63,13 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
     >>> intervals(results).entropy.values.round(3).tolist()
     [[0.9, 1.1]]
     """
+    names = [str(name).removesuffix(EFFECTIVE) for name in results.data_vars if str(name).endswith(EFFECTIVE)]
+    if not names:
+        return xr.Dataset()
     from scipy import stats  # only where rows were drawn: it takes half a second
 
     told: dict[str, xr.DataArray] = {}
-    for name in [
-        str(name).removesuffix(EFFECTIVE) for name in results.data_vars if str(name).endswith(EFFECTIVE)
-    ]:
+    for name in names:
         estimate = results[name]
         variances = results[f"{name}{ERROR}"] ** 2
         variance = variances.sum("text")
