@@ -12,7 +12,7 @@ import xarray as xr
 
 _OUTLINE = "dataset.json"
 _KINDS = ("coords", "data_vars")
-_DEFLATE = 1  # zlib's level: as small as level 6 within 2% where results are noise, in a third of the time
+_DEFLATE = 1  # zlib's level: as small as level 6 within 2% where results are noise, in two thirds of the time
 _STRINGS = "OTU"  # kinds of dtypes
 
 

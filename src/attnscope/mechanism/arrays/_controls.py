@@ -17,6 +17,8 @@ from attnscope.mechanism.arrays._decomposition import reparametrize
 from attnscope.mechanism.arrays._phase_map import phase_map
 from attnscope.mechanism.arrays._rotation import haar
 
+_SHARE = {"units": "1"}
+
 
 @typed
 def shift_controls(
@@ -92,21 +94,18 @@ def shift_controls(
     where: dict[str, Any] = {"band": band, "offsets": offsets}
     for case in cases.values():
         spectrum, angles = cross_spectrum(*case, **where), phase_map(*case, **where, bins=1)
-        weight = spectrum.cross_amplitude.where(spectrum.in_band, 0.0)
+        weight = np.where(spectrum.in_band, spectrum.cross_amplitude, 0.0)
         offset = float(spectrum.band_offset) if not controls else offset
-        coherence = spectrum.coherence.fillna(0.0)
-        agreement = np.cos(spectrum.phase + 2 * np.pi * spectrum.frequency * offset / len(values))
+        coherence = np.nan_to_num(spectrum.coherence.values)
+        turned = spectrum.phase.values + 2 * np.pi * spectrum.frequency.values * offset / len(values)
         controls.append(
             xr.Dataset(
                 {
                     "band_offset": spectrum.band_offset,
                     "shift_concentration": spectrum.shift_concentration,
-                    "coherence": coherence.weighted(weight).mean().assign_attrs(units="1"),
-                    "coherence_at_offset": (coherence * agreement)
-                    .weighted(weight)
-                    .mean()
-                    .assign_attrs(units="1"),
-                    "cross_amplitude": weight.sum().assign_attrs(units="1"),
+                    "coherence": ((), _mean(coherence, weight), _SHARE),
+                    "coherence_at_offset": ((), _mean(coherence * np.cos(turned), weight), _SHARE),
+                    "cross_amplitude": ((), weight.sum(), _SHARE),
                     "line_shift": angles.line_shift,
                     "share_near": angles.share_near,
                     "uniform_share": angles.uniform_share,
@@ -114,3 +113,10 @@ def shift_controls(
             )
         )
     return xr.concat(controls, xr.Variable("control", list(cases)), combine_attrs="drop")
+
+
+def _mean(values: np.ndarray, weight: np.ndarray) -> float:
+    """Weighted mean over the frequencies that have a value; NaN without any weight."""
+    known = ~np.isnan(values)
+    total = weight[known].sum()
+    return float(values[known] @ weight[known] / total) if total else np.nan
