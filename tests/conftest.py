@@ -23,19 +23,16 @@ if (
 
 gc.disable()  # until all is collected: nothing of what is imported becomes garbage
 
-os.fsync = (
-    os.fstat
-)  # what is killed loses nothing without it, and no test cuts the power; a file must still be open
+# what is killed loses nothing without it, and no test cuts the power; a file must still be open
+os.fsync = os.fstat
 
 if not torch.cuda.is_available():  # before Triton is imported: kernels run on the CPU, in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-os.environ.setdefault(
-    "TRANSFORMERS_VERBOSITY", "critical"
-)  # as it is within our functions, which then need not set it
-os.environ.setdefault(
-    "HF_DEACTIVATE_ASYNC_LOAD", "1"
-)  # small models: to start threads takes longer than to read
+# as it is within our functions, which then need not set it
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
+# of small models: to start threads takes longer than to read
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
 logging.getLogger("accelerate").setLevel(logging.CRITICAL)
 
 if find_spec("torchvision") is not None and not torch.cuda.is_available():
