@@ -24,7 +24,7 @@ from attnscope.attention import (
 from attnscope.attention._by_head import heads_of_tiles
 from tests.attention.oracle import attended, check_largest_keys, first_of_the_largest, oracle, tied
 
-LENGTH = 550  # more than one tile on either side
+LENGTH = 530  # more than one tile on either side
 
 
 def draw(*shape, seed=0):
@@ -85,7 +85,7 @@ def calls(length, heads):
 
 CALLS = calls(LENGTH, 4)
 SHORT = calls(250, 6)  # four heads make a tile of the compiled pass, and then two
-# float32 against float64: a few units in the last place of the scores (|s| <= 30) or of the offsets (<= 550)
+# float32 against float64: a few units in the last place of the scores (|s| <= 30) or of the offsets (<= 530)
 CLOSE = {
     "mass": 1e-6,
     "entropy": 2e-6,
@@ -104,8 +104,8 @@ def defined(name):
     return oracle(CALLS[name], 10, BINS)
 
 
-@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("engine", ["compiled", "plain", "fused"])
+@pytest.mark.parametrize("name", CALLS)
 def test_every_measure_equals_its_definition(name, engine):
     check_measures(CALLS[name], engine, lambda: defined(name))
 
@@ -168,7 +168,7 @@ def ties():
         "a bias of whole numbers": replace(call, bias=draw(1, 2, LENGTH, 1100).round()),
         "equal scores": replace(call, query=0 * query, causal=True),
         "equal scores, random mask": replace(call, query=0 * query, mask=random),
-        "some queries": replace(call, causal=True).take(torch.tensor([[3, 520, 540]])),
+        "some queries": replace(call, causal=True).take(torch.tensor([[3, 520, 529]])),
     }
 
 
