@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,8 @@ import xarray as xr
 _OUTLINE = "dataset.json"
 _KINDS = ("coords", "data_vars")
 _DEFLATE = 1  # zlib's level: as small as level 6 within 2% where results are noise, in two thirds of the time
+_SAMPLE = 1 << 13  # entries by which an array is judged
+_WORTH = 0.9  # of its size: what shrinks less is noise, which is read in a third of the time as it is
 _STRINGS = "OTU"  # kinds of dtypes
 
 
@@ -41,11 +44,18 @@ def packed(dataset: xr.Dataset) -> bytes:
             if values.dtype.kind in _STRINGS:  # of any length, and with any character at their ends
                 variables[name]["data"] = values.tolist()
                 continue
+            archive.compression = zipfile.ZIP_DEFLATED if _shrinks(values) else zipfile.ZIP_STORED
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, values, allow_pickle=False)
+        archive.compression = zipfile.ZIP_DEFLATED
         with archive.open(_OUTLINE, "w") as file:
             file.write(json.dumps(outline).encode())
     return whole.getvalue()
+
+
+def _shrinks(values: np.ndarray) -> bool:
+    sample = np.asarray(values.flat[:_SAMPLE]).tobytes()
+    return len(zlib.compress(sample, _DEFLATE)) < _WORTH * len(sample)
 
 
 def unpacked(content: bytes) -> xr.Dataset:
