@@ -11,7 +11,7 @@ from attnscope.attention import attend_in_full
 from attnscope.capture import watching
 from attnscope.zoo import build, names
 
-SOME = 4  # texts for what is slow
+SOME = 3  # texts for what is slow
 CLEARLY = 20  # times as much as any head that does not matter; over the zoo it is 90 and more
 
 
