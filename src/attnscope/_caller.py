@@ -50,8 +50,10 @@ def same_random_numbers() -> Generator[None]:
     """
     with own_random_numbers():
         torch.default_generator.manual_seed(0)
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(0)  # else `torch.manual_seed` notes a seed, with all of the call stack
+        if (
+            torch.cuda.is_initialized()
+        ):  # `torch.manual_seed` would note the call stack for a GPU that is not in use
+            torch.cuda.manual_seed_all(0)
         np.random.seed(0)  # noqa: NPY002
         random.seed(0)
         yield

@@ -75,7 +75,6 @@ SETTINGS = SENSES | {
     "laguna": {"num_attention_heads_per_layer": [4, 4]},
     "layoutlmv3": {"coordinate_size": 8, "shape_size": 16, "input_size": 32},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "lxmert": {"l_layers": 2, "x_layers": 1, "r_layers": 1},
     "lilt": {"channel_shrink_ratio": 4, "hidden_size": 96},
     "longcat_flash": {
         "n_routed_experts": 4,
@@ -84,6 +83,7 @@ SETTINGS = SENSES | {
         "ffn_hidden_size": 64,
         "moe_topk": 2,
     },
+    "lxmert": {"l_layers": 2, "x_layers": 1, "r_layers": 1},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "mobilebert": {"embedding_size": 32, "intra_bottleneck_size": 32, "true_hidden_size": 32},
     "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},

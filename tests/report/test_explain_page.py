@@ -11,6 +11,7 @@ from attnscope import mechanism
 from attnscope.errors import AttnscopeError
 from attnscope.report import _explain_content, write_explain_report
 from tests.report.planted_explanation import SKIPPED, explanation, only
+from tests.report.schemes import fitting_schemes
 from tests.sketched import sketched
 
 
@@ -230,12 +231,7 @@ def test_a_figure_that_is_wider_than_its_frame_says_that_it_scrolls(opened, widt
 @pytest.mark.parametrize("width", [360, 1600])
 def test_the_page_fits_any_screen_in_light_and_dark(opened, width):
     page = opened(width=width)
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        channels = paper.removeprefix("rgb(").removesuffix(")").split(",")
-        assert (sum(map(int, channels)) > 3 * 128) == (scheme == "light")
+    for _ in fitting_schemes(page, width):
         plate = page.evaluate("getComputedStyle(document.querySelector('.plate')).backgroundColor")
         assert plate == page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")
 

@@ -44,6 +44,7 @@ def test_every_kind_of_array_comes_back_as_it_was():
                 {"from": "attributes", "share": np.float64(0.5)},
             ),
             "no_strings": (("text", "none"), np.empty((3, 0), object)),
+            "no_rows": (("none", "text"), np.empty((0, 3), object)),
             "no_numbers": ("none", np.empty(0)),
             "one": "alone",
             "flags": ("text", [True, False, True]),

@@ -436,6 +436,27 @@ def test_controls_lose_the_line():
     assert float(np.abs(found.coherence_at_offset[1:]).max()) < 0.5
 
 
+def test_coherence_is_averaged_by_amplitude_over_the_band():
+    inputs, query, key = np.random.default_rng(0).normal(size=(64, WIDTH)), *head()
+    found = shift_controls(inputs, query, key, band=(5, 20), draws=1).sel(control="head")
+    one = cross_spectrum(inputs, query, key, band=(5, 20)).sel(frequency=slice(5, 20))
+    turned = np.cos(one.phase + 2 * np.pi * one.frequency * one.band_offset / 64)
+    weights = one.cross_amplitude
+    assert float(found.coherence) == pytest.approx(np.average(one.coherence, weights=weights))
+    assert float(found.coherence_at_offset) == pytest.approx(
+        np.average(one.coherence * turned, weights=weights)
+    )
+    assert float(found.cross_amplitude) == pytest.approx(float(weights.sum()))
+
+
+def test_queries_of_nothing_have_no_coherence():
+    found = shift_controls(
+        np.random.default_rng(0).normal(size=(32, 4)), np.zeros((4, 2)), np.ones((4, 2)), draws=1
+    )
+    assert np.isnan(found.coherence).all()
+    assert np.isnan(found.coherence_at_offset).all()
+
+
 def test_words_that_match_themselves_are_coherent_at_offset_0_only():
     """A head of content: in shuffled text it is as coherent as before, but shows no shift."""
     words = np.random.default_rng(0).normal(size=(128, 8))

@@ -116,7 +116,6 @@ def shift_controls(
 
 
 def _mean(values: np.ndarray, weight: np.ndarray) -> float:
-    """Weighted mean over the frequencies that have a value; NaN without any weight."""
-    known = ~np.isnan(values)
-    total = weight[known].sum()
-    return float(values[known] @ weight[known] / total) if total else np.nan
+    """Weighted mean over frequencies; NaN without any weight."""
+    total = weight.sum()
+    return float(values @ weight / total) if total else np.nan
