@@ -169,12 +169,12 @@ def is_clear(ended: Ended) -> bool:
 
 
 def scanned(folder: Path) -> object:
-    with RunFolder(folder, manifest_of(folder)["state"]["signature"]) as opened:
+    with RunFolder(folder, manifest_of(folder).state["signature"]) as opened:
         return opened.results().load().to_dict(), opened.load("summary").to_dict()
 
 
 def explained(folder: Path) -> object:
-    with RunFolder(folder, manifest_of(folder)["state"]["signature"]) as opened:
+    with RunFolder(folder, manifest_of(folder).state["signature"]) as opened:
         return {name: opened.load(name).to_dict() for name in opened.state["analyses"]["names"]}
 
 

@@ -115,8 +115,8 @@ class AskedAgain:
         usual = Path("attnscope-runs").glob(f"{f'{command}-' * (command != 'scan')}{escape(name)}-*")
         for folder in usual if place.asked is None else [place.asked]:
             manifest = manifest_of(folder)
-            if manifest is not None and self.is_answered_by(manifest["state"]):
-                signature = manifest["state"]["signature"]
+            if manifest is not None and self.is_answered_by(manifest.state):
+                signature = manifest.state.get("signature", {})
                 if place(signature) == folder:
                     return RunFolder(folder, signature)
         return None

@@ -47,9 +47,7 @@ class OutputFolder:
 
     def say(self, folder: Path, page: Path | None) -> None:
         """Name the results, the page and the signature; on standard error, that nothing was measured anew."""
-        from attnscope.store import named
-
-        console, where = new_console(), named(folder)
+        console, where = new_console(), folder
         console.print(f"results: {where}", highlight=False, markup=False, soft_wrap=True)
         if page is not None:
             console.print(

@@ -19,7 +19,7 @@ from attnscope.difference._repeated import repeated_statistics
 from attnscope.difference._sizes import sizes
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import load_scan, with_each, without_end
-from attnscope.store import RunFolder, Signature, keeping_elsewhere, manifest_of
+from attnscope.store import RunFolder, Signature, local_out, manifest_of
 
 if TYPE_CHECKING:
     Scan = str | Path | xr.Dataset
@@ -35,7 +35,7 @@ _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which of
 
 
 @typed
-@keeping_elsewhere
+@local_out
 def diff(
     before: Scan,
     after: Scan,
@@ -166,14 +166,12 @@ def _opened(given: Scan) -> xr.Dataset:
         return given
     folder = Path(given)
     manifest = manifest_of(folder)
-    if manifest is None or manifest["command"] != "scan" or not manifest["state"].get("complete"):
+    if manifest is None or manifest.command != "scan" or not manifest.state.get("complete"):
         what = (
-            "no run of attnscope"
-            if manifest is None
-            else f"an attnscope {manifest['command']}, finished or not"
+            "no run of attnscope" if manifest is None else f"an attnscope {manifest.command}, finished or not"
         )
         raise AttnscopeError(f"{folder} holds {what}; expected a finished run of attnscope scan")
-    with RunFolder(folder, manifest["state"]["signature"]) as run:
+    with RunFolder(folder, manifest.state.get("signature", {})) as run:
         return load_scan(run)
 
 

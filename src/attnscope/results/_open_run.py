@@ -13,7 +13,7 @@ from attnscope._arguments import typed
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._run_list import Run, is_complete
-from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, manifest_of, naming_url, staged
+from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, local_folder, manifest_of
 
 if TYPE_CHECKING:
     from attnscope.translation.alignment import Aligned
@@ -29,7 +29,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     ----------
     path
         Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``,
-        ``align``, ``compare`` or ``train``; or its URL in an object store, as a string.
+        ``align``, ``compare`` or ``train``.
     part
         ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools; ``"heads"`` what all of
         them come to, head by head (see `attnscope.statistics.over_documents`), for which no pool is read. ``"sample"``
@@ -58,8 +58,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     True
     """
     check_kind("a folder", str, Path, path=path)
-    with staged(path) as folder:
-        return naming_url(_opened(folder, part))
+    return _opened(local_folder(path), part)
 
 
 def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligned:
@@ -68,13 +67,13 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
         raise AttnscopeError(
             f"{folder} holds no run of attnscope (no {MANIFEST}): give the folder that a command named as its results"
         )
-    command, state = str(manifest["command"]), manifest["state"]
+    command, state = manifest.command, manifest.state
     if not is_complete(manifest):
         raise unfinished(folder, command)
     if command in _OF_TEXTS:
         if part is not None:
-            return _part_of(RunFolder(folder, state["signature"]), part)
-        with RunFolder(folder, state["signature"]) as run, _of_this_version(folder):
+            return _part_of(RunFolder(folder, state.get("signature", {})), part)
+        with RunFolder(folder, state.get("signature", {})) as run, _of_this_version(folder):
             return _of_texts(run)
     if part is not None:
         raise AttnscopeError(f"{folder} has no part {part!r}: only scans have parts")

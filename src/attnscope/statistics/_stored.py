@@ -89,7 +89,7 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     >>> from attnscope.store import manifest_of
     >>> with TemporaryDirectory() as folder:
     ...     made = scan(texts=["The tide is out."], out=folder, statistics="entropy")
-    ...     signature = manifest_of(Path(folder))["state"]["signature"]
+    ...     signature = manifest_of(Path(folder)).state["signature"]
     ...     with RunFolder(Path(folder), signature) as run:
     ...         bool((load_scan(run).entropy == made.entropy).all())
     True

@@ -197,3 +197,37 @@ def explained(action: str, safe: str) -> Generator[None]:
         reason = os.strerror(number).lower() if number else str(error)
         where = f" ({name})" if name else ""
         raise AttnscopeError(f"cannot {action}: {reason}{where}. {safe}") from error
+
+
+@contextmanager
+def read_as(where: Path | str) -> Generator[None]:
+    """Say in one line that a folder holds what this version cannot read, however that shows.
+
+    Parameters
+    ----------
+    where
+        The file or folder.
+
+    Raises
+    ------
+    AttnscopeError
+        In place of any exception but those of the file system.
+
+    Examples
+    --------
+    >>> with read_as("run/scores.npz"):
+    ...     {}["scores"]
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: run/scores.npz is not as this version of attnscope writes it ...
+    """
+    try:
+        yield
+    except (AttnscopeError, OSError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:120]
+        raise AttnscopeError(
+            f"{where} is not as this version of attnscope writes it ({type(error).__name__}: {said}): open it with the "
+            "version that did, or give its command again with another folder (--out)"
+        ) from error
