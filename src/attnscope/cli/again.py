@@ -22,7 +22,7 @@ from attnscope.cli.given_files import GivenFiles
 from attnscope.cli.options import BUNDLED
 from attnscope.cli.output import working
 from attnscope.errors import AttnscopeError
-from attnscope.store import OwnedFolder, RunFolder, file_state, manifest_of, package_versions
+from attnscope.store import OwnedFolder, RunFolder, file_state, manifest_of, package_versions, read_as
 
 if TYPE_CHECKING:
     from attnscope.cli.place import OutputFolder
@@ -127,7 +127,7 @@ class AskedAgain:
             run = self.found(place)
             if run is None:
                 return None
-            with run:
+            with run, read_as(run.path):
                 made = read(run) if run.complete else None
             if made is not None:
                 working()

@@ -26,6 +26,7 @@ from attnscope.store import (
     Signature,
     local_folder,
     manifest_of,
+    read_as,
     texts_of,
 )
 
@@ -163,12 +164,13 @@ def _described(folder: Path, verify: bool) -> Description:
         owned.look()
     variables, headline, notes, unread = list[Variable](), list[str](), list[str](), ""
     try:
-        if run.complete:
-            nodes, opened = _read(run)
-            headline, notes = headline_of(run.command, opened), notes_of(run.command, opened)
-        else:
-            nodes = _nodes_there(owned)
-        variables = [variable for node in nodes for variable in _variables(node)]
+        with read_as(folder):
+            if run.complete:
+                nodes, opened = _read(run)
+                headline, notes = headline_of(run.command, opened), notes_of(run.command, opened)
+            else:
+                nodes = _nodes_there(owned)
+            variables = [variable for node in nodes for variable in _variables(node)]
     except AttnscopeError as error:
         unread = str(error)
     return Description(

@@ -24,7 +24,7 @@ from attnscope.results._run_list import Run, known_run
 from attnscope.results._tables import rows_of, tables_of
 from attnscope.results._writers import CsvFile, ParquetFile, TableFile, Told, check_installed
 from attnscope.results._zarr import write_zarr
-from attnscope.store import explained, json_bytes, local_folder, sync
+from attnscope.store import explained, json_bytes, local_folder, read_as, sync
 
 Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr"]
 ABOUT = "about.json"
@@ -105,7 +105,7 @@ def _exported(
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
     made, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
-    with _whole(made) as new:
+    with _whole(made) as new, read_as(run.path):
         if to == "nc":
             _write_netcdf(run, names, new)
         elif to == "zarr":

@@ -10,7 +10,7 @@ from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._run_list import known_run
 from attnscope.statistics import finish_scan, rows_of_part
-from attnscope.store import InUseError, RunFolder, is_finished, local_folder, manifest_of
+from attnscope.store import InUseError, RunFolder, is_finished, local_folder, manifest_of, read_as
 from attnscope.tasks import Parts, parts_of
 
 _WITH_PARTS = ("scan", "explain", "intervene", "patch", "align")  # commands with --task
@@ -101,9 +101,10 @@ def _merged(folder: Path) -> Merged:
         return Merged(folder, own.command, parts.texts, len(parts.folders), complete=False)
     with _opened(own) as run:
         if not run.complete:
-            parts.gather(run, rows_of_part)
-            if run.command == "scan":
-                finish_scan(run, parts.attributes)
+            with read_as(parts_of(folder)):
+                parts.gather(run, rows_of_part)
+                if run.command == "scan":
+                    finish_scan(run, parts.attributes)
         parts.drop()
         return Merged(folder, run.command, run.texts, len(parts.folders), run.complete)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,16 @@ from attnscope._arguments import typed
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._run_list import Run, is_complete
-from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, local_folder, manifest_of
+from attnscope.store import (
+    MANIFEST,
+    VIEWS,
+    OwnedFolder,
+    RunFolder,
+    damage,
+    local_folder,
+    manifest_of,
+    read_as,
+)
 
 if TYPE_CHECKING:
     from attnscope.translation.alignment import Aligned
@@ -73,7 +80,7 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
     if command in _OF_TEXTS:
         if part is not None:
             return _part_of(RunFolder(folder, state.get("signature", {})), part)
-        with RunFolder(folder, state.get("signature", {})) as run, _of_this_version(folder):
+        with RunFolder(folder, state.get("signature", {})) as run, read_as(folder):
             return _of_texts(run)
     if part is not None:
         raise AttnscopeError(f"{folder} has no part {part!r}: only scans have parts")
@@ -81,20 +88,8 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
     damaged = [name for name in owned.damaged() if not name.startswith(VIEWS)]
     if damaged:
         raise damage(folder / damaged[0], ". Give the same command again, which makes it anew")
-    with _of_this_version(folder):
+    with read_as(folder):
         return _of_translation(owned)
-
-
-@contextmanager
-def _of_this_version(folder: Path) -> Generator[None]:
-    """Files that are whole and lack what is read here were written by another version."""
-    try:
-        yield
-    except KeyError as error:
-        raise AttnscopeError(
-            f"{folder} has no {error.args[0]!r}, so another version of attnscope wrote it: give its command again "
-            "with another folder (--out)"
-        ) from error
 
 
 def _part_of(run: RunFolder, part: str) -> xr.Dataset:
@@ -106,7 +101,8 @@ def _part_of(run: RunFolder, part: str) -> xr.Dataset:
         HEADS: lambda: load_heads(run),
         SAMPLE: lambda: run.load(SAMPLE),
     }
-    opened = there[part]() if part in there else None
+    with read_as(run.path):
+        opened = there[part]() if part in there else None
     if opened is None:
         raise AttnscopeError(
             f"{run.path} has no part {part!r}; a scan with --pool has the parts {WINDOWS!r} and {HEADS!r}, one with a "
@@ -125,7 +121,7 @@ def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
     """
     if not run.complete:
         raise unfinished(run.path, run.command)
-    with _of_this_version(run.path):
+    with read_as(run.path):
         if run.command in _OF_TEXTS and run.signature is not None:
             folder = RunFolder(run.path, run.signature)
             folder.look()
