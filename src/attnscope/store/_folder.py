@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from attnscope.errors import AttnscopeError
-from attnscope.store._files import explained, new_file, sync
+from attnscope.store._files import explained, new_file, set_mode, sync
 from attnscope.store._lock import locked
 from attnscope.store._manifest import Checksum, Manifest, check_name, open_regular, read_manifest
 from attnscope.store._names import MANIFEST, WORKPLACE
@@ -394,7 +394,7 @@ class OwnedFolder:
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
             content(path)
-            path.chmod(mode)  # safetensors leaves its files to their owner alone
+            set_mode(path, mode)  # safetensors leaves its files to their owner alone
             sync(path)
             return path, Checksum.of(path)
         except BaseException:
