@@ -17,7 +17,7 @@ from attnscope.remote._url import Url
 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth try, more or less by half
 PATIENCE = 30.0  # seconds: where libraries below try again by themselves, a few tries take as long
-ANSWER = 8.0  # seconds in which a store says anything at all
+ANSWER = 6.0  # seconds in which a store says anything at all
 _answered: set[tuple[str, str]] = set()  # stores that have
 _FINAL = (
     AttnscopeError,
