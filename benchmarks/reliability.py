@@ -233,7 +233,7 @@ def works(place: Path) -> list[Work]:
     found += [
         Work(
             "align",
-            f"align {model} {text} --target {before}compare/out/text/reference.txt --out out --no-report".split(),
+            f"align {model} {text} --target {before}compare/out/text/reference.txt --out out".split(),
             "out",
             aligned,
         ),

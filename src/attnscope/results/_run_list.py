@@ -260,7 +260,7 @@ def _signature(folder: Path, manifest: Manifest) -> Signature | None:
         content = OwnedFolder(folder, manifest.command).look().read(RUN)
         with read_as(folder / RUN):
             parts = json.loads(content)
-            parts = parts.get("signature", parts)  # beside it stands what `align` found
+            return Signature.of(parts.get("signature", parts))  # beside it stands what `align` found
     return None if parts is None else Signature.of(parts)
 
 

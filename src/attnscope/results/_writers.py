@@ -118,7 +118,7 @@ def check_installed(to: str) -> None:
         )
 
 
-def _is_number(column: pd.Series) -> bool:
+def _is_number(column: Any) -> bool:
     return pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype)
 
 

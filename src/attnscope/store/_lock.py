@@ -33,6 +33,8 @@ class InUseError(AttnscopeError):
 
 
 def _flock(handle: int, path: Path) -> None:
+    if fcntl is None:
+        return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -44,8 +46,7 @@ def locked(path: Path) -> IO[bytes] | None:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     file = os.fdopen(handle, "r+b")
     try:
-        if fcntl is not None:
-            _flock(handle, path)
+        _flock(handle, path)
         if path.exists() and path.stat().st_ino == os.fstat(handle).st_ino:
             return file
     except BlockingIOError as error:

@@ -81,7 +81,7 @@ class Signature:
         if isinstance(parts, Signature):
             return parts
         named = ("model", "tokenizer")  # what may be a name alone
-        for name, part in parts.items() if isinstance(parts, Mapping) else [("signature", parts)]:
+        for name, part in parts.items():
             kinds = (str,) if name == "command" else (str, Mapping) if name in named else (Mapping,)
             if part is not None and not isinstance(part, kinds):
                 raise AttnscopeError(
