@@ -73,7 +73,7 @@ def ended(number: int) -> bool:
 
 def opened(run: Path) -> tuple[xr.Dataset, xr.Dataset]:
     """Pools and windows."""
-    with RunFolder(run, (manifest_of(run) or {})["state"]["signature"]) as folder:
+    with RunFolder(run, manifest_of(run).state["signature"]) as folder:
         windows = folder.apart(WINDOWS)
         return load_scan(folder), xr.Dataset() if windows is None else windows
 

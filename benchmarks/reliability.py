@@ -5,7 +5,8 @@
 
 Real commands in processes of their own: real SIGKILL, SIGINT and SIGTERM at random moments; power cuts on a real ext4
 that is shut down without writing its journal out; disks that are full; little memory; bytes flipped, cut off, zeroed
-and deleted at random; the same command twice at once; bad input. After each, the same command is given again, and its
+and deleted at random; manifests that name other people's files, and links; clocks that go backwards; the same command
+twice at once; bad input. After each, the same command is given again, and its
 results are held against those of a run that nothing disturbed, array for array and weight for weight.
 
 For each class: how often it was tried; how often the command said clearly what is wrong (one or two lines, exit code
@@ -18,7 +19,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import itertools
+import json
 import os
 import random
 import resource
@@ -44,7 +47,7 @@ from rich.table import Table
 import attnscope.cli  # so that no child has to import it
 from attnscope.bundled import TEXT
 from attnscope.statistics import scan as _also_loaded  # noqa: F401
-from attnscope.store import RunFolder, manifest_of, unpacked
+from attnscope.store import MANIFEST, RunFolder, json_bytes, manifest_of, unpacked
 
 OUTCOMES = ("refused clearly", "the same", "lost", "silently other")
 _SHUTDOWN, _WITHOUT_LOG = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN and its flag
@@ -169,12 +172,12 @@ def is_clear(ended: Ended) -> bool:
 
 
 def scanned(folder: Path) -> object:
-    with RunFolder(folder, manifest_of(folder)["state"]["signature"]) as opened:
+    with RunFolder(folder, manifest_of(folder).state["signature"]) as opened:
         return opened.results().load().to_dict(), opened.load("summary").to_dict()
 
 
 def explained(folder: Path) -> object:
-    with RunFolder(folder, manifest_of(folder)["state"]["signature"]) as opened:
+    with RunFolder(folder, manifest_of(folder).state["signature"]) as opened:
         return {name: opened.load(name).to_dict() for name in opened.state["analyses"]["names"]}
 
 
@@ -189,6 +192,21 @@ def compared(folder: Path) -> object:
     kept = ("score", "lower", "upper", "parameters", "score_by_length", "alignment_error_rate")
     texts = {path.name: path.read_bytes() for path in (folder / "translations").glob("*.txt")}
     return {name: scores[name].values.tolist() for name in kept if name in scores}, texts
+
+
+def aligned(folder: Path) -> object:
+    return {name: (folder / name).read_bytes() for name in ("links.txt", "run.json")}
+
+
+def changed(folder: Path) -> object:
+    with RunFolder(folder, manifest_of(folder).state["signature"]) as opened:
+        return opened.load("changes").to_dict()
+
+
+def written(path: Path) -> object:
+    """A file, or all files of a folder."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def works(place: Path) -> list[Work]:
@@ -208,6 +226,20 @@ def works(place: Path) -> list[Work]:
         Work("explain", explain.split(), "out", explained),
         Work("train", ["train", "../additive.yaml", "--out", "out"], "out", trained),
         Work("compare", compare.split(), "out", compared),
+    ]
+    before = "../undisturbed-"
+    text = f"{before}compare/out/text/source.txt"
+    model = f"{before}train/out"
+    found += [
+        Work(
+            "align",
+            f"align {model} {text} --target {before}compare/out/text/reference.txt --out out".split(),
+            "out",
+            aligned,
+        ),
+        Work("diff", f"diff {before}scan/out {before}scan/out --no-report --out out".split(), "out", changed),
+        Work("export", f"export {before}scan/out --to csv --out out".split(), "out", written),
+        Work("translate", f"translate {model} {text.split(maxsplit=1)[0]} --out out".split(), "out", written),
     ]
     for work in found:
         home = place / f"undisturbed-{work.name}"
@@ -252,6 +284,8 @@ def folder(place: Path) -> Iterator[Path]:
 
 
 def again(work: Work, home: Path) -> tuple[str, str]:
+    if work.name == "export" and (home / work.out).exists():  # it never writes over what is there
+        return judge(work, home, Ended(0, "", 0.0))
     return judge(work, home, run(work.words, home))
 
 
@@ -431,6 +465,99 @@ def damage(place: Path, all_works: list[Work], times: int, draw: random.Random) 
     return counts
 
 
+def hostile(place: Path, all_works: list[Work], times: int, draw: random.Random) -> Counts:
+    """A manifest under a right checksum that names files outside, or holds anything in any place."""
+    counts = Counts()
+    for number in range(times):
+        work = _owned(all_works, number)
+        with folder(place) as home:
+            precious = home / "home" / "thesis.tex"
+            precious.parent.mkdir()
+            precious.write_text("mine")
+            shutil.copytree(work.done, home / work.out)
+            content = json.loads((home / work.out / MANIFEST).read_bytes())
+            del content["sha256"]
+            what = _forge(content, draw, str(precious))
+            checksum = hashlib.sha256(json_bytes(content)).hexdigest()
+            (home / work.out / MANIFEST).write_bytes(json_bytes(content | {"sha256": checksum}))
+            outcome, said = judge(work, home, run(work.words, home))
+            if not precious.exists() or precious.read_text() != "mine":
+                outcome = "lost"
+            counts.note(outcome, f"{said} ({what})")
+    return counts
+
+
+def _forge(content: dict, draw: random.Random, precious: str) -> str:
+    name = draw.choice(["../home/thesis.tex", precious, "pieces/../../home/thesis.tex"])
+    values = [None, -1, "x", [], {}, [[]], {"x": {}}, True, 1e300]
+    match draw.randrange(5):
+        case 0:
+            content["undefined"].append(name)
+        case 1:
+            content["files"][name] = [5, "0" * 64]
+            content["state"].pop("complete", None)
+        case 2:
+            content[draw.choice(["command", "files", "growing", "undefined", "state"])] = draw.choice(values)
+        case 3:
+            content["state"][draw.choice([*content["state"], "complete", "signature"])] = draw.choice(values)
+        case _:
+            signature = content["state"].get("signature", {})
+            signature[draw.choice([*signature, "settings", "model"])] = draw.choice(values)
+    return str(content)[:300]
+
+
+def _owned(all_works: list[Work], number: int) -> Work:
+    """Those that leave a folder with a manifest."""
+    owned = [work for work in all_works if (work.done / MANIFEST).is_file()]
+    return owned[number % len(owned)]
+
+
+def links(place: Path, all_works: list[Work], times: int, draw: random.Random) -> Counts:
+    """A file or folder in a run is a link to another place, where nothing may change."""
+    counts = Counts()
+    for number in range(times):
+        work = _owned(all_works, number)
+        with folder(place) as home:
+            shutil.copytree(work.done, home / work.out)
+            victim = draw.choice(sorted((home / work.out).rglob("*")))
+            elsewhere = home / "elsewhere"
+            victim.rename(elsewhere)
+            if draw.random() < 0.3 and elsewhere.is_file():
+                elsewhere.write_text("mine")
+            victim.symlink_to(elsewhere)
+            before = written(elsewhere)
+            outcome, said = judge(work, home, run(work.words, home))
+            if written(elsewhere) != before:
+                outcome = "lost"
+            counts.note(outcome, f"{said} ({victim.relative_to(home)})")
+    return counts
+
+
+def clocks(place: Path, all_works: list[Work], times: int, draw: random.Random) -> Counts:
+    """SIGKILL at a random moment, then the rest at a clock that goes backwards by up to a year at every look."""
+    counts = Counts()
+    for number in range(times):
+        work = all_works[number % len(all_works)]
+        with folder(place) as home:
+            child = start(work.words, home, home / "said")
+            time.sleep(draw.uniform(0, work.seconds))
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            for path in home.rglob("*"):
+                os.utime(path, (draw.uniform(0, 4e9),) * 2, follow_symlinks=False)
+            if work.name == "export" and (home / work.out).exists():
+                continue
+            outcome, what = judge(work, home, run(work.words, home, _backwards))
+            counts.note("lost" if outcome == "refused clearly" else outcome, what)
+    return counts
+
+
+def _backwards() -> None:
+    real = time.time
+    steps = itertools.count()
+    time.time = lambda: real() - next(steps) % 365 * 86_400.0
+
+
 def _spoil(victim: Path, draw: random.Random) -> None:
     content = bytearray(victim.read_bytes())
     how = draw.choice(["flip", "flip", "cut", "zero", "empty", "delete"]) if content else "delete"
@@ -495,6 +622,9 @@ CLASSES: dict[str, tuple[str, Callable[..., Counts], int]] = {
     "full": ("full disks", full, 32),
     "memory": ("little memory", memory, 24),
     "damage": ("random damage to files", damage, 200),
+    "hostile": ("hostile folders", hostile, 120),
+    "links": ("links in folders", links, 60),
+    "clocks": ("clocks that go backwards", clocks, 24),
     "twice": ("two writers", twice, 16),
     "inputs": ("bad input", inputs, 1),
 }

@@ -18,7 +18,6 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.forked"])
 _READ_AT_IMPORT = {  # which the server has done before it knows what is set
     "ATTNSCOPE_FLUSH_SECONDS": ("attnscope.statistics._keep", "FLUSH_SECONDS"),
-    "ATTNSCOPE_LEASE_SECONDS": ("attnscope.remote._lease", "LEASE"),
 }
 
 

@@ -45,6 +45,7 @@ ORDER = (
         "_caller",
         "_documents",
         "_nulls",
+        "_cells",
         "_numbers",
         "_stopping",
         "remote",

@@ -297,7 +297,7 @@ def test_files_that_change_meanwhile_are_noted_for_no_answer(here, monkeypatch):
 
     monkeypatch.setattr(_scan_texts, "load_model", meddle)
     assert attnscope(*SCAN, "--no-report", "--seed", "5", "--out", "new", cwd=here).returncode == 0
-    assert "asked" not in manifest_of(here / "new")["state"]
+    assert "asked" not in manifest_of(here / "new").state
 
 
 def test_an_unfinished_run_goes_on(same):

@@ -1,6 +1,8 @@
 """What passes is tried again, what does not is told of at once."""
 
 import errno
+import threading
+import time
 
 import pytest
 
@@ -104,3 +106,20 @@ def test_every_refusal_is_one_line_without_secrets(error, says):
     assert "\n" not in str(told.value)
     assert "pa55word" not in str(told.value)
     assert told.value.__cause__ is None
+
+
+def test_a_store_that_says_nothing_is_given_up(monkeypatch):
+    monkeypatch.setattr(_calls, "ANSWER", 0.05)
+    monkeypatch.setattr(_calls, "_answered", set())
+    never = threading.Event()
+    with pytest.raises(AttnscopeError, match=r"memory://dead/a\.txt: nothing answers within 0\.05 seconds"):
+        _calls.answering(never.wait, Url("memory://dead/a.txt"))
+    never.set()
+
+
+def test_a_store_that_has_answered_may_take_its_time(monkeypatch):
+    monkeypatch.setattr(_calls, "ANSWER", 0.05)
+    monkeypatch.setattr(_calls, "_answered", set())
+    with pytest.raises(FileNotFoundError):
+        _calls.answering(failing(FileNotFoundError(), 1)[0], Url("memory://slow/a.txt"))
+    assert _calls.answering(lambda: time.sleep(0.1) or "there", Url("memory://slow/b.txt")) == "there"

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import io
 import json
 import sys
 
@@ -13,9 +14,11 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError, open_run
+from attnscope.cli.output import csv_text
 from attnscope.results import _export, export
 from attnscope.results._nodes import Node
 from attnscope.results._tables import rows_of
+from attnscope.results._writers import CsvFile
 from tests.comparison.small_systems import SMALL
 from tests.results.planted import HEADS, LAYERS, OFFSETS, explained_run, scan_run
 
@@ -194,3 +197,28 @@ def test_a_training_is_exported_too(tmp_path):
     xr.testing.assert_identical(back, trained)
     curve = pd.read_csv(export(tmp_path / "run", "csv", out=tmp_path / "csv") / "training_update.csv")
     np.testing.assert_array_equal(curve.training_loss, trained.training_loss)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ('=HYPERLINK("http://x")', '\'=HYPERLINK("http://x")'),
+        ("+1-2", "'+1-2"),
+        ("-the", "'-the"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\tx", "'\tx"),
+        ("\x1b]52;c;x\x07", r"\x1b]52;c;x\x07"),
+        ("-0.5", "-0.5"),
+        ("well-read", "well-read"),
+    ],
+)
+def test_no_cell_is_a_formula_or_an_escape(given, written, tmp_path):
+    with CsvFile(tmp_path / "a.csv", {}) as file:
+        file.add(pd.DataFrame({"token": [given], "kind": pd.Categorical([given]), "weight": [-0.5]}))
+    assert read_rows(tmp_path / "a.csv") == [["token", "kind", "weight"], [written, written, "-0.5"]]
+    assert list(csv.reader(io.StringIO(csv_text([[given, -0.5]])))) == [[written, "-0.5"]]
+
+
+def read_rows(path):
+    with path.open(newline="") as file:
+        return list(csv.reader(file))

@@ -7,12 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.results import run_at, runs
-from attnscope.store import MANIFEST, OwnedFolder, RunFolder, staged
+from attnscope.store import MANIFEST, OwnedFolder, RunFolder
 from attnscope.tasks import Task
 from tests.results.planted import SIGNATURE, explained_run, piece, scan_run
 
@@ -131,45 +130,3 @@ def test_neither_torch_nor_xarray_is_loaded(tmp_path):
         [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True
     )
     assert out.stdout.strip() == "[]"
-
-
-@pytest.fixture
-def bucket():
-    """In memory, where nothing else is."""
-    store = MemoryFileSystem()
-    yield store
-    for name in [name for name in store.store if name.startswith("/ours/")]:
-        del store.store[name]
-
-
-def test_runs_of_a_whole_bucket_are_found(bucket, monkeypatch):
-    for place in ("memory://ours/one", "memory://ours/two"):
-        with staged(place) as path, RunFolder(path, {"command": "scan", **SIGNATURE}) as run:
-            run.finish()
-    with (
-        staged("memory://ours/three.tasks/1-of-2") as path,
-        RunFolder(path, {"command": "scan", **SIGNATURE}) as run,
-    ):
-        run.finish()
-    for name in ("notes.txt", "corpus/a/b.txt"):
-        bucket.pipe_file(f"/ours/{name}", b"The tide is out.")
-    asked, own = [], MemoryFileSystem.cat_file
-    monkeypatch.setattr(MemoryFileSystem, "find", None)  # that would list all that is in the bucket
-    monkeypatch.setattr(
-        MemoryFileSystem, "cat_file", lambda self, path, **more: asked.append(path) or own(self, path, **more)
-    )
-    found = runs("memory://ours")
-    assert {run.place: run.tasks for run in found} == {
-        "memory://ours/one": None,
-        "memory://ours/two": None,
-        "memory://ours/three": (1, 2),
-    }
-    assert {path.rpartition("/")[2] for path in asked} <= {"manifest.json", "run.json"}
-    assert not any(path.startswith("/ours/notes.txt") for path in asked)
-    assert [run.place for run in runs("memory://ours/one")] == ["memory://ours/one"]
-
-
-@pytest.mark.parametrize("given", ["memory://nobodys", "memory://ours/nothing", "memory://"])
-def test_a_bucket_that_is_not_there_is_refused(given, bucket):
-    with pytest.raises(AttnscopeError, match=r"there is no folder memory://|names no bucket"):
-        runs(given)

@@ -1,12 +1,15 @@
 """Files that a user names are written as the user would have it."""
 
+import errno
+import logging
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.store import explained, write_output
+from attnscope.store import OwnedFolder, _files, _lock, explained, write_output
 
 
 def test_a_device_stays_a_device():
@@ -54,3 +57,38 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     ):
         write_output(file, "new")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize("lacking", ["fsync of folders", "opening folders", "chmod", "flock"])
+def test_a_file_system_that_lacks_something_is_noted_once(lacking, tmp_path, monkeypatch, caplog):
+    """As exFAT and SMB: results are written all the same."""
+    monkeypatch.setattr(_files, "_noted", [])
+    fsync, opening = os.fsync, os.open
+
+    def of_files(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(handle)
+
+    def not_folders(path, *more):
+        if Path(path).is_dir():
+            raise OSError(errno.EACCES, "Permission denied")
+        return opening(path, *more)
+
+    def refused(*_, **__):
+        raise OSError(errno.ENOTSUP if lacking == "flock" else errno.EPERM, "Operation not permitted")
+
+    match lacking:
+        case "fsync of folders":
+            monkeypatch.setattr(os, "fsync", of_files)
+        case "opening folders":
+            monkeypatch.setattr(os, "open", not_folders)
+        case "chmod":
+            monkeypatch.setattr(Path, "chmod", refused)
+        case _:
+            monkeypatch.setattr(_lock.fcntl, "flock", refused)
+    with caplog.at_level(logging.WARNING), OwnedFolder(tmp_path / "run", "scan") as folder:
+        folder.write({"note.txt": b"whole", "deep/note.txt": lambda path: path.write_bytes(b"whole")})
+        folder.write({}, complete=True)
+    assert OwnedFolder(tmp_path / "run", "scan").look().damaged() == []
+    assert len(caplog.records) == 1

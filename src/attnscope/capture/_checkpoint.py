@@ -91,9 +91,9 @@ def _instead(source: str) -> str:
     made = manifest_of(Path(source))
     if made is None:
         return "is it a model folder?"
-    if made["command"] == "train":
+    if made.command == "train":
         return "its training has not finished; give the same command again, which goes on there"
-    return f"it is a run of attnscope {made['command']}; give the model that was read"
+    return f"it is a run of attnscope {made.command}; give the model that was read"
 
 
 def _weights(repository: Repository, config: dict[str, Any]) -> tuple[Path, ...]:

@@ -178,13 +178,13 @@ def _refuse_damaged(folder: Path) -> None:
     made = manifest_of(folder)
     if made is None:
         return
-    owned = OwnedFolder(folder, made["command"]).look()
+    owned = OwnedFolder(folder, made.command).look()
     damaged = owned.damaged(
         name for name in owned.files if "/" not in name and name.endswith((".json", ".safetensors"))
     )
     if damaged:
         raise damage(
             folder / damaged[0],
-            f". Give the same attnscope {made['command']} again to mend it; if it was changed on purpose, remove "
+            f". Give the same attnscope {made.command} again to mend it; if it was changed on purpose, remove "
             f"{MANIFEST} beside it",
         )

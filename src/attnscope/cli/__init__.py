@@ -107,8 +107,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        with options.stages:
-            app()
+        app()
     except BrokenPipeError:  # the reader of our output has left
         abandon(sys.stdout)
         return 0

@@ -22,7 +22,7 @@ from attnscope.cli.given_files import GivenFiles
 from attnscope.cli.options import BUNDLED
 from attnscope.cli.output import working
 from attnscope.errors import AttnscopeError
-from attnscope.store import OwnedFolder, RunFolder, file_state, manifest_of, package_versions
+from attnscope.store import OwnedFolder, RunFolder, file_state, manifest_of, package_versions, read_as
 
 if TYPE_CHECKING:
     from attnscope.cli.place import OutputFolder
@@ -115,8 +115,8 @@ class AskedAgain:
         usual = Path("attnscope-runs").glob(f"{f'{command}-' * (command != 'scan')}{escape(name)}-*")
         for folder in usual if place.asked is None else [place.asked]:
             manifest = manifest_of(folder)
-            if manifest is not None and self.is_answered_by(manifest["state"]):
-                signature = manifest["state"]["signature"]
+            if manifest is not None and self.is_answered_by(manifest.state):
+                signature = manifest.state.get("signature", {})
                 if place(signature) == folder:
                     return RunFolder(folder, signature)
         return None
@@ -127,7 +127,7 @@ class AskedAgain:
             run = self.found(place)
             if run is None:
                 return None
-            with run:
+            with run, read_as(run.path):
                 made = read(run) if run.complete else None
             if made is not None:
                 working()

@@ -56,7 +56,7 @@ _Out = Annotated[
     Path | None,
     typer.Option(
         parser=options.run_folder,
-        help="Folder for links.txt, run.json, report.html and figures, here or in an object store.",
+        help="Folder for links.txt, run.json, report.html and figures.",
         show_default="links on standard output",
     ),
 ]
@@ -225,7 +225,7 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     from rich.table import Table
 
     from attnscope.report import compared_heads, whose
-    from attnscope.store import Signature, named
+    from attnscope.store import Signature
 
     console = new_console()
     heads = compared_heads(aligned)
@@ -264,6 +264,6 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
     cited = Signature.from_json(aligned.signature).format()
     console.print(f"signature: {cited}", highlight=False, markup=False, soft_wrap=True)
     if out is not None:
-        console.print(f"results: {named(out)}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"results: {out}", highlight=False, markup=False, soft_wrap=True)
         if aligned.score is not None or aligned.pairs:
-            console.print(f"report:  {named(out)}/{PAGE}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"report:  {out}/{PAGE}", highlight=False, markup=False, soft_wrap=True)

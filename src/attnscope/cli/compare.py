@@ -28,7 +28,11 @@ _Systems = Annotated[
     ),
 ]
 _Out = Annotated[
-    Path, typer.Option(help="Folder of trainings, translations, page and figures; given again, it goes on.")
+    Path,
+    typer.Option(
+        parser=options.run_folder,
+        help="Folder of trainings, translations, page and figures; given again, it goes on.",
+    ),
 ]
 _Text = Annotated[
     Path | None,

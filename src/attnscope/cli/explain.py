@@ -13,7 +13,6 @@ from attnscope.cli import options
 from attnscope.cli.explain_tables import as_dict, print_csv, print_tables
 from attnscope.cli.output import new_console, progress_bar, tell
 from attnscope.cli.place import PAGE, Forms, OutputFolder, draw_views, usual_folder
-from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -194,7 +193,7 @@ def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> li
 
 def _print_relearned(relearned: xr.Dataset, folder: Path) -> None:
     """How far the loss fell, on standard error."""
-    losses, kept = relearned.loss.values, named(folder / "relearned")
+    losses, kept = relearned.loss.values, folder / "relearned"
     said = f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {kept}"
     new_console(errors=True).print(said, highlight=False, markup=False, soft_wrap=True)
 

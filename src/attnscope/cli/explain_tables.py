@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.change_tables import changed_columns, changes_of_heads, print_changes
 from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console
-from attnscope.store import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +62,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
         "heads": [asdict(row) for row in rank_explanations(tree)],
         "interventions": changes_of_heads(tree),
         "skipped": skipped_of(tree),
-        "run": named(folder),
+        "run": str(folder),
     }
 
 

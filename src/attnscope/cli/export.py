@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from attnscope._numbers import count
+from attnscope.cli import options
 from attnscope.cli.ls import size_text
 from attnscope.cli.output import new_console, progress_bar
 from attnscope.cli.show import RunArgument
@@ -26,6 +27,7 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
+            parser=options.run_folder,
             help="Folder of the tables or the store, or file of netCDF; never one that is there.",
             show_default="one here, named after the run",
         ),

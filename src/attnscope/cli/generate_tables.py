@@ -26,7 +26,6 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
     from attnscope._named_spans import span_uses
     from attnscope._turning import said_of_turns, turns
     from attnscope.statistics import notes_of
-    from attnscope.store import named
 
     rows = turns(results)
     return {
@@ -46,7 +45,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         ],
         "heads": [row.as_dict() for row in rows],
         "spans": [use.as_dict() for use in span_uses(results)],
-        "run": named(folder),
+        "run": str(folder),
     }
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from attnscope._nulls import with_nulls
 from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console
-from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -57,7 +56,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
         "heads": with_nulls(heads),
         "together": with_nulls(_together_rows(tree)),
         "skipped": skipped_of(tree),
-        "run": named(folder),
+        "run": str(folder),
     }
 
 

@@ -32,8 +32,8 @@ def ls(
     folder: Annotated[
         list[Path] | None,
         typer.Argument(
-            parser=options.runs_folder,
-            help="Folders that hold runs, or are runs, here or in an object store (s3://BUCKET too).",
+            parser=options.run_folder,
+            help="Folders that hold runs, or are runs.",
             show_default="attnscope-runs and the current folder",
         ),
     ] = None,

@@ -20,7 +20,7 @@ def merge(
         Path,
         typer.Argument(
             parser=options.run_folder,
-            help="Folder of a run by --task, here or in an object store; beside it lie the parts (RUN.tasks).",
+            help="Folder of a run by --task; beside it lie the parts (RUN.tasks).",
         ),
     ],
     report: options.Report = True,
@@ -47,16 +47,14 @@ def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
         return None
     if (merged.path / PAGE).is_file():
         return merged.path / PAGE
-    manifest = manifest_of(merged.path) or {}
-    with RunFolder(merged.path, manifest["state"]["signature"]) as run:
+    manifest = manifest_of(merged.path)
+    with RunFolder(merged.path, manifest.state.get("signature", {}) if manifest else {}) as run:
         results = load_scan(run)
     return draw(results, merged.path, formats, [])
 
 
 def _print(merged: Merged, page: Path | None) -> None:
-    from attnscope.store import named
-
-    where, out = named(merged.path), new_console()
+    where, out = merged.path, new_console()
 
     def line(text: str) -> None:
         out.print(text, highlight=False, markup=False, soft_wrap=True)

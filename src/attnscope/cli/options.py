@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -48,22 +47,11 @@ def path_or_url(given: str) -> Path | Url:
     return Url(given) if "://" in given else Path(given)
 
 
-#: Folders here that stand for run folders in an object store; closed when the command has ended.
-stages = ExitStack()
-
-
 def run_folder(given: str) -> Path:
-    """A path, or the folder here that stands for one in an object store."""
-    from attnscope.store import staged
+    """A local folder; a URL and an empty name are rejected."""
+    from attnscope.store import local_folder
 
-    return stages.enter_context(staged(given)) if "://" in given else Path(given)
-
-
-def runs_folder(given: str) -> Path:
-    """The same where runs are looked for: also a whole bucket."""
-    from attnscope.store import staged
-
-    return stages.enter_context(staged(given, bucket=True)) if "://" in given else Path(given)
+    return local_folder(given)
 
 
 Texts = Annotated[
@@ -78,7 +66,7 @@ Out = Annotated[
     Path | None,
     typer.Option(
         parser=run_folder,
-        help="Run folder, here or in an object store (s3://BUCKET/RUN). A run that was stopped goes on there.",
+        help="Run folder. A run that was stopped goes on there.",
         show_default="one under attnscope-runs",
     ),
 ]

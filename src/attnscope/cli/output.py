@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from attnscope._cells import safe_cell
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
@@ -63,7 +65,7 @@ def json_text(value: Any) -> str:
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Comma-separated values, a line for each row.
+    """Comma-separated values, a line for each row; no cell is a formula.
 
     Examples
     --------
@@ -72,7 +74,7 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     0,"next, to left"
     """
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows(rows)
+    csv.writer(written, lineterminator="\n").writerows([*map(safe_cell, row)] for row in rows)
     return written.getvalue()
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope._nulls import with_nulls
 from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console
-from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,7 +39,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
         "patched": with_nulls([asdict(row) for row in patched_places(tree)]),
         "pairs": with_nulls([dict(zip(columns, row, strict=True)) for row in rows]),
         "agreement": with_nulls(_agreement(tree)),
-        "run": named(folder),
+        "run": str(folder),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,21 +36,28 @@ class OutputFolder:
     def __init__(self, asked: Path | None, usual: Callable[[Any], Path], parts: tuple[str, ...] = ()) -> None:
         self.asked, self.usual, self.parts = asked, usual, parts
         self.finished, self.signature = False, cast("Signature | None", None)
+        self.found = False
 
     def __call__(self, signature: Signature | dict[str, Any]) -> Path:
         """Name the folder of a run with that signature."""
-        from attnscope.store import Signature, is_finished
+        from attnscope.store import RUN, Signature, is_finished, manifest_of
 
         self.signature = Signature.of(signature)
         folder = self.asked or self.usual(signature)
+        manifest = manifest_of(folder)
+        self.found = manifest is not None and bool(manifest.files.keys() - {RUN})
         self.finished = is_finished(folder) and all((folder / part).exists() for part in self.parts)
         return folder
 
+    def reading(self, folder: Path) -> AbstractContextManager[None]:
+        """Where results were there before, whatever goes wrong with them is told of in one line."""
+        from attnscope.store import read_as
+
+        return read_as(folder) if self.found else nullcontext()
+
     def say(self, folder: Path, page: Path | None) -> None:
         """Name the results, the page and the signature; on standard error, that nothing was measured anew."""
-        from attnscope.store import named
-
-        console, where = new_console(), named(folder)
+        console, where = new_console(), folder
         console.print(f"results: {where}", highlight=False, markup=False, soft_wrap=True)
         if page is not None:
             console.print(
@@ -90,13 +98,14 @@ class Forms:
         as_csv: bool,
     ) -> None:
         """Print results as JSON or CSV; else as tables, and where everything lies."""
-        if as_json:
-            emit(json_text(self.record(results, folder)) + "\n")
-        elif as_csv:
-            self.rows(results)
-        else:
-            self.tables(results)
-            place.say(folder, page)
+        with place.reading(folder):
+            if as_json:
+                emit(json_text(self.record(results, folder)) + "\n")
+            elif as_csv:
+                self.rows(results)
+            else:
+                self.tables(results)
+                place.say(folder, page)
 
 
 def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None]) -> Path | None:

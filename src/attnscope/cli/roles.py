@@ -13,7 +13,6 @@ from attnscope._nulls import with_nulls
 from attnscope.cli import options
 from attnscope.cli.output import as_cell, csv_text, emit, new_console, progress_bar
 from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
-from attnscope.store import named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -145,7 +144,7 @@ def as_dict(result: xr.Dataset, folder: Path) -> dict[str, Any]:
         "roles": with_nulls([asdict(row) for row in counts_of(result)]),
         "heads": with_nulls(heads),
         "skipped": skipped_of(result),
-        "run": named(folder),
+        "run": str(folder),
     }
 
 

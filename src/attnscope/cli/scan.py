@@ -261,7 +261,8 @@ def scan(
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
     folder = Path(results.encoding["source"])
-    page = None if shown is None else draw(results, folder, formats, shown)
+    with place.reading(folder):
+        page = None if shown is None else draw(results, folder, formats, shown)
     Forms(as_dict, print_csv, print_tables).show(results, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 

@@ -14,7 +14,6 @@ from attnscope.cli.contrast_tables import contrasts_dict, print_contrasts
 from attnscope.cli.group_tables import group_columns, groups_dict, print_groups
 from attnscope.cli.offset_tables import offsets_dict
 from attnscope.cli.output import csv_text, emit, new_console
-from attnscope.store import named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +80,7 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
         "groups": groups_dict(results) if "group_weight" in results else None,
         "by": contrasts_dict(results) if "by" in results.coords else None,
         "independence": json.loads(results.attrs.get("summary", "null")),
-        "run": named(folder),
+        "run": str(folder),
     }
 
 

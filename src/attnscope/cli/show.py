@@ -25,7 +25,7 @@ RunArgument = Annotated[
     Path,
     typer.Argument(
         parser=options.run_folder,
-        help="Folder of a run, as attnscope ls names it, here or in an object store.",
+        help="Folder of a run, as attnscope ls names it.",
     ),
 ]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from attnscope._numbers import count, percent
+from attnscope.cli import options
 from attnscope.cli.output import new_console, progress_bar, tell
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ _CONFIG = Annotated[
 _OUT = Annotated[
     Path,
     typer.Option(
-        help="Folder of the training. A training that was stopped goes on from its last checkpoint."
+        parser=options.run_folder,
+        help="Folder of the training. A training that was stopped goes on from its last checkpoint.",
     ),
 ]
 

@@ -17,7 +17,15 @@ from attnscope.comparison._systems import System, check_untrained, read_systems
 from attnscope.comparison._test_text import read_test_text
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
-from attnscope.store import SUFFIX, OwnedFolder, Signature, explained, json_bytes, packed, unpacked
+from attnscope.store import (
+    SUFFIX,
+    OwnedFolder,
+    Signature,
+    explained,
+    json_bytes,
+    local_folder,
+    packed,
+)
 from attnscope.training.config import TrainConfig, read_config
 from attnscope.translation import Lines, ParallelText, TaskText
 from attnscope.translation.evaluation import score
@@ -129,7 +137,7 @@ def compare(
     check_whole(1, line=line, join=join)
     check_whole(1, BEAMS, beams=beams)
     check_whole(1, THREADS, threads=threads)
-    out = Path(out)
+    out = local_folder(out)
     asked = read_systems(systems, out)
     check_untrained(asked)
     text = read_test_text(asked, texts, targets, join=join)
@@ -198,7 +206,7 @@ def load_comparison(folder: OwnedFolder) -> xr.DataTree:
     >>> {name: int(node["line"]) for name, node in tree.children.items()}
     {'scores': 0, 'curves': 1, 'alignment': 2}
     """
-    tree = xr.DataTree.from_dict({name: unpacked(folder.read(f"{name}{SUFFIX}")) for name in _NODES})
+    tree = xr.DataTree.from_dict({name: folder.arrays(f"{name}{SUFFIX}") for name in _NODES})
     signature = Signature.from_json(folder.read("run.json").decode())
     tree.attrs = {"signature": signature.to_json(), "run": str(folder.path)}
     return tree

@@ -136,12 +136,12 @@ def is_trained(config: TrainConfig, folder: Path) -> bool:
 
 
 def _read(name: str, given: str | Path | TrainConfig, out: Path) -> System:
-    if Path(name).name != name or name.startswith(".") or not name.isprintable():
+    if Path(name).name != name or name.startswith(".") or not name.isprintable() or "\\" in name:
         raise AttnscopeError(
             f"a system cannot be called {name!r}, as files are named by it: rename the file or folder, or give a "
             "name in Python's mapping"
         )
-    own = out / SYSTEMS / name
+    own = OwnedFolder(out, "compare").path_of(f"{SYSTEMS}/{name}")
     check_kind(
         "a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: given}
     )

@@ -26,7 +26,7 @@ from attnscope.detection._summary import summed_up
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import beyond_note, window_length
-from attnscope.store import RunFolder, Signature, keeping_elsewhere
+from attnscope.store import RunFolder, Signature, local_out
 
 if TYPE_CHECKING:
     from attnscope.capture import Model, Tokenizer
@@ -38,7 +38,7 @@ _PART, _OWN = "roles", "model"
 
 
 @typed
-@keeping_elsewhere
+@local_out
 @borrowing
 def roles(
     model: Model | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -19,7 +20,7 @@ from attnscope.difference._repeated import repeated_statistics
 from attnscope.difference._sizes import sizes
 from attnscope.errors import AttnscopeError
 from attnscope.statistics import load_scan, with_each, without_end
-from attnscope.store import RunFolder, Signature, keeping_elsewhere, manifest_of
+from attnscope.store import RunFolder, Signature, local_folder, local_out, manifest_of, read_as
 
 if TYPE_CHECKING:
     Scan = str | Path | xr.Dataset
@@ -35,7 +36,7 @@ _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which of
 
 
 @typed
-@keeping_elsewhere
+@local_out
 def diff(
     before: Scan,
     after: Scan,
@@ -102,10 +103,16 @@ def diff(
         raise AttnscopeError(
             f"heads (--heads) are {shortly(heads)}; expected one of {', '.join(get_args(Matching))}"
         )
-    first, second = (with_each(_opened(run)) for run in (before, after))
-    own, other = (Signature.from_json(run.attrs["signature"]) for run in (first, second))
-    _check_same(first, second, own, other)
-    names = _common(first, second, statistics)
+    read = " or ".join(str(run) for run in (before, after) if not isinstance(run, xr.Dataset))
+
+    def reading() -> AbstractContextManager[None]:
+        return read_as(read) if read else nullcontext()
+
+    with reading():
+        first, second = (with_each(_opened(run)) for run in (before, after))
+        own, other = (Signature.from_json(run.attrs["signature"]) for run in (first, second))
+        _check_same(first, second, own, other)
+        names = _common(first, second, statistics)
     signature = Signature(
         "diff",
         model={"name": f"{Path(own.name).name}-{Path(other.name).name}"},
@@ -115,9 +122,12 @@ def diff(
     )
 
     def made() -> xr.Dataset:
-        return _compared(first, second, names, heads, level, seed).assign_attrs(
-            before=str(first.attrs["model"]), after=str(second.attrs["model"]), signature=signature.to_json()
-        )
+        with reading():
+            return _compared(first, second, names, heads, level, seed).assign_attrs(
+                before=str(first.attrs["model"]),
+                after=str(second.attrs["model"]),
+                signature=signature.to_json(),
+            )
 
     if out is None:
         return made()
@@ -164,16 +174,14 @@ def _opened(given: Scan) -> xr.Dataset:
                 "what attnscope.scan returns"
             )
         return given
-    folder = Path(given)
+    folder = local_folder(given)
     manifest = manifest_of(folder)
-    if manifest is None or manifest["command"] != "scan" or not manifest["state"].get("complete"):
+    if manifest is None or manifest.command != "scan" or not manifest.state.get("complete"):
         what = (
-            "no run of attnscope"
-            if manifest is None
-            else f"an attnscope {manifest['command']}, finished or not"
+            "no run of attnscope" if manifest is None else f"an attnscope {manifest.command}, finished or not"
         )
         raise AttnscopeError(f"{folder} holds {what}; expected a finished run of attnscope scan")
-    with RunFolder(folder, manifest["state"]["signature"]) as run:
+    with RunFolder(folder, manifest.state.get("signature", {})) as run:
         return load_scan(run)
 
 

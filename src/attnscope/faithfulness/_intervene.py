@@ -25,7 +25,7 @@ from attnscope.faithfulness.passes import ABLATIONS, Ablation
 from attnscope.mechanism import DEFAULT_TEXTS
 from attnscope.progress import Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import RunFolder, Signature, keeping_elsewhere
+from attnscope.store import RunFolder, Signature, local_out
 from attnscope.tasks import Task, way_in
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ LONGEST = 512  # tokens of a window where none is asked for: every head of every
 
 
 @typed
-@keeping_elsewhere
+@local_out
 @borrowing
 def intervene(
     model: Model | None = None,

@@ -22,7 +22,7 @@ from attnscope.faithfulness._runs import DIRECTIONS, Direction, check_apart
 from attnscope.faithfulness._stored import StoredParts, kept_tree, stored_tree
 from attnscope.faithfulness.passes import EncodedPairs, Pair, Pairs, PairTexts, given_pairs
 from attnscope.progress import Tell, tell_nobody
-from attnscope.store import RunFolder, Signature, in_a_row, keeping_elsewhere
+from attnscope.store import RunFolder, Signature, in_a_row, local_out
 from attnscope.tasks import Part, Task, way_in
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 Name = TypeVar("Name", bound=str)
-_RECEIVER = re.compile(r"(\d{1,6})\.(\d{1,6})")
+_RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
 @typed
-@keeping_elsewhere
+@local_out
 @borrowing
 def patch(
     model: Model | None = None,

@@ -32,7 +32,7 @@ from attnscope.mechanism.arrays import COMPLETIONS, Completion, in_band
 from attnscope.mechanism.evidence import LayerSums, sums_of
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.statistics import window_length
-from attnscope.store import InUseError, RunFolder, Signature, is_finished, keeping_elsewhere
+from attnscope.store import InUseError, RunFolder, Signature, is_finished, local_out
 from attnscope.tasks import Part, Parts, Share, Task, do_share, pending, way_in
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _CROSSED = (
 
 
 @typed
-@keeping_elsewhere
+@local_out
 @borrowing
 def explain(
     model: Model | None = None,

@@ -1,4 +1,4 @@
-"""Object stores and the web: addresses, reading that goes on where the line breaks, folders of objects, leases."""
+"""Texts in object stores and on the web: addresses, and reading that resumes where the connection broke."""
 
 import lazy_loader
 

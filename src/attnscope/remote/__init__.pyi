@@ -1,13 +1,8 @@
 from ._calls import explained, patiently
-from ._lease import HeldError, Lease
-from ._objects import Objects
 from ._reading import files_below, opened, stamp
 from ._url import Url, is_url, refuse_path_of_url
 
 __all__ = [
-    "HeldError",
-    "Lease",
-    "Objects",
     "Url",
     "explained",
     "files_below",

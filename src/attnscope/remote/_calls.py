@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import random
+import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,6 +17,8 @@ from attnscope.remote._url import Url
 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth try, more or less by half
 PATIENCE = 30.0  # seconds: where libraries below try again by themselves, a few tries take as long
+ANSWER = 6.0  # seconds in which a store says anything at all
+_answered: set[tuple[str, str]] = set()  # stores that have
 _FINAL = (
     AttnscopeError,
     ImportError,
@@ -56,6 +61,52 @@ def patiently(call: Callable[[], _Result]) -> _Result:
                 raise
         time.sleep(wait * random.uniform(0.5, 1.5))
     return call()
+
+
+def answering(call: Callable[[], _Result], url: Url) -> _Result:
+    """The same, of a store that may be dead: libraries would ask one that says nothing for minutes.
+
+    Raises
+    ------
+    AttnscopeError
+        Nothing answers within `ANSWER` seconds.
+
+    Examples
+    --------
+    >>> answering(lambda: "there", Url("memory://bucket/a.txt"))
+    'there'
+    """
+    store = url.scheme, url.inner.partition("/")[0]
+    if store in _answered:
+        return patiently(call)
+    heard: Future[_Result] = Future()
+
+    def asked() -> _Result:
+        try:
+            return call()
+        except Exception as error:
+            known = _behind(error)
+            if isinstance(known, _FINAL) or _status(known) or hasattr(known.__cause__, "response"):
+                _answered.add(store)
+            raise
+
+    def ask() -> None:
+        try:
+            heard.set_result(patiently(asked))
+        except BaseException as error:  # noqa: BLE001 raised where it is waited for
+            heard.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        result = heard.result(None if store in _answered else ANSWER)
+    except FutureTimeoutError:
+        if not heard.done() and store not in _answered:
+            raise AttnscopeError(
+                f"{url}: nothing answers within {ANSWER:g} seconds: check the address and the network"
+            ) from None
+        result = heard.result()
+    _answered.add(store)
+    return result
 
 
 def passes(error: Exception) -> bool:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from attnscope.errors import AttnscopeError
-from attnscope.remote._calls import explained, patiently
+from attnscope.remote._calls import answering, explained, patiently
 from attnscope.remote._url import Url
 
 BLOCK = 4 << 20  # bytes of one request
@@ -197,7 +197,7 @@ def _pass_over(file: Any, size: int) -> None:
 def _info(url: Url) -> dict[str, Any]:
     store, path = url.place()
     store.invalidate_cache()  # which would remember what was there
-    return patiently(lambda: dict(store.info(path)))
+    return answering(lambda: dict(store.info(path)), url)
 
 
 def _stamp(info: dict[str, Any]) -> tuple[str, ...]:

@@ -24,10 +24,10 @@ from attnscope.store import (
     VIEWS,
     OwnedFolder,
     Signature,
+    local_folder,
     manifest_of,
-    staged,
+    read_as,
     texts_of,
-    unpacked,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Description:
     parts
         Parts of a scan by several tasks: what each of them has.
     page
-        Path or URL of its page, if it has one.
+        Path of its page, if it has one.
     damaged
         Files that are not as they were written; None where that was not looked for.
     unread
@@ -134,7 +134,7 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
     Parameters
     ----------
     path
-        Folder of the run, finished or not; or its URL in an object store, as a string.
+        Folder of the run, finished or not.
     verify
         Whether every file is read and held against its checksum. Without it only what is shown is checked.
 
@@ -154,8 +154,7 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
     ([], ['nats'])
     """
     check_kind("a folder", str, Path, path=path)
-    with staged(path) as folder:
-        return _described(folder, verify)
+    return _described(local_folder(path), verify)
 
 
 def _described(folder: Path, verify: bool) -> Description:
@@ -165,12 +164,13 @@ def _described(folder: Path, verify: bool) -> Description:
         owned.look()
     variables, headline, notes, unread = list[Variable](), list[str](), list[str](), ""
     try:
-        if run.complete:
-            nodes, opened = _read(run)
-            headline, notes = headline_of(run.command, opened), notes_of(run.command, opened)
-        else:
-            nodes = _nodes_there(owned)
-        variables = [variable for node in nodes for variable in _variables(node)]
+        with read_as(folder):
+            if run.complete:
+                nodes, opened = _read(run)
+                headline, notes = headline_of(run.command, opened), notes_of(run.command, opened)
+            else:
+                nodes = _nodes_there(owned)
+            variables = [variable for node in nodes for variable in _variables(node)]
     except AttnscopeError as error:
         unread = str(error)
     return Description(
@@ -233,7 +233,7 @@ def _nodes_there(folder: OwnedFolder) -> list[Node]:
     nodes |= {"": pieces[0]} if pieces else {}
     texts = sum(len(texts_of(name)) for name in pieces)
     return [
-        Node(name, lambda file=file: iter([unpacked(folder.read(file))]), 0 if name else texts)
+        Node(name, lambda file=file: iter([folder.arrays(file)]), 0 if name else texts)
         for name, file in sorted(nodes.items())
     ]
 

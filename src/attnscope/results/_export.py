@@ -24,7 +24,7 @@ from attnscope.results._run_list import Run, known_run
 from attnscope.results._tables import rows_of, tables_of
 from attnscope.results._writers import CsvFile, ParquetFile, TableFile, Told, check_installed
 from attnscope.results._zarr import write_zarr
-from attnscope.store import explained, json_bytes, staged, sync
+from attnscope.store import explained, json_bytes, local_folder, read_as, sync
 
 Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr"]
 ABOUT = "about.json"
@@ -46,7 +46,7 @@ def export(
     Parameters
     ----------
     path
-        Folder of the run, or its URL in an object store, as a string.
+        Folder of the run.
     to
         ``parquet`` and ``csv`` give a folder of tidy tables: one file for all variables that share their dimensions,
         named after these (``text_layer_head.csv``; ``scalars.csv`` for those without), a row for each place, also one
@@ -96,8 +96,7 @@ def export(
     if to not in {*_TABLES, "nc", "zarr"}:
         raise AttnscopeError(f"to (--to) is {to!r:.40}; expected parquet, csv, nc or zarr")
     check_installed(to)
-    with staged(path) as folder:
-        return _exported(known_run(folder), to, out, variables, progress or tell_nobody)
+    return _exported(known_run(local_folder(path)), to, out, variables, progress or tell_nobody)
 
 
 def _exported(
@@ -105,8 +104,8 @@ def _exported(
 ) -> Path:
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
-    made, names = Path(out or usual), None if variables is None else list(variables)
-    with _whole(made) as new:
+    made, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
+    with _whole(made) as new, read_as(run.path):
         if to == "nc":
             _write_netcdf(run, names, new)
         elif to == "zarr":

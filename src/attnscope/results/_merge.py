@@ -10,7 +10,7 @@ from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._run_list import known_run
 from attnscope.statistics import finish_scan, rows_of_part
-from attnscope.store import InUseError, RunFolder, is_finished, manifest_of, named, staged
+from attnscope.store import InUseError, RunFolder, is_finished, local_folder, manifest_of, read_as
 from attnscope.tasks import Parts, parts_of
 
 _WITH_PARTS = ("scan", "explain", "intervene", "patch", "align")  # commands with --task
@@ -66,7 +66,7 @@ def merge(path: str | Path) -> Merged:
     Parameters
     ----------
     path
-        Folder of the run, whether it is there already or not; or its URL in an object store, as a string.
+        Folder of the run, whether it is there already or not.
 
     Raises
     ------
@@ -86,8 +86,7 @@ def merge(path: str | Path) -> Merged:
     attnscope.errors.AttnscopeError: ...run is not whole: 1 of 1 units is missing (1): give the command of ...
     """
     check_kind("a folder", str, Path, path=path)
-    with staged(path) as folder:
-        return _merged(folder)
+    return _merged(local_folder(path))
 
 
 def _merged(folder: Path) -> Merged:
@@ -97,14 +96,15 @@ def _merged(folder: Path) -> Merged:
     own = RunFolder(folder, parts.signature)
     own.look()
     if not own.complete and (lacking := parts.said_lacking(own)):
-        raise AttnscopeError(f"{named(folder)} is not whole: {lacking}")
+        raise AttnscopeError(f"{folder} is not whole: {lacking}")
     if own.command in _WITH_MODEL and not own.complete:
         return Merged(folder, own.command, parts.texts, len(parts.folders), complete=False)
     with _opened(own) as run:
         if not run.complete:
-            parts.gather(run, rows_of_part)
-            if run.command == "scan":
-                finish_scan(run, parts.attributes)
+            with read_as(parts_of(folder)):
+                parts.gather(run, rows_of_part)
+                if run.command == "scan":
+                    finish_scan(run, parts.attributes)
         parts.drop()
         return Merged(folder, run.command, run.texts, len(parts.folders), run.complete)
 
@@ -113,19 +113,19 @@ def _opened(run: RunFolder) -> RunFolder:
     try:
         return run.__enter__()
     except InUseError:
-        raise InUseError(f"another process is putting {named(run.path)} together: wait for it") from None
+        raise InUseError(f"another process is putting {run.path} together: wait for it") from None
 
 
 def _without_parts(folder: Path) -> Merged:
     made = manifest_of(folder)
-    if made is not None and made["command"] not in _WITH_PARTS:
+    if made is not None and made.command not in _WITH_PARTS:
         raise AttnscopeError(
-            f"{named(folder)} is a run of {made['command']}, which has no parts to put together: give a run by --task, "
+            f"{folder} is a run of {made.command}, which has no parts to put together: give a run by --task, "
             f"of {', '.join(_WITH_PARTS)}"
         )
     if not is_finished(folder):
         raise AttnscopeError(
-            f"{named(parts_of(folder))} holds no parts of a run: expected folders such as 1-of-4 there, which --task "
+            f"{parts_of(folder)} holds no parts of a run: expected folders such as 1-of-4 there, which --task "
             "makes"
         )
     run = known_run(folder)

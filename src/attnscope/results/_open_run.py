@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,16 @@ from attnscope._arguments import typed
 from attnscope.checks import check_kind
 from attnscope.errors import AttnscopeError
 from attnscope.results._run_list import Run, is_complete
-from attnscope.store import MANIFEST, VIEWS, OwnedFolder, RunFolder, damage, manifest_of, naming_url, staged
+from attnscope.store import (
+    MANIFEST,
+    VIEWS,
+    OwnedFolder,
+    RunFolder,
+    damage,
+    local_folder,
+    manifest_of,
+    read_as,
+)
 
 if TYPE_CHECKING:
     from attnscope.translation.alignment import Aligned
@@ -29,7 +36,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     ----------
     path
         Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``,
-        ``align``, ``compare`` or ``train``; or its URL in an object store, as a string.
+        ``align``, ``compare`` or ``train``.
     part
         ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools; ``"heads"`` what all of
         them come to, head by head (see `attnscope.statistics.over_documents`), for which no pool is read. ``"sample"``
@@ -58,8 +65,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     True
     """
     check_kind("a folder", str, Path, path=path)
-    with staged(path) as folder:
-        return naming_url(_opened(folder, part))
+    return _opened(local_folder(path), part)
 
 
 def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligned:
@@ -68,13 +74,13 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
         raise AttnscopeError(
             f"{folder} holds no run of attnscope (no {MANIFEST}): give the folder that a command named as its results"
         )
-    command, state = str(manifest["command"]), manifest["state"]
+    command, state = manifest.command, manifest.state
     if not is_complete(manifest):
         raise unfinished(folder, command)
     if command in _OF_TEXTS:
         if part is not None:
-            return _part_of(RunFolder(folder, state["signature"]), part)
-        with RunFolder(folder, state["signature"]) as run, _of_this_version(folder):
+            return _part_of(RunFolder(folder, state.get("signature", {})), part)
+        with RunFolder(folder, state.get("signature", {})) as run, read_as(folder):
             return _of_texts(run)
     if part is not None:
         raise AttnscopeError(f"{folder} has no part {part!r}: only scans have parts")
@@ -82,20 +88,8 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
     damaged = [name for name in owned.damaged() if not name.startswith(VIEWS)]
     if damaged:
         raise damage(folder / damaged[0], ". Give the same command again, which makes it anew")
-    with _of_this_version(folder):
+    with read_as(folder):
         return _of_translation(owned)
-
-
-@contextmanager
-def _of_this_version(folder: Path) -> Generator[None]:
-    """Files that are whole and lack what is read here were written by another version."""
-    try:
-        yield
-    except KeyError as error:
-        raise AttnscopeError(
-            f"{folder} has no {error.args[0]!r}, so another version of attnscope wrote it: give its command again "
-            "with another folder (--out)"
-        ) from error
 
 
 def _part_of(run: RunFolder, part: str) -> xr.Dataset:
@@ -107,7 +101,8 @@ def _part_of(run: RunFolder, part: str) -> xr.Dataset:
         HEADS: lambda: load_heads(run),
         SAMPLE: lambda: run.load(SAMPLE),
     }
-    opened = there[part]() if part in there else None
+    with read_as(run.path):
+        opened = there[part]() if part in there else None
     if opened is None:
         raise AttnscopeError(
             f"{run.path} has no part {part!r}; a scan with --pool has the parts {WINDOWS!r} and {HEADS!r}, one with a "
@@ -126,7 +121,7 @@ def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
     """
     if not run.complete:
         raise unfinished(run.path, run.command)
-    with _of_this_version(run.path):
+    with read_as(run.path):
         if run.command in _OF_TEXTS and run.signature is not None:
             folder = RunFolder(run.path, run.signature)
             folder.look()

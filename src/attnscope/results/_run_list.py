@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from attnscope._arguments import typed
 from attnscope.checks import check_kind
@@ -19,22 +18,19 @@ from attnscope.store import (
     PIECES,
     RUN,
     TASKS,
+    Manifest,
     OwnedFolder,
     Signature,
-    folders_beside,
-    has_folder,
-    is_bucket,
+    local_folder,
     manifest_of,
-    named,
-    staged,
+    read_as,
     texts_of,
-    written_at,
 )
 
 USUAL = ("attnscope-runs", ".")
 #: Commands whose folders are never marked as complete: what they write appears at once, this file with it.
 _WRITTEN_AT_ONCE = {"align": RUN, "compare": RUN}
-_PART = re.compile(r"\d+-of-(\d+)")
+_PART = re.compile("[0-9]{1,6}-of-([0-9]{1,6})")
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class Run:
     path
         The folder. Of a scan by several tasks, whose parts lie beside it, it need not be there yet.
     place
-        What it is known by: the path, or its URL in an object store.
+        The path, as text.
     command
         ``scan``, ``explain``, ...; empty where the manifest is damaged.
     signature
@@ -119,8 +115,7 @@ def runs(*folders: str | Path) -> list[Run]:
     Parameters
     ----------
     *folders
-        Where to look, here or by URL in an object store, a whole bucket too; by default ``attnscope-runs`` and the
-        current folder.
+        Where to look; by default ``attnscope-runs`` and the current folder.
 
     Returns
     -------
@@ -146,13 +141,11 @@ def runs(*folders: str | Path) -> list[Run]:
         check_kind("a folder", str, Path, folder=folder)
     listed: dict[Path, Run] = {}
     for folder in folders or map(Path, USUAL):
-        with staged(folder, bucket=True) as place:
-            if folders and not has_folder(place):
-                raise AttnscopeError(
-                    f"there is no folder {named(place)}: give one that holds runs, or is one"
-                )
-            for run in _below(place):
-                listed.setdefault(run.path.absolute(), run)
+        place = local_folder(folder)
+        if folders and not place.is_dir():
+            raise AttnscopeError(f"there is no folder {place}: give one that holds runs, or is one")
+        for run in _below(place):
+            listed.setdefault(run.path.absolute(), run)
     return sorted(listed.values(), key=lambda run: run.when, reverse=True)
 
 
@@ -180,7 +173,7 @@ def run_at(folder: Path) -> Run | None:
     parts = parts_of_run(folder)
     if not parts:
         return own
-    whole = own or replace(parts[0], path=folder, place=named(folder))
+    whole = own or replace(parts[0], path=folder, place=str(folder))
     return replace(
         whole,
         complete=False,
@@ -202,28 +195,27 @@ def known_run(folder: Path) -> Run:
     run = run_at(folder)
     if run is None:
         raise AttnscopeError(
-            f"{named(folder)} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope ls names"
+            f"{folder} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope ls names"
         )
     if run.damage:
         raise AttnscopeError(run.damage)
     return run
 
 
-def is_complete(manifest: Mapping[str, Any]) -> bool:
+def is_complete(manifest: Manifest) -> bool:
     """Whether all of a run is there, from its manifest."""
-    state, written_last = manifest["state"], _WRITTEN_AT_ONCE.get(manifest["command"])
+    state, written_last = manifest.state, _WRITTEN_AT_ONCE.get(manifest.command)
     by_units = "signature" in state  # the part of a task, which has that file from its beginning
-    return bool(state.get("complete") or (written_last in manifest["files"] and not by_units))
+    return bool(state.get("complete") or (written_last in manifest.files and not by_units))
 
 
 def _below(folder: Path) -> Iterator[Run]:
     """The run of a folder, and those of the folders in it."""
     children: list[Path] = []
     with suppress(OSError):
-        children = [child for child in folders_beside(folder, "*") if not child.is_file()]
+        children = sorted(child for child in folder.iterdir() if child.is_dir())
     taken = [child.parent / child.name.removesuffix(TASKS) for child in children]
-    own = [] if is_bucket(folder) else [folder]
-    for candidate in dict.fromkeys([*own, *taken]):
+    for candidate in dict.fromkeys([folder, *taken]):
         with suppress(OSError):  # what may not be read is nobody's here
             run = run_at(candidate)
             if run is not None:
@@ -231,46 +223,50 @@ def _below(folder: Path) -> Iterator[Run]:
 
 
 def _of_manifest(folder: Path) -> Run | None:
-    damage, seconds = "", None
+    damage, when = "", _written(folder / MANIFEST)
     try:
         manifest = manifest_of(folder)
-        seconds = written_at(folder / MANIFEST)
-        if manifest is None or seconds is None:
+        if manifest is None:
             return None
-        return _told(folder, manifest, datetime.fromtimestamp(seconds).astimezone())
+        return _told(folder, manifest, when)
     except AttnscopeError as error:
         damage = str(error)
-    except (AttributeError, KeyError, TypeError, ValueError):  # whole, and yet no manifest that we know
-        damage = f"{folder / MANIFEST} is not as this version of attnscope writes it: open it with the one that did"
-    when = datetime.fromtimestamp(seconds or written_at(folder / MANIFEST) or 0).astimezone()
-    return Run(folder, named(folder), "", None, complete=False, windows=0, bytes=0, when=when, damage=damage)
+    return Run(folder, str(folder), "", None, complete=False, windows=0, bytes=0, when=when, damage=damage)
 
 
-def _told(folder: Path, manifest: Mapping[str, Any], when: datetime) -> Run:
+def _written(path: Path) -> datetime:
+    """When a file was written last; 1970 where there is none, or its time is of no calendar."""
+    with suppress(OSError, ValueError, OverflowError):
+        return datetime.fromtimestamp(path.stat().st_mtime).astimezone()
+    return datetime.fromtimestamp(0).astimezone()
+
+
+def _told(folder: Path, manifest: Manifest, when: datetime) -> Run:
     return Run(
         path=folder,
-        place=named(folder),
-        command=str(manifest["command"]),
+        place=str(folder),
+        command=manifest.command,
         signature=_signature(folder, manifest),
         complete=is_complete(manifest),
-        windows=sum(len(texts_of(name)) for name in manifest["files"] if name.startswith(PIECES)),
-        bytes=sum(size for size, _ in manifest["files"].values()),
+        windows=sum(len(texts_of(name)) for name in manifest.files if name.startswith(PIECES)),
+        bytes=sum(size for size, _ in manifest.files.values()),
         when=when,
     )
 
 
-def _signature(folder: Path, manifest: Mapping[str, Any]) -> Signature | None:
-    parts = manifest["state"].get("signature")
-    if parts is None and manifest["command"] in _WRITTEN_AT_ONCE and RUN in manifest["files"]:
-        content = OwnedFolder(folder, manifest["command"]).look().read(RUN)
-        parts = json.loads(content)
-        parts = parts.get("signature", parts)  # beside it stands what `align` found
+def _signature(folder: Path, manifest: Manifest) -> Signature | None:
+    parts = manifest.state.get("signature")
+    if parts is None and manifest.command in _WRITTEN_AT_ONCE and RUN in manifest.files:
+        content = OwnedFolder(folder, manifest.command).look().read(RUN)
+        with read_as(folder / RUN):
+            parts = json.loads(content)
+            return Signature.of(parts.get("signature", parts))  # beside it stands what `align` found
     return None if parts is None else Signature.of(parts)
 
 
 def parts_of_run(run: Path) -> list[Run]:
     """What the tasks of a scan have, that lies beside its folder."""
-    places = folders_beside(run.with_name(run.name + TASKS), "*-of-*") if run.name else []
+    places = sorted(run.with_name(run.name + TASKS).glob("*-of-*")) if run.name else []
     parts = [_of_manifest(place) for place in places if _PART.fullmatch(place.name)]
     return [part for part in parts if part is not None and not part.damage]
 

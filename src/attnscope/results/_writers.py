@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pandas as pd
 
+from attnscope._cells import safe_cell
 from attnscope.errors import AttnscopeError
 
 Told: TypeAlias = Mapping[str, Mapping[str, Any]]  # attributes of each column; under "" those of the table
@@ -36,7 +37,7 @@ class TableFile(Protocol):
 
 
 class CsvFile:
-    """Comma-separated values with one line of headings; what is not there is empty."""
+    """Comma-separated values with one line of headings; what is not there is empty, and no cell is a formula."""
 
     def __init__(self, path: Path, _: Told) -> None:
         self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
@@ -52,7 +53,9 @@ class CsvFile:
 
     def add(self, rows: pd.DataFrame) -> None:
         """Write rows; a number has as many digits as bring it back to the bit."""
-        rows.to_csv(self._file, header=not self._headed, index=False, lineterminator="\n")
+        safe = rows.assign(**{name: rows[name].map(safe_cell) for name in rows if not _is_number(rows[name])})
+        safe = safe.rename(columns=safe_cell)
+        safe.to_csv(self._file, header=not self._headed, index=False, lineterminator="\n")
         self._headed = True
 
 
@@ -87,8 +90,7 @@ class ParquetFile:
         import pyarrow as pa
 
         def field(name: str) -> Any:
-            kind = rows[name].dtype
-            numeric = pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind)
+            kind, numeric = rows[name].dtype, _is_number(rows[name])
             told = {key: _text(value) for key, value in self._told.get(name, {}).items()}
             return pa.field(name, pa.from_numpy_dtype(kind) if numeric else pa.string(), metadata=told)
 
@@ -114,6 +116,10 @@ def check_installed(to: str) -> None:
         raise AttnscopeError(
             f"--to {to} needs {lacking}, which is not installed: pip install 'attnscope[{extra}]', or choose --to csv"
         )
+
+
+def _is_number(column: Any) -> bool:
+    return pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype)
 
 
 def _text(value: Any) -> str:

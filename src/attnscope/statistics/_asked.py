@@ -11,10 +11,9 @@ from attnscope.capture import AS_SAVED, Loading
 from attnscope.checks import check_real, check_seed, check_whole
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell
-from attnscope.remote import refuse_path_of_url
 from attnscope.statistics._row_draws import RowSample
 from attnscope.statistics._second_pass import OBSERVATION
-from attnscope.store import Signature
+from attnscope.store import Signature, local_folder
 from attnscope.tasks import Task, task_in
 
 if TYPE_CHECKING:
@@ -112,9 +111,7 @@ class Asked:
     def folder(self, signature: Signature) -> Path | None:
         """Where the run is kept; None keeps none."""
         place = self.out(signature) if callable(self.out) else self.out
-        if place is not None:
-            refuse_path_of_url(Path(place))
-        return None if place is None else Path(place)
+        return None if place is None else local_folder(place)
 
 
 BY_DEFAULT = Asked()

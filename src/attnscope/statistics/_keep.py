@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -22,7 +23,7 @@ from attnscope.statistics._pools import (
 from attnscope.statistics._profile import without_profile
 from attnscope.statistics._stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.statistics._until import Enough
-from attnscope.store import RunFolder, are_in, is_finished
+from attnscope.store import RunFolder, are_in, is_finished, read_as
 from attnscope.tasks import Parts, Share, Task, by_task, pending, task_in
 
 if TYPE_CHECKING:
@@ -186,13 +187,14 @@ def _in_folder(
     whole: bool = False,
 ) -> xr.Dataset:
     """What the run lacks is measured and kept; the results are read from it, as a later call will."""
-    team, show = job.team, asked.show
+    team, show, held_before = job.team, asked.show, bool(run.pieces)
     if team.agreed(lambda: not run.complete):
         if not whole:
             held = Held(tuple(run.pieces))
             done = held if team.size == 1 else lambda texts: team.agreed(lambda: held(texts))
             _keep(run, _batches(job, asked, attributes, run, done))
-        end(run, kinds, attributes | job.notes)
+        with read_as(run.path) if held_before else nullcontext():
+            end(run, kinds, attributes | job.notes)
     results = load_scan(run)
     keeps = show is None or not run.is_writable() or keeps_maps_of(run, show)
     if show is not None and not team.agreed(lambda: keeps):

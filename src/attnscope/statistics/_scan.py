@@ -29,7 +29,7 @@ from attnscope.statistics.images import scan_images
 from attnscope.statistics.pictured import scan_pictured
 from attnscope.statistics.sounds import scan_sounds
 from attnscope.statistics.videos import scan_videos
-from attnscope.store import Signature, keeping_elsewhere
+from attnscope.store import Signature, local_out
 from attnscope.tasks import Task
 from attnscope.workers import Cluster, cluster_of
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @typed
-@keeping_elsewhere
+@local_out
 @borrowing
 def scan(
     model: Model | None = None,
@@ -112,7 +112,7 @@ def scan(
         A tokenizer or its folder; by default the one beside the model. Of images, the image processor; of texts with
         images, the processor.
     out
-        Run folder, its URL in an object store, or a function that names it from the signature. With it, results are
+        Run folder, or a function that names it from the signature. With it, results are
         written as they come, and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the
         folder.
     repair

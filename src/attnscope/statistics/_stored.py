@@ -13,7 +13,7 @@ from attnscope.statistics._nowhere import notes_of_nowhere
 from attnscope.statistics._numbering import numbering_note
 from attnscope.statistics._profile import with_profile
 from attnscope.statistics._short_windows import notes_of_short
-from attnscope.store import RunFolder, Signature
+from attnscope.store import RunFolder, Signature, read_as
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -89,12 +89,13 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     >>> from attnscope.store import manifest_of
     >>> with TemporaryDirectory() as folder:
     ...     made = scan(texts=["The tide is out."], out=folder, statistics="entropy")
-    ...     signature = manifest_of(Path(folder))["state"]["signature"]
+    ...     signature = manifest_of(Path(folder)).state["signature"]
     ...     with RunFolder(Path(folder), signature) as run:
     ...         bool((load_scan(run).entropy == made.entropy).all())
     True
     """
-    return _returned(run, run.results(), run.load(SUMMARY))
+    with read_as(run.path):
+        return _returned(run, run.results(), run.load(SUMMARY))
 
 
 def load_heads(run: RunFolder) -> xr.Dataset | None:

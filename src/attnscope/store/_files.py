@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import stat
 import tempfile
@@ -17,6 +19,11 @@ from attnscope.errors import AttnscopeError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+_LACKING = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR)  # of a folder: no such thing as syncing it
+_noted: list[Path] = []  # it is said once
+_log = logging.getLogger("attnscope")
+
 
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk.
@@ -28,11 +35,50 @@ def sync(path: Path) -> None:
     """
     if os.name != "posix" and path.is_dir():  # Windows opens no folder
         return
-    handle = os.open(path, os.O_RDONLY)
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        pass_over(error, path)
+        return
     try:
         os.fsync(handle)
+    except OSError as error:
+        pass_over(error, path)
     finally:
         os.close(handle)
+
+
+def pass_over(error: OSError, path: Path, *also: int) -> None:
+    """Go on where a file system cannot do this at all, as exFAT and SMB."""
+    if error.errno not in (*_LACKING, *also) and not (error.errno in _DENIED and path.is_dir()):
+        raise error
+    _note_once(path, error)
+
+
+def _note_once(path: Path, error: OSError) -> None:
+    if not _noted:
+        _noted.append(path)
+        _log.warning(
+            "the file system of %s lacks a part of what keeps results safe in a power cut (%s): attnscope continues",
+            path,
+            (error.strerror or str(error)).lower(),
+        )
+
+
+def set_mode(path: Path, mode: int) -> None:
+    """Give a file its permissions, where its file system has any.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     set_mode(Path(folder), 0o700)
+    """
+    try:
+        path.chmod(mode)
+    except PermissionError as error:  # SMB and exFAT: a new file of ours has other permissions than asked for
+        _note_once(path, error)
+    except OSError as error:
+        pass_over(error, path)
 
 
 def new_file(folder: Path, content: bytes = b"") -> Path:
@@ -47,7 +93,7 @@ def new_file(folder: Path, content: bytes = b"") -> Path:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        path.chmod(0o666 & ~_UMASK)
+        set_mode(path, 0o666 & ~_UMASK)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -120,7 +166,7 @@ def write_output(path: Path, content: str | bytes) -> None:
     try:
         with suppress(PermissionError):  # only root may give a file away
             os.chown(new, known.st_uid, known.st_gid)
-        new.chmod(stat.S_IMODE(known.st_mode))
+        set_mode(new, stat.S_IMODE(known.st_mode))
         new.replace(real)
     except BaseException:
         new.unlink(missing_ok=True)
@@ -197,3 +243,37 @@ def explained(action: str, safe: str) -> Generator[None]:
         reason = os.strerror(number).lower() if number else str(error)
         where = f" ({name})" if name else ""
         raise AttnscopeError(f"cannot {action}: {reason}{where}. {safe}") from error
+
+
+@contextmanager
+def read_as(where: Path | str) -> Generator[None]:
+    """Say in one line that a folder holds what this version cannot read, however that shows.
+
+    Parameters
+    ----------
+    where
+        The file or folder.
+
+    Raises
+    ------
+    AttnscopeError
+        In place of any exception but those of the file system.
+
+    Examples
+    --------
+    >>> with read_as("run/scores.npz"):
+    ...     {}["scores"]
+    Traceback (most recent call last):
+    ...
+    attnscope.errors.AttnscopeError: run/scores.npz is not as this version of attnscope writes it ...
+    """
+    try:
+        yield
+    except (AttnscopeError, OSError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:120]
+        raise AttnscopeError(
+            f"{where} is not as this version of attnscope writes it ({type(error).__name__}: {said}): open it with the "
+            "version that did, or give its command again with another folder (--out)"
+        ) from error

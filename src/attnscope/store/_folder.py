@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from attnscope.errors import AttnscopeError
-from attnscope.remote import HeldError
-from attnscope.store._files import explained, json_bytes, new_file, sync
-from attnscope.store._lock import InUseError, locked
-from attnscope.store._manifest import Checksum, digest_of, read_manifest
-from attnscope.store._mirror import mirror_of
+from attnscope.store._files import explained, new_file, set_mode, sync
+from attnscope.store._lock import locked
+from attnscope.store._manifest import Checksum, Manifest, check_name, open_regular, read_manifest
 from attnscope.store._names import MANIFEST, WORKPLACE
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
+
+    import xarray as xr
 
 _ANEW = "Give the command that wrote it again, with --repair if it has that option, to make it anew"
 
@@ -32,9 +32,10 @@ Content: TypeAlias = bytes | Callable[[Path], Any]
 class OwnedFolder:
     """A folder of files that one command wrote, each with its checksum in ``manifest.json``.
 
-    Other files in it are never overwritten or deleted, and a folder that holds others and no manifest is refused. One
-    process writes at a time. Files are on the disk before the manifest names them, so that after a kill or a
-    power cut each is whole, or known to be ours and not whole.
+    Other files in it are never overwritten or deleted, and a folder that holds others and no manifest is rejected, as
+    is one with a link in it. One process writes at a time, and nothing is removed before the first `write`. Files are
+    on the disk before the manifest names them, so that after a kill or a power cut each is whole, or known to be ours
+    and not whole.
 
     Parameters
     ----------
@@ -68,8 +69,8 @@ class OwnedFolder:
         self._growing: set[str] = set()
         self._undefined: set[str] = set()  # ours, and of no known content: being written, or to be removed
         self._lock: IO[bytes] | None = None
+        self._cleared = False
         self._made: list[Path] = []  # folders that this process made, the innermost first
-        self._mirror = mirror_of(path)  # where it stands for a folder in an object store
 
     def __enter__(self) -> OwnedFolder:  # noqa: PYI034 beartype knows no Self here
         with explained(f"use {self.path}", "Choose another folder with --out"):
@@ -90,8 +91,6 @@ class OwnedFolder:
                     for folder in self._made:
                         folder.rmdir()
         finally:
-            if self._mirror is not None:
-                self._mirror.unlock()
             self._lock.close()
             self._lock = None
 
@@ -111,13 +110,8 @@ class OwnedFolder:
             with suppress(FileNotFoundError):  # who has just left took it away: once more
                 self._lock = locked(self.path / WORKPLACE / "lock")
         try:
-            if self._mirror is not None:
-                self._mirror.lock()
             self._look()  # another may have written between the first look and the lock
-            self._clear()
-        except HeldError as error:
-            self.__exit__(None, None, None)
-            raise InUseError(str(error)) from error
+            _refuse_links(self.path)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -143,23 +137,19 @@ class OwnedFolder:
         """
         try:
             self.lock()
-        except (OSError, AttnscopeError) as error:
-            if isinstance(error, InUseError) or (self._mirror is None and isinstance(error, AttnscopeError)):
-                raise
+        except OSError:
             return False
         return True
 
     def _look(self) -> None:
         """Read the manifest; refuse what is not ours."""
         place, manifest = self.path / WORKPLACE, self.path / MANIFEST
-        if self._mirror is not None:
-            self._mirror.look()
         if place.is_symlink() or place.is_file():
             raise AttnscopeError(f"{place} is not a folder: remove it, or choose another folder with --out")
         content = read_manifest(manifest) if manifest.is_file() else None
         others: list[str] = []
         if content is None:
-            others = self._mirror.names() if self._mirror else [entry.name for entry in _entries(self.path)]
+            others = [entry.name for entry in _entries(self.path)]
             others = [name for name in others if name != WORKPLACE]
             if MANIFEST in others:  # another process has written it since we looked
                 content = read_manifest(manifest)
@@ -170,28 +160,50 @@ class OwnedFolder:
                     "choose an empty or new folder with --out"
                 )
             return
-        if content["command"] != self.command:
+        if content.command != self.command:
             raise AttnscopeError(
-                f"{self.path} belongs to attnscope {content['command']}, not to attnscope {self.command}: "
+                f"{self.path} belongs to attnscope {content.command}, not to attnscope {self.command}: "
                 "choose another folder with --out"
             )
-        self.files = {name: Checksum(*entry) for name, entry in content["files"].items()}
-        self.state = content["state"]
-        self._growing, self._undefined = set(content["growing"]), set(content["undefined"])
+        self.files, self.state = dict(content.files), dict(content.state)
+        self._growing, self._undefined = set(content.growing), set(content.undefined)
+
+    def path_of(self, name: str) -> Path:
+        """Where a file of ours lies: within the folder, and behind no link.
+
+        Raises
+        ------
+        AttnscopeError
+            Its name leads out of the folder, or a link stands in the way.
+        """
+        try:
+            path = self.path / check_name(name)
+        except ValueError as error:
+            raise AttnscopeError(f"{self.path} cannot hold a file of {error}: choose another name") from error
+        for place in (path, *path.parents):
+            if place == self.path:
+                return path
+            if place.is_symlink():
+                raise _linked(place)
+        raise AttnscopeError(f"{path} is not in {self.path}")
 
     def _clear(self) -> None:
-        """Remove what earlier processes left unfinished."""
+        """Remove what earlier processes left unfinished, once."""
+        if self._cleared:
+            return
+        self._cleared = True
         for leftover in _entries(self.path / WORKPLACE):
             if leftover.name != "lock":
-                shutil.rmtree(leftover) if leftover.is_dir() else Path(leftover).unlink()
+                shutil.rmtree(leftover) if leftover.is_dir(follow_symlinks=False) else Path(leftover).unlink()
         for name in self._undefined:
             self._remove(name)
 
     def _remove(self, name: str) -> None:
         """A file of ours, and the folders that held nothing else."""
-        path = self.path / name
+        path = self.path_of(name)
         with suppress(FileNotFoundError, NotADirectoryError):
-            path.unlink()
+            if not path.is_dir():  # a folder that somebody put in its place stays
+                path.unlink()
         for folder in path.parents:
             if folder == self.path:
                 break
@@ -228,6 +240,7 @@ class OwnedFolder:
         """
         self.lock()
         self._refuse_foreign(contents)
+        self._clear()
         ready: dict[str, tuple[Path, Checksum]] = {}
         try:
             for name, content in contents.items():
@@ -245,8 +258,8 @@ class OwnedFolder:
         self._drop(unwanted)
         self.files |= {name: checksum for name, (_, checksum) in ready.items()}
         for name in growing:
-            sync(self.path / name)
-            self.files[name] = Checksum.of(self.path / name)
+            sync(self.path_of(name))
+            self.files[name] = Checksum.of(self.path_of(name))
             self._growing.add(name)
         self._undefined = (self._undefined | {*unwanted}) - {*self.files}
         self.state = {key: value for key, value in (self.state | state).items() if value is not None}
@@ -270,6 +283,7 @@ class OwnedFolder:
         ['figures/kept.svg']
         """
         self.lock()
+        self._clear()
         new = self.path / WORKPLACE / "new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
@@ -293,6 +307,15 @@ class OwnedFolder:
         """Give damaged files up."""
         self.write({}, remove=names, **state)
 
+    def remove(self) -> None:
+        """Take away all that is ours, and the folder where it holds nothing else."""
+        for name in {*self.files, *self._undefined}:
+            self._remove(name)
+        (self.path / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self.path / WORKPLACE, ignore_errors=True)
+        with suppress(OSError):
+            self.path.rmdir()
+
     def read(self, name: str) -> bytes:
         """A file's content, checked.
 
@@ -303,18 +326,25 @@ class OwnedFolder:
         """
         expected = self.files.get(name)
         content = self._content(name, expected)
-        if content is None and self._mirror is not None and self._mirror.bring(name):
-            content = self._content(name, expected)
         if content is not None:
             return content
         if self._has_changed(name, expected):
             return self.read(name)
         raise damage(self.path / name, f". {_ANEW}")
 
+    def arrays(self, name: str) -> xr.Dataset:
+        """A file's labelled arrays, checked, in memory."""
+        from attnscope.store._arrays import unpacked
+
+        return unpacked(self.read(name), self.path / name)
+
     def _content(self, name: str, expected: Checksum | None) -> bytes | None:
         """None where it is not what was written."""
+        if expected is None:
+            return None
         try:
-            content = (self.path / name).read_bytes()
+            with open_regular(self.path_of(name)) as file:
+                content: bytes = file.read(expected.size + 1)
         except OSError:
             return None
         whole = expected == (len(content), hashlib.sha256(content).hexdigest())
@@ -330,15 +360,13 @@ class OwnedFolder:
     def _is_whole(self, name: str, expected: Checksum) -> bool:
         if self._is_whole_here(name, expected):
             return True
-        if self._mirror is not None and self._mirror.bring(name) and self._is_whole_here(name, expected):
-            return True
         if not self._has_changed(name, expected):
             return False
         now = self.files.get(name)
         return now is None or self._is_whole(name, now)  # without a checksum it is just being replaced
 
     def _is_whole_here(self, name: str, expected: Checksum) -> bool:
-        path = self.path / name
+        path = self.path_of(name)
         try:
             size = path.stat().st_size
             if size < expected.size or (size > expected.size and name not in self._growing):
@@ -350,7 +378,7 @@ class OwnedFolder:
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         for name in names:
             ours = name in self.files or name in self._undefined
-            if not ours and (self._mirror.has(name) if self._mirror else os.path.lexists(self.path / name)):
+            if os.path.lexists(self.path_of(name)) and not ours:
                 raise AttnscopeError(
                     f"{self.path / name} is there already, and attnscope {self.command} did not write it: "
                     "move it away, or choose another folder with --out"
@@ -366,7 +394,7 @@ class OwnedFolder:
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
             content(path)
-            path.chmod(mode)  # safetensors leaves its files to their owner alone
+            set_mode(path, mode)  # safetensors leaves its files to their owner alone
             sync(path)
             return path, Checksum.of(path)
         except BaseException:
@@ -379,7 +407,7 @@ class OwnedFolder:
             self._growing.discard(name)
 
     def _place(self, path: Path, name: str) -> None:
-        final = self.path / name
+        final = self.path_of(name)
         missing = [folder for folder in final.parents if not folder.exists()]
         final.parent.mkdir(parents=True, exist_ok=True)
         for folder in missing:
@@ -388,18 +416,8 @@ class OwnedFolder:
         sync(final.parent)
 
     def _mark(self) -> None:
-        content: dict[str, Any] = {
-            "attnscope": "files of this folder that attnscope wrote: size and SHA-256",
-            "command": self.command,
-            "files": {name: list(checksum) for name, checksum in self.files.items()},
-            "growing": sorted(self._growing),
-            "undefined": sorted(self._undefined),
-            "state": self.state,
-        }
-        manifest = json_bytes(content | {"sha256": digest_of(content)})
-        if self._mirror is not None:
-            self._mirror.send(content["files"], manifest)
-        new = new_file(self.path / WORKPLACE, manifest)
+        manifest = Manifest(self.command, self.files, self._growing, self._undefined, self.state)
+        new = new_file(self.path / WORKPLACE, manifest.to_bytes())
         new.replace(self.path / MANIFEST)
         sync(self.path)
 
@@ -421,6 +439,19 @@ def damage(path: Path, lost: str = "") -> AttnscopeError:
     """
     what = "is not what was written (its checksum differs)" if path.exists() else "is gone"
     return AttnscopeError(f"{path} {what}{lost}")
+
+
+def _refuse_links(folder: Path) -> None:
+    for entry in _entries(folder):
+        if entry.is_symlink():
+            raise _linked(folder / entry.name)
+
+
+def _linked(path: Path) -> AttnscopeError:
+    return AttnscopeError(
+        f"{path} is a link, and nothing in a folder of results may be one: put there what it leads to, or choose "
+        "another folder with --out"
+    )
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import IO
 
 from attnscope.errors import AttnscopeError
+from attnscope.store._files import pass_over
 
 try:
     import fcntl
@@ -30,13 +32,21 @@ class InUseError(AttnscopeError):
     """
 
 
+def _flock(handle: int, path: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        pass_over(error, path, errno.ENOLCK)
+
+
 def locked(path: Path) -> IO[bytes] | None:
     """The file at that path, locked; None where the one who had it before has just removed it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     file = os.fdopen(handle, "r+b")
     try:
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(handle, path)
         if path.exists() and path.stat().st_ino == os.fstat(handle).st_ino:
             return file
     except BlockingIOError as error:

@@ -58,8 +58,8 @@ def texts_of(name: str) -> range:
     >>> texts_of("pieces/000000000-000000015.npz")
     range(0, 16)
     """
-    numbers = re.fullmatch(rf"{PIECES}(\d+)-(\d+){re.escape(SUFFIX)}", name)
-    if numbers is None:
+    numbers = re.fullmatch(rf"{PIECES}([0-9]{{9,12}})-([0-9]{{9,12}}){re.escape(SUFFIX)}", name)
+    if numbers is None or int(numbers[1]) > int(numbers[2]):
         raise AttnscopeError(
             f"results lie in {name}; expected a name such as {piece_name(range(16))}: another version of attnscope "
             "wrote them, so give the command again in a new folder"

@@ -13,11 +13,10 @@ import xarray as xr
 
 from attnscope._numbers import count
 from attnscope.errors import AttnscopeError
-from attnscope.store._arrays import in_a_row, packed, unpacked
-from attnscope.store._files import explained, json_bytes
+from attnscope.store._arrays import in_a_row, packed
+from attnscope.store._files import explained, json_bytes, read_as
 from attnscope.store._folder import OwnedFolder, damage
 from attnscope.store._manifest import MANIFEST, manifest_of
-from attnscope.store._mirror import named
 from attnscope.store._names import PIECES, RUN, SUFFIX, VIEWS, are_in, piece_name, texts_of
 from attnscope.store._signature import Signature
 
@@ -76,7 +75,7 @@ class RunFolder(OwnedFolder):
                     self._mend()
                 if RUN not in self.files and not self.complete:
                     signature = self.signature.to_dict()
-                    self._begun = not self.files and self._mirror is None
+                    self._begun = not self.files
                     self.write({RUN: json_bytes(signature)}, signature=signature)
         except BaseException:
             self.__exit__(None, None, None)
@@ -133,21 +132,29 @@ class RunFolder(OwnedFolder):
 
     def results(self) -> xr.Dataset:
         """All results so far, in memory."""
-        parts = [unpacked(self.read(name)) for name in self.pieces.values()]
+        parts = [self.piece(texts) for texts in self.pieces]
         if not parts:
             raise AttnscopeError(f"{self.path} holds no results yet")
-        return in_a_row(parts)
+        with read_as(self.path):
+            return in_a_row(parts)
 
     def piece(self, texts: range) -> xr.Dataset:
         """The results of one of `pieces`, in memory."""
-        return unpacked(self.read(self.pieces[texts]))
+        name = self.pieces[texts]
+        piece = self.arrays(name)
+        if piece.sizes.get("text") != len(texts):
+            raise AttnscopeError(
+                f"{self.path / name} does not hold the {len(texts)} texts of its name: do not trust it"
+            )
+        return piece
 
     def apart(self, kind: str, texts: range | None = None) -> xr.Dataset | None:
         """What was kept apart of one of `pieces`, or of all, in memory; None where there is nothing of the kind."""
         wanted = self.pieces if texts is None else {texts: self.pieces[texts]}
         names = [_apart(name, kind) for name in wanted.values()]
-        parts = [unpacked(self.read(name)) for name in names if name in self.files]
-        return in_a_row(parts, "") if parts else None
+        parts = [self.arrays(name) for name in names if name in self.files]
+        with read_as(self.path):
+            return in_a_row(parts, "") if parts else None
 
     def save(self, name: str, dataset: xr.Dataset) -> None:
         """Write something that is computed from the results, whole or not at all."""
@@ -156,7 +163,7 @@ class RunFolder(OwnedFolder):
 
     def load(self, name: str) -> xr.Dataset | None:
         """Read what `save` wrote; None where it is not there."""
-        return unpacked(self.read(name + SUFFIX)) if name + SUFFIX in self.files else None
+        return self.arrays(name + SUFFIX) if name + SUFFIX in self.files else None
 
     def finish(self, **state: Any) -> None:
         """Mark the run as complete."""
@@ -172,7 +179,7 @@ class RunFolder(OwnedFolder):
                 self.path / lost[0], f"{_windows(lost)}. Give the same command with --repair to make it anew"
             )
         for name in lost:
-            _log.warning("%s is damaged, and is made anew", named(self.path / name))
+            _log.warning("%s is damaged, and is made anew", self.path / name)
         lost = self._with_twins(lost)
         if lost or (damaged and self.is_writable()):
             state = {"complete": None} if lost else {}
@@ -216,7 +223,7 @@ def is_finished(path: Path) -> bool:
         manifest = manifest_of(path)
     except AttnscopeError:
         return False
-    return manifest is not None and bool(manifest["state"].get("complete"))
+    return manifest is not None and bool(manifest.state.get("complete"))
 
 
 def _windows(damaged: Iterable[str]) -> str:

@@ -80,12 +80,19 @@ class Signature:
         """
         if isinstance(parts, Signature):
             return parts
+        named = ("model", "tokenizer")  # what may be a name alone
+        for name, part in parts.items():
+            kinds = (str,) if name == "command" else (str, Mapping) if name in named else (Mapping,)
+            if part is not None and not isinstance(part, kinds):
+                raise AttnscopeError(
+                    f"{name} of a signature is {str(part)[:40]!r}: was it written by another version of attnscope?"
+                )
         unknown = parts.keys() - {field.name for field in fields(cls)}
         if unknown:
             raise AttnscopeError(
                 f"no signature has a part {min(unknown)!r}: was it written by another version of attnscope?"
             )
-        return cls(**parts)
+        return cls(**{name: part for name, part in parts.items() if part is not None})
 
     @classmethod
     def from_json(cls, text: str) -> Signature:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attnscope.errors import AttnscopeError
 from attnscope.store import (
     InUseError,
+    OwnedFolder,
     RunFolder,
     Signature,
-    folders_beside,
     in_a_row,
     manifest_of,
-    remove_folder,
 )
 from attnscope.tasks._share import STARTS, TEXTS
 from attnscope.tasks._task import parts_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 #: What a part has of some texts: the part, one of its pieces, and which rows of that; what is kept apart, by kind.
 Rows: TypeAlias = "Callable[[RunFolder, range, slice], tuple[xr.Dataset, dict[str, xr.Dataset]]]"
+_PART = re.compile("[0-9]{1,6}-of-[0-9]{1,6}")
 _FEW = 12  # units that are named
 PIECE_BYTES = 1 << 26  # of results, about, that are put together to one piece
 
@@ -61,7 +62,7 @@ class Parts:
     def __init__(self, run: Path, signature: Signature | None = None) -> None:
         self.run, self.signature = run, signature
         self.folders: list[RunFolder] = []
-        for path in folders_beside(parts_of(run), "*-of-*"):
+        for path in part_folders(run):
             self.signature = self.signature or _signature(path)
             if self.signature is not None:
                 self.folders.append(_part(path, self.signature))
@@ -152,7 +153,11 @@ class Parts:
         finally:
             for part in held:
                 part.__exit__(None, None, None)
-        remove_folder(parts_of(self.run))
+        for path in part_folders(self.run):
+            with suppress(AttnscopeError):  # what is not ours stays
+                OwnedFolder(path, self.folders[0].command).look().remove()
+        with suppress(OSError):
+            parts_of(self.run).rmdir()
 
     def said_lacking(self, run: RunFolder | None = None) -> str:
         """What there is not, by units, and whose tasks they are; empty where nothing is missing."""
@@ -223,8 +228,25 @@ def _part(path: Path, signature: Signature) -> RunFolder:
 def _signature(path: Path) -> Signature | None:
     """The signature of a part; None where nothing says so yet."""
     manifest = manifest_of(path)
-    parts: Any = None if manifest is None else manifest["state"].get("signature")
+    parts: Any = None if manifest is None else manifest.state.get("signature")
     return None if parts is None else Signature.of(parts)
+
+
+def part_folders(run: Path) -> list[Path]:
+    """The folders that the tasks of a run have, in order.
+
+    Raises
+    ------
+    AttnscopeError
+        One is a link.
+    """
+    found = [
+        path for path in sorted(parts_of(run).glob("*-of-*")) if _PART.fullmatch(path.name) and path.is_dir()
+    ]
+    for path in found:
+        if path.is_symlink():
+            raise AttnscopeError(f"{path} is a link; expected a folder: put there what it leads to")
+    return found
 
 
 def _numbers(name: str) -> tuple[int, int]:

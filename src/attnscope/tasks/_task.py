@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Adds to a part of a run the units that a share does not pass over, asked of every batch in turn.
 Measure: TypeAlias = "Callable[[RunFolder, Share], object]"
 
-_IN_NUMBERS = re.compile(r"(\d{1,6})/(\d{1,6})")
+_IN_NUMBERS = re.compile("([0-9]{1,6})/([0-9]{1,6})")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,10 @@ def parts_of(run: Path) -> Path:
     >>> parts_of(Path("runs/all")).parent
     PosixPath('runs')
     """
+    if run.name in {"", ".."}:
+        raise AttnscopeError(
+            f"{run} names no folder beside which parts of a run can lie: give the folder's own name"
+        )
     return run.with_name(run.name + TASKS)
 
 

@@ -93,7 +93,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     path = folder / LOG
     known = manifest_of(folder)
     if known is not None:
-        owned = OwnedFolder(folder, known["command"]).look()
+        owned = OwnedFolder(folder, known.command).look()
         if owned.damaged(owned.files.keys() & {LOG}):
             raise damage(path)
     if not path.exists():

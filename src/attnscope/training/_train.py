@@ -11,7 +11,7 @@ from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers, own_threads
 from attnscope.capture import usable_device
 from attnscope.progress import Tell
-from attnscope.store import OwnedFolder
+from attnscope.store import OwnedFolder, local_folder
 from attnscope.training._loop import NO_MATTER, Training
 from attnscope.training._presets import settings_for
 from attnscope.training._processes import processes, threads_of_one
@@ -73,7 +73,7 @@ def train(
     >>> folder.cleanup()
     """
     config = settings_for(config, **settings)
-    folder = OwnedFolder(Path(out), "train")
+    folder = OwnedFolder(local_folder(out), "train")
     threads = own_threads(config.threads or threads_of_one())
     with (
         threads,

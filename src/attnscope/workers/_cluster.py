@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOCAL, HERE = "local", "auto"
-_HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]+:\d{1,5}")
+_HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]+:[0-9]{1,5}")
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,11 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
             if place is not None:
                 with _alone(ray):
                     ray.init(
-                        LOCAL, num_cpus=cluster.workers, include_dashboard=False, _temp_dir=place, **quiet
+                        LOCAL,
+                        num_cpus=cluster.workers,
+                        include_dashboard=False,
+                        _temp_dir=f"{place}/r",  # which Ray opens to everybody; the one above stays ours
+                        **quiet,
                     )
                 _check_alone(ray)
             else:

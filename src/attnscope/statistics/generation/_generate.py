@@ -35,7 +35,7 @@ from attnscope.statistics.generation._call import GenerationCall
 from attnscope.statistics.generation._full_pass import full_pass_difference
 from attnscope.statistics.generation._labelled import generation_dataset
 from attnscope.statistics.generation._prompts import patterns_of, prompts_of, refuse_unmatched, spans_of
-from attnscope.store import RunFolder, Signature, in_a_row, keeping_elsewhere, short_hash
+from attnscope.store import RunFolder, Signature, in_a_row, local_out, short_hash
 
 if TYPE_CHECKING:
     from attnscope.capture import Model, Tokenizer
@@ -45,7 +45,7 @@ CACHES = ("dynamic", "static", "none")
 
 
 @typed
-@keeping_elsewhere
+@local_out
 @borrowing
 def generate(
     model: Model,

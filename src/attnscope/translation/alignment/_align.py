@@ -11,7 +11,7 @@ from attnscope.capture import Tokenizer, borrowing, load_model
 from attnscope.checks import check_real, check_whole, shortly
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Tell, tell_nobody
-from attnscope.store import keeping_elsewhere
+from attnscope.store import local_out
 from attnscope.tasks import Task, way_in
 from attnscope.translation._lines import Lines, check_parallel, is_unsegmented, lines_of_text
 from attnscope.translation.alignment._aligned import Aligned, aligned_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @typed
-@keeping_elsewhere
+@local_out
 @borrowing
 def align(
     model: Model,
@@ -74,7 +74,7 @@ def align(
     tokenizer, device, dtype, revision, trust_remote_code
         As in `attnscope.scan`.
     out
-        Folder for ``links.txt`` and ``run.json``, which `attnscope.open_run` reads; or its URL in an object store. What
+        Folder for ``links.txt`` and ``run.json``, which `attnscope.open_run` reads. What
         another call has left there is replaced, unless the same was asked for: then it is read.
     task
         Which part of the pairs this process aligns, as in `attnscope.scan`: every N-th unit of 16 batches. The last one

@@ -21,7 +21,7 @@ Links: TypeAlias = frozenset[tuple[int, int]]  # (source word, target word), cou
 THRESHOLD = "threshold"  # the rule that makes links of all weights from a least one on
 LEAST_WEIGHT = 0.2
 _LONGEST_LINK = 40  # characters
-_LINK = re.compile(r"(\d+)([-p?])(\d+)")
+_LINK = re.compile("([0-9]+)([-p?])([0-9]+)")
 
 
 @dataclass(frozen=True)
