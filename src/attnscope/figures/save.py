@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from matplotlib import rc_context
@@ -105,7 +105,7 @@ def _write(figure: Figure, path: Path) -> None:
 
 
 def _texts_of(figure: Figure) -> list[Text]:
-    return cast("list[Text]", figure.findobj(Text))
+    return figure.findobj(Text)
 
 
 def _drawn(figure: Figure, kind: str) -> bytes:
