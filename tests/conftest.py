@@ -12,6 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before PyTorch is imported: there are
 import jaxtyping
 import pytest
 import torch
+from matplotlib import font_manager
 from threadpoolctl import threadpool_limits
 
 from tests.shapes import install
@@ -34,6 +35,9 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
 # of small models: to start threads takes longer than to read
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
 logging.getLogger("accelerate").setLevel(logging.CRITICAL)
+
+if "ATTNSCOPE_TEST_BARE" in os.environ:  # fonts that are installed here are not found; nor is a browser
+    font_manager.findSystemFonts = lambda *_, **__: []
 
 if find_spec("torchvision") is not None and not torch.cuda.is_available():
     # before transformers imports it: PyPI's wheel has its operators for CUDA alone, and no test calls them
@@ -59,7 +63,10 @@ _BESIDE = Path(__file__).parents[2] / "shared"
 def pytest_collection_modifyitems(items):
     """First what one worker then has for itself: commands in forks of a server, and the browser. Slow tests last."""
     forking = {item.path for item in items if hasattr(getattr(item, "module", None), "Started")}
-    browsing = {item.path for item in items if "browser" in getattr(item, "fixturenames", ())}
+    in_browser = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
+    for item in in_browser:
+        item.add_marker("browser")
+    browsing = {item.path for item in in_browser}
 
     def turn(item):
         if item.path in forking | browsing:

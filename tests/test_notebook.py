@@ -95,3 +95,40 @@ def test_what_was_watched_or_given_as_matrices_has_a_page_too():
         assert "layers x" in repr(result.attnscope)
         assert "Where the heads of" in result.attnscope.show().text
         assert "<img" in result.attnscope._repr_html_()
+
+
+MAP = '<canvas id="map"'
+
+
+def test_the_page_of_a_scan_has_its_window_and_its_map(tmp_path):
+    """In memory, from a run folder, and opened later; None keeps none, and a part with other heads has none."""
+    result = attnscope.scan(texts=TEXTS, show=[(2, 1)])
+    assert MAP in result.attnscope.show().text
+    assert result.encoding["sample"].attrs["asked"] == "[[2, 1]]"
+    kept = attnscope.scan(texts=TEXTS, out=tmp_path / "run")
+    assert MAP in kept.attnscope.show().text
+    assert MAP in attnscope.open_run(tmp_path / "run").attnscope.show().text
+    attnscope.scan(texts=TEXTS, out=tmp_path / "other", show=None)
+    assert MAP not in attnscope.open_run(tmp_path / "other").attnscope.show().text
+    kept.encoding["source"] = str(tmp_path / "gone")
+    for without in (kept, attnscope.scan(texts=TEXTS, show=None), result.isel(head=[0, 1])):
+        assert MAP not in without.attnscope.show().text
+
+
+def test_a_watched_generate_shows_itself():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, intermediate_size=24, **sizes)).eval()
+    with attnscope.watch(model, spans={"question": (3, 6)}) as seen:
+        model.generate(torch.tensor([[1, 9, 8, 7, 6, 45]]), max_new_tokens=4, do_sample=False, pad_token_id=0)
+    shown = seen.result().attnscope
+    assert repr(shown).startswith("1 prompt, ")
+    assert "attnscope generate" in shown._repr_html_()
+    assert '"tokens":["1","9","8","7","6","45"' in shown.show().text.replace(" ", "")
+
+
+def test_what_has_no_summary_says_so_where_it_is_printed():
+    shown = xr.Dataset({"a": ("x", np.ones(2))}).attnscope
+    assert repr(shown).startswith("found a result without signature")
+    assert "found a result without signature" in shown._repr_html_()

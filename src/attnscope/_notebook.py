@@ -37,9 +37,11 @@ class Page:
         self.text, self.height = text, height
 
     def _repr_html_(self) -> str:
+        # links within the page would lead to the notebook's address
+        text = self.text.replace("<head>", '<head><base href="about:srcdoc">', 1)
         # scripts may run, and nothing else: the page cannot reach the notebook that it is shown in
         return (
-            f'<iframe srcdoc="{html.escape(self.text)}" sandbox="allow-scripts" title="attnscope" '
+            f'<iframe srcdoc="{html.escape(text)}" sandbox="allow-scripts" title="attnscope" '
             f'style="width: 100%; height: {self.height}px; border: 1px solid #ccc"></iframe>'
         )
 
@@ -75,7 +77,7 @@ class Shown:
         try:
             command = json.loads(self._result.attrs["signature"])["command"]
         except (KeyError, TypeError, ValueError):
-            command = "scan" if _is_measured(self._result) else None
+            command = _unsigned(self._result)
         if command not in _COMMANDS:
             raise AttnscopeError(
                 f"found a result {'without signature' if command is None else f'of {command}'}; expected one of "
@@ -86,6 +88,8 @@ class Shown:
     def show(self, height: int = 800) -> Page:
         """The page of the result, in a frame.
 
+        Of a scan it holds the attention over the first windows, unless ``show=None`` (``--no-report``) kept none.
+
         Parameters
         ----------
         height
@@ -94,7 +98,7 @@ class Shown:
         from attnscope import report
 
         write: dict[str, Callable[[Any, Path], Path]] = {
-            "scan": lambda result, path: report.write_report(result, None, path),
+            "scan": lambda result, path: report.write_report(result, _sample(result), path),
             "generate": report.write_generation_report,
             "explain": report.write_explain_report,
             "intervene": report.write_intervention_report,
@@ -109,13 +113,19 @@ class Shown:
             return Page(place.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
-        said, notes = _summary(self.command, self._result)
+        try:
+            said, notes = _summary(self.command, self._result)
+        except AttnscopeError as error:
+            return str(error)
         return "\n".join([*said, *(f"  {note}" for note in notes)])
 
     def _repr_html_(self) -> str:
         from attnscope.report import picture
 
-        said, notes = _summary(self.command, self._result)
+        try:
+            said, notes = _summary(self.command, self._result)
+        except AttnscopeError as error:
+            return f"<p>{html.escape(str(error))}</p>"
         listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in said)
         small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
         shown, figure = "", _figure(self.command, self._result)
@@ -130,9 +140,37 @@ class Shown:
         )
 
 
-def _is_measured(result: xr.Dataset | xr.DataTree) -> bool:
-    """Whether a result without signature holds what a scan holds: of `attnscope.watch`, of `measure_weights`."""
-    return {"text", "layer", "head"} <= set(result.sizes) and "profile" in result.variables
+def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
+    """The command that gives what a result without signature holds: of `attnscope.watch`, of `measure_weights`."""
+    if {"sequence", "step", "layer", "head", "span"} <= set(
+        result.sizes
+    ) and "span_weight" in result.variables:
+        return "generate"
+    whole = {"text", "layer", "head"} <= set(result.sizes) and "profile" in result.variables
+    return "scan" if whole else None
+
+
+def _sample(result: xr.Dataset) -> xr.Dataset | None:
+    """The attention over the first windows: in memory, or in the run folder that the result was read from."""
+    sample = result.encoding.get("sample")
+    if sample is None and "source" in result.encoding:
+        try:
+            sample = _sample_of_run(result.encoding["source"], result.attrs["signature"])
+        except (AttnscopeError, OSError, KeyError):  # the folder is gone, or holds another run by now
+            sample = None
+    same = sample is not None and all(sample.sizes[dim] == result.sizes[dim] for dim in ("layer", "head"))
+    return sample if same else None
+
+
+def _sample_of_run(source: str, signature: str) -> xr.Dataset | None:
+    from attnscope.statistics import SAMPLE
+    from attnscope.store import RunFolder, Signature, staged
+
+    with staged(source) as folder:
+        run = RunFolder(folder, json.loads(signature))
+        run.look()
+        same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
+        return run.load(SAMPLE) if same else None
 
 
 def _summary(command: str, result: Any) -> tuple[list[str], list[str]]:

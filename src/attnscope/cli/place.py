@@ -137,6 +137,10 @@ def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None])
             if folder.is_writable():
                 with folder.replacing(*VIEWS, views=drawn) as new:
                     draw(new)
+                from attnscope.figures.text import LACKING
+
+                if LACKING:  # drawn again the next time: a font may have been installed
+                    folder.forget([], views=None)
     return page if PAGE in folder.files else None
 
 

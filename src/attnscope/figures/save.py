@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -13,7 +14,7 @@ from matplotlib.text import Text
 
 from attnscope.checks import FORMATS, check_formats
 from attnscope.figures.style import figure_style
-from attnscope.figures.text import needs_cff
+from attnscope.figures.text import fit_fonts, needs_cff
 from attnscope.store import explained, write_output
 
 if TYPE_CHECKING:
@@ -95,13 +96,28 @@ def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMA
 
 def _write(figure: Figure, path: Path) -> None:
     kind = path.suffix[1:]
-    cff = kind == "pdf" and any(needs_cff(text.get_text()) for text in figure.findobj(Text))
+    if kind == "pdf":
+        fit_fonts(_texts_of(figure))
+    cff = kind == "pdf" and any(map(needs_cff, _texts_of(figure)))
     with rc_context({"pdf.fonttype": 3 if cff else 42}):
         # a disk that is full within a PDF leaves no half of one
         write_output(path, svg_of(figure) if kind == "svg" else _drawn(figure, kind))
 
 
+def _texts_of(figure: Figure) -> list[Text]:
+    return figure.findobj(Text)
+
+
 def _drawn(figure: Figure, kind: str) -> bytes:
+    fit_fonts(_texts_of(figure))
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", r"Glyph \d+ .*missing from font", UserWarning
+        )  # `fit_fonts` says so
+        return _rendered(figure, kind)
+
+
+def _rendered(figure: Figure, kind: str) -> bytes:
     if (layout := figure.get_layout_engine()) is not None:  # laid out once, for all formats
         layout.execute(figure)
         with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):

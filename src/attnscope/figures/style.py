@@ -6,17 +6,19 @@ matplotlib (``matplotlibrc``, ``plt.style.use``) are left aside, and `restyled` 
 
 from __future__ import annotations
 
+import unicodedata
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import regex
 from matplotlib import style
 
 from attnscope.figures.text import BASE_FONT, font_families
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from matplotlib.axes import Axes
@@ -94,6 +96,19 @@ def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:
     axes.set(xlabel="Head", ylabel="Layer")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+
+
+def name_columns(axes: Axes, at: Sequence[int], names: Sequence[str]) -> None:
+    """Name columns by tokens, turned by 90 degrees; the letters of Chinese, Japanese and Korean below each other."""
+    upright = [any(unicodedata.east_asian_width(letter) in "WF" for letter in name) for name in names]
+    shown = [
+        "\n".join(regex.findall(r"\X", name)) if up else name for name, up in zip(names, upright, strict=True)
+    ]
+    axes.set_xticks(at, shown, rotation=90, parse_math=False)
+    for tick, up in zip(axes.xaxis.get_major_ticks(), upright, strict=True):
+        if up:
+            tick.label1.set(rotation=0, linespacing=1.0)
+            tick.label2.set(rotation=0, linespacing=1.0)
 
 
 def one_scale(panels: Iterable[Axes]) -> None:

@@ -101,10 +101,10 @@ def _text(text: xr.Dataset) -> dict[str, Any]:
     steps = int(text.length)
     own = text.isel(step=slice(steps))
     order = ("step", "layer", "head", "span")
-    tokens = [str(token) for token in text.text_token.values]
+    tokens = [str(token) for token in text["text_token" if "text_token" in text else "text_token_id"].values]
     given = int(text.prompt_length)
     packed: dict[str, Any] = {
-        "name": str(text.source.item()),
+        "name": str(text.source.item()) if "source" in text.coords else f"prompt {int(text.prompt)}",
         "given": given,
         "steps": steps,
         "tokens": tokens[: given + steps],

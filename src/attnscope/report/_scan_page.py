@@ -48,8 +48,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         The result of a scan, with dimensions text, layer, head, offset and cluster; any statistic may be
         absent.
     sample
-        The attention over a few windows, as ``scan(..., out=..., show=[])`` keeps it in ``sample.npz`` of its run
-        folder; None leaves that part of the page out.
+        The attention over a few windows, as `attnscope.scan` keeps it in ``.encoding["sample"]`` or, of a run
+        folder, in ``sample.npz``; None leaves that part of the page out.
     path
         The file to write; its folder is made if needed.
 

@@ -167,7 +167,7 @@ function chooseHead(index) {
   cells.forEach((cell) => { cell.tabIndex = -1; });
   cells[index].tabIndex = 0;
   const layer = Math.floor(index / heads);
-  history.replaceState(null, "", `#${data.layers[layer]}.${data.heads[index % heads]}`);
+  try { history.replaceState(null, "", `#${data.layers[layer]}.${data.heads[index % heads]}`); } catch { /* a notebook's frame has no address */ }
   drawHead();
   readOut(index);
   loadMap();

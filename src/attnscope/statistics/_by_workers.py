@@ -43,7 +43,7 @@ def scan_by_workers(
         replace(asked, out=None, progress=None, task=None),
         of_texts,
         Path.cwd(),
-        show=asked.out is not None and asked.show is not None,
+        show=asked.show is not None,
     )
     tell = asked.progress or tell_nobody
     tell(Progress("start workers", 0.0))

@@ -100,7 +100,10 @@ def measured(
     results = pools_alone(joined(in_order(_batches(job, asked, attributes, None, lambda _: False))))
     if kinds is not None:
         results = results.merge(kinds(results), combine_attrs="no_conflicts")
-    return results.assign_attrs(attributes | job.notes)
+    results = results.assign_attrs(attributes | job.notes)
+    if asked.show is not None:
+        results.encoding[SAMPLE] = job.sample(results, asked.show)
+    return results
 
 
 def _part(

@@ -79,7 +79,7 @@ def scan(
     words: Words | None = None,
     by: str | None = None,
     offsets: Sequence[int] | None = None,
-    show: Sequence[tuple[int, int]] | None = None,
+    show: Sequence[tuple[int, int]] | None = (),
     progress: Tell | None = None,
 ) -> xr.Dataset:
     """Measure where every attention head of a model looks, over a corpus.
@@ -191,9 +191,9 @@ def scan(
         Offsets (key minus query; negative is left), however far, at which ``weight_at`` is measured: ``[-1, -64]``.
         Each costs what an offset of the band does. See docs/long-contexts.md.
     show
-        Keep the attention over the first windows in the run folder, for its page: these heads (layer, head) and those
-        that lead the rankings token by token, the others in tiles; where there is room, all heads token by token. None
-        keeps none.
+        Keep the attention over the first three windows, for the page: these heads (layer, head) and those that lead the
+        rankings token by token, the others in tiles; where there is room, all heads token by token. It is kept in the
+        run folder, or with a result in memory in ``.encoding["sample"]``. None keeps none, and saves these passes.
     progress
         Called with a `Progress` after each batch, and after each layer of the windows that are kept; it tells of
         ``windows`` done.

@@ -111,8 +111,7 @@ def scan_texts(
     AttnscopeError
         For anything that the caller can mend: see the message.
     """
-    show = asked.out is not None and asked.show is not None
-    ready = prepared(model, texts, asked, of_texts, show=show)
+    ready = prepared(model, texts, asked, of_texts, show=asked.show is not None)
     return measured(ready.job, asked, ready.signature, ready.kinds, ready.attributes)
 
 

@@ -1,6 +1,7 @@
 """Figures show the numbers of the result, name what they show, and refuse what does not exist."""
 
 import io
+from importlib.util import find_spec
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -8,8 +9,10 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import xarray as xr
+from fontTools.ttLib import TTFont
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Wedge
 
@@ -18,9 +21,11 @@ from attnscope.figures import label_pies, profile_curves, save_figure, weight_ma
 from attnscope.figures import text as text_module
 from attnscope.figures.palette import cluster_colours
 from attnscope.figures.reading import can_be_drawn
+from attnscope.figures.save import svg_of
 from attnscope.figures.scan import _pies as pies_module
 from attnscope.figures.scan import block_shares, group_maps, offset_shares, overview, write_scan_figures
 from attnscope.figures.scan._sample import first_rows
+from attnscope.figures.style import name_columns
 from attnscope.figures.text import drawable
 from tests.report.planted_result import (
     HOSTILE,
@@ -234,10 +239,59 @@ def test_any_token_is_drawn_without_a_missing_glyph(made, monkeypatch, tmp_path,
     )  # warnings are errors
 
 
-def test_a_character_without_glyph_is_its_code_point(monkeypatch):
-    monkeypatch.setattr(text_module, "_CJK_FONTS", ())
-    assert drawable("日") == "U+65E5"
-    assert drawable("日本語") == "U+65E5U+672C…"
+@pytest.fixture
+def no_fonts(monkeypatch):
+    """A machine without fonts: matplotlib's own, and the Japanese one that is installed with attnscope."""
+    monkeypatch.setattr(text_module.font_manager, "findSystemFonts", lambda *_: [])
+    monkeypatch.setattr(
+        fontManager, "ttflist", [font for font in fontManager.ttflist if "mpl-data" in font.fname]
+    )
+    monkeypatch.setattr(text_module, "LACKING", set())
+    remembered = text_module._family_with, text_module._installed_since, fontManager._findfont_cached
+    for function in remembered:
+        function.cache_clear()
+    yield
+    for function in remembered:
+        function.cache_clear()
+
+
+def test_japanese_needs_no_installed_font(no_fonts, caplog):
+    figure = Figure()
+    title = figure.suptitle(drawable("猫が静かに座っている。"))
+    svg_of(figure)
+    assert title.get_text() == "猫が静かに座っ…"
+    assert text_module.JAPANESE_FONT in title.get_fontfamily()
+    assert caplog.messages == []
+
+
+def test_a_script_that_no_font_has_is_named_once_and_written_as_it_is(no_fonts, caplog, tmp_path):
+    figure = Figure()
+    figure.text(0.5, 0.5, drawable("ไทย"))
+    files = [save_figure(figure, tmp_path / name)[0] for name in ("first", "second")]  # warnings are errors
+    assert [message[:42] for message in caplog.messages] == ["figures: no font here has Thai (ย), so PNG"]
+    assert "ไทย" in files[0].read_text("utf-8")
+
+
+def test_a_font_that_is_newer_than_the_list_of_fonts_is_found(no_fonts, monkeypatch, caplog, tmp_path):
+    """As after `apt-get install`: matplotlib keeps its list for ever."""
+    font = TTFont(find_spec("matplotlib_fontja").submodule_search_locations[0] + "/fonts/ipaexg.ttf")
+    for record in font["name"].names:
+        record.string = "Newly Installed"
+    for table in font["cmap"].tables:
+        table.cmap = {ord("ย"): font.getBestCmap()[ord("猫")]}
+    font.save(tmp_path / "new.ttf")
+    monkeypatch.setattr(text_module.font_manager, "findSystemFonts", lambda *_: [str(tmp_path / "new.ttf")])
+    assert text_module._family_with("ย") == "Newly Installed"
+
+
+def test_chinese_and_japanese_letters_stand_upright():
+    axes = Figure().add_subplot()
+    name_columns(axes, range(3), ["猫が", "a cat", "ねこ"])
+    assert [(label.get_text(), label.get_rotation()) for label in axes.get_xticklabels()] == [
+        ("猫\nが", 0),
+        ("a cat", 90),
+        ("ね\nこ", 0),
+    ]
 
 
 # --- profiles ---
@@ -473,13 +527,10 @@ def test_text_is_text_in_the_svg_and_glyphs_travel_with_the_pdf(made, tmp_path):
 
 
 def test_a_font_that_type_42_cannot_hold_goes_in_as_type_3(made, tmp_path, monkeypatch):
-    families = text_module.font_families()
-    if len(families) == 1:
-        pytest.skip("no font for Japanese is installed")
     sample = rows(made).copy(deep=True)
     sample["token"].values[1] = "猫"
     figure = weight_maps(sample, [(0, 0)])
-    monkeypatch.setattr(text_module, "_is_cff", lambda family: family == families[1])
+    monkeypatch.setattr(text_module, "_is_cff", lambda family: family == text_module.JAPANESE_FONT)
     assert b"/Type3" in save_figure(figure, tmp_path / "cff")[1].read_bytes()
 
 
@@ -506,10 +557,10 @@ def test_no_figure_is_left_in_pyplot(made):
 
 
 def test_font_fallback_is_the_first_installed(monkeypatch):
-    names = ["MS Gothic", "IPAexGothic", "DejaVu Sans"]
+    names = ["MS Gothic", "Noto Sans JP", "IPAexGothic", "DejaVu Sans"]
     manager = SimpleNamespace(get_font_names=lambda: names)
     monkeypatch.setattr(text_module.font_manager, "fontManager", manager)
-    assert text_module.font_families() == ["DejaVu Sans", "IPAexGothic"]
+    assert text_module.font_families() == ["DejaVu Sans", "IPAexGothic", "Noto Sans JP"]
 
 
 def test_forms_are_drawn_beside_full_attention():

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from attnscope.faithfulness import patched_places
 from attnscope.figures.palette import LEFT, RIGHT
 from attnscope.figures.reading import LISTED
-from attnscope.figures.style import figure_style
+from attnscope.figures.style import figure_style, name_columns
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -136,5 +136,5 @@ def _name_positions(axes: Axes, tokens: list[str]) -> None:
     """Tokens below their columns; of a long text every second or third, so that none covers another."""
     step = -(-len(tokens) // _TOKENS)
     names = [drawable(token) for token in tokens[::step]]
-    axes.set_xticks(range(0, len(tokens), step), names, rotation=90, parse_math=False)
+    name_columns(axes, range(0, len(tokens), step), names)
     axes.set_xlabel("Token")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from attnscope._group_pairs import MeanGroupWeights
 from attnscope.figures.reading import axis_values, check_heads, require
-from attnscope.figures.style import figure_style
+from attnscope.figures.style import figure_style, name_columns
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
 def _draw(axes: Axes, values: np.ndarray, names: list[str]) -> AxesImage:
     axes.set_facecolor("0.88")
     image = axes.imshow(values, cmap="Blues", vmin=0.0, vmax=1.0)
-    axes.set_xticks(range(len(names)), names, rotation=90, parse_math=False)
+    name_columns(axes, range(len(names)), names)
     axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import MARK
 from attnscope.figures.reading import check_heads, dense_weights, layer_kind, require, side_tokens, sides
-from attnscope.figures.style import figure_style
+from attnscope.figures.style import figure_style, name_columns
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _draw_map(
         end = len(queries) - 0.5
         axes.plot([-0.5, end], [-0.5, end], color=MARK, linestyle=":", linewidth=1.2)
     axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
-    axes.set_xticks(range(len(keys)), keys, rotation=90, parse_math=False)
+    name_columns(axes, range(len(keys)), keys)
     axes.set_yticks(range(len(queries)), queries, parse_math=False)
     axes.set(
         xlabel="Key token in the source" if crossed else "Key token (attended to)",

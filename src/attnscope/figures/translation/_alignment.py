@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from attnscope.errors import AttnscopeError
 from attnscope.figures.palette import MARK
-from attnscope.figures.style import figure_style, legend_columns, name_heads
+from attnscope.figures.style import figure_style, legend_columns, name_columns, name_heads
 from attnscope.figures.text import drawable
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], 
     if weights.shape[1] > len(source):
         axes.axvline(len(source) - 0.5, color="0.5", linewidth=0.8)
         source = [*source, _END]
-    axes.set_xticks(range(len(source)), source, rotation=90, parse_math=False)
+    name_columns(axes, range(len(source)), source)
     axes.set_yticks(range(len(target)), target, parse_math=False)
     axes.xaxis.tick_top()
     axes.set(xlabel="Source", ylabel="Target")

@@ -1,0 +1,104 @@
+"""Pages in the sandboxed frame of a notebook, and in JupyterLab: a head is clicked, and what it shows is read."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from attnscope._notebook import Page
+from attnscope.report import write_report
+from tests.report.planted_result import planted
+
+CELLS = ["import attnscope", "attnscope.scan(limit=4).attnscope.show()"]
+PAINTED = """() => { const c = byId('map'), paper = c.getContext('2d');
+    return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
+
+
+def read_after_click(frame, index, name):
+    """Click a head in the frame of a page: its name, the points of its profile, and the colours of its map."""
+    frame.locator(f'#grid [data-head="{index}"]').click()
+    frame.locator(f'#window[data-head="{index}"]').wait_for()
+    assert frame.locator("#head-title").text_content() == name
+    assert frame.locator("#profile circle").count() == 21
+    assert frame.locator(":root").evaluate(PAINTED) > 20
+
+
+@pytest.fixture
+def framed(visit, tmp_path):
+    """Open a page as a notebook shows it."""
+
+    def show(path):
+        notebook = tmp_path / "notebook.html"
+        notebook.write_text(f"<!doctype html>{Page(path.read_text(encoding='utf-8'), 800)._repr_html_()}")
+        page = visit(notebook)
+        return page.frame_locator("iframe[title=attnscope]")
+
+    return show
+
+
+def test_a_click_in_a_frame_fills_panel_and_map(framed, tmp_path):
+    made = planted(layers=3, heads=4, texts=12, tokens=48, rank=12)
+    frame = framed(write_report(made.result, made.sample, tmp_path / "report.html"))
+    read_after_click(frame, 6, "Layer 1, head 2")
+
+
+def test_a_link_within_a_page_stays_in_its_frame(framed, explain_page):
+    frame = framed(explain_page)
+    title = frame.locator("h1").text_content()
+    for link in frame.locator('a[href^="#"]').all()[:3]:
+        link.click()
+        assert frame.locator("h1").text_content() == title
+        assert (
+            frame.locator(link.get_attribute("href")).evaluate("part => part.getBoundingClientRect().top")
+            < 800
+        )
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The address of a JupyterLab that has one notebook."""
+    pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+    place = tmp_path_factory.mktemp("lab")
+    cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), place / "first.ipynb")
+    names = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
+    own = {f"JUPYTER_{name}": str(place / ".own" / name) for name in names}
+    own |= {"IPYTHONDIR": str(place / ".own"), "JUPYTERLAB_SETTINGS_DIR": str(place / ".own")}
+    options = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--IdentityProvider.token="]
+    with (place / "said").open("w") as said:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options],
+            cwd=place,
+            env=os.environ | own,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            while not (found := [*Path(own["JUPYTER_RUNTIME_DIR"]).glob("jpserver-*.json")]):
+                assert server.poll() is None, (place / "said").read_text()
+                time.sleep(0.1)
+            yield json.loads(found[0].read_text())["url"]
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait()
+
+
+@pytest.mark.slow
+def test_a_click_in_jupyterlab_fills_panel_and_map(browser, lab):
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.goto(f"{lab}lab/tree/first.ipynb")
+    page.get_by_text("| Idle").wait_for(timeout=120_000)
+    page.get_by_text("Run", exact=True).first.click()
+    page.get_by_text("Run All Cells", exact=True).click()
+    frame = page.frame_locator("iframe[title=attnscope]")
+    frame.locator("#window[data-head]").wait_for(timeout=120_000)
+    read_after_click(frame, 6, "Layer 1, head 2")
+    page.close()
