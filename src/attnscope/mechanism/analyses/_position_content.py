@@ -42,7 +42,8 @@ def _says(tree: xr.DataTree) -> str:
         )
     if any(row.prefers for row in rows) or not rows:
         return _PARTS + few
-    return f"{_PARTS}{few} No head prefers an offset: what follows are parts of profiles that are flat as far as is known."
+    flat = "No head prefers an offset: what follows are parts of profiles that are flat as far as is known."
+    return f"{_PARTS}{few} {flat}"
 
 
 CONTENT = Section("content", "Position or content", _says)

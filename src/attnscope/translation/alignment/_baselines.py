@@ -110,8 +110,8 @@ def baselines(
 ) -> Baselines:
     """Error rates that need no model: of the diagonal, and of random links.
 
-    Intervals are Student's, of the ratio of two sums over pairs, by the first order of its dependence on each pair. Near
-    0 and 1 the error rate's own is Wilson's (1927), of as many links as would spread as much, and of one a pair where
+    Intervals are Student's, of the ratio of two sums over pairs, by the first order of its dependence on each pair.
+    Near 0 and 1 the error rate's own is Wilson's (1927), of as many links as would spread as much, and of one a pair where
     none or all are wrong; a skewed one reaches as far as Hall's (1992): see docs/coverage.md.
     A target word with k links in a sentence of m source words, of which s are sure and p possible (the sure ones
     among them), adds k (s + p) / m to |A∩S| + |A∩P| in the mean, as k draws without replacement do.
@@ -191,7 +191,7 @@ def _interval(estimate: float, parts: Float[np.ndarray, " pair"], outside: float
 
 
 def _interval_of_rate(rate: float, parts: Float[np.ndarray, " pair"]) -> tuple[float, float]:
-    """Student's where it lies between 0 and 1 and pairs are not skewed; else Wilson's, and Hall's end of a long tail."""
+    """Student's where it lies between 0 and 1 and is not skewed; else Wilson's, and Hall's end of a long tail."""
     lower, upper = _interval(rate, parts, _OUTSIDE)
     count, square = len(parts), float(np.square(parts).sum())
     if math.isnan(lower):
@@ -199,7 +199,7 @@ def _interval_of_rate(rate: float, parts: Float[np.ndarray, " pair"]) -> tuple[f
     variance = count / (count - 1) * square
     third = count**2 / ((count - 1) * (count - 2)) * float((parts**3).sum())
     skewness = third / variance**1.5 if variance else 0.0
-    if 0 < lower and upper < 1 and abs(skewness) <= _SKEWED:
+    if lower > 0 and upper < 1 and abs(skewness) <= _SKEWED:
         return lower, upper
     quantile = float(student.ppf(1 - _OUTSIDE / 2, count - 1))
     share = quantile**2 * variance / (rate * (1 - rate)) if variance else quantile**2 / count
