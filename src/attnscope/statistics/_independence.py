@@ -121,8 +121,8 @@ def independence(
 
     Neither the heads of one text nor the texts of one document are independent of each other, so intervals leave out
     whole documents: the jackknife's, with Student's t. It also takes out the bias of few texts, so that the number
-    itself may lie outside. Labels and signs have no interval: a mixed head has a usual label and a usual side in any few
-    texts, and none of the usual intervals holds (docs/coverage.md).
+    itself may lie outside. Labels and signs have no interval: a mixed head has a usual label and side in any few texts,
+    and none of the usual intervals holds (docs/coverage.md).
 
     Parameters
     ----------

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import xarray as xr
 
-from attnscope._documents import without_skewness
+from attnscope._documents import long_tail, without_skewness
 from attnscope._numbers import significant
 from attnscope._returned import reads
 from attnscope.statistics._catalogue import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
 
+_FEW = (
+    128  # effective rows; with fewer, a spread is taken to be skewed: a row that was not drawn may look far
+)
+_SPREAD_SKEW = 0.5  # at least, of the estimate from one window
 FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say
 _OF_HEADS = 2  # dimensions: layer, head
 
@@ -38,7 +42,8 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
     question, which their spread answers.
 
     Variances and third moments of windows are added up, degrees of freedom by the formula of Welch and Satterthwaite.
-    The interval is that of Student's t with the skewness of the estimate taken out (Hall 1992).
+    The interval is that of Student's t with the skewness of the estimate taken out (Hall 1992). With fewer than 128
+    effective rows that of ``offset_spread`` reaches further up, as rows that look far are seldom drawn.
 
     Parameters
     ----------
@@ -78,10 +83,15 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
         times = freedom.copy(data=stats.t.ppf(0.975, freedom.values))
         windows = estimate.notnull().sum("text")
         error = variance**0.5 / windows.where(windows > 0)
-        mean, enough = estimate.mean("text"), _effective(results, name) >= FEWEST
-        ends = [
-            (mean - error * without_skewness(sign * times, skewness)).where(enough) for sign in (1.0, -1.0)
-        ]
+        mean, effective = estimate.mean("text"), _effective(results, name)
+        low, high = (mean - error * without_skewness(sign * times, skewness) for sign in (1.0, -1.0))
+        if name == "offset_spread":
+            least = results[f"{name}{SKEWNESS}"].clip(min=_SPREAD_SKEW)
+            third = (least * variances**1.5).sum("text")
+            skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
+            farther = mean + error * long_tail(times, skewness)
+            high = xr.where((effective < _FEW) & (farther > high), farther, high)
+        ends = [end.where(effective >= FEWEST) for end in (low, high)]
         told[name] = xr.concat(ends, xr.IndexVariable("bound", ["low", "high"])).transpose(..., "bound")
     return xr.Dataset(told)
 

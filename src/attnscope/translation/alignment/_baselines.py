@@ -111,8 +111,8 @@ def baselines(
     """Error rates that need no model: of the diagonal, and of random links.
 
     Intervals are Student's, of the ratio of two sums over pairs, by the first order of its dependence on each pair.
-    Near 0 and 1 the error rate's own is Wilson's (1927), of as many links as would spread as much, and of one a pair where
-    none or all are wrong; a skewed one reaches as far as Hall's (1992): see docs/coverage.md.
+    Near 0 and 1 the error rate's own is Wilson's (1927), of as many links as would spread as much, and of one a
+    pair where none or all are wrong; a skewed one reaches as far as Hall's (1992): see docs/coverage.md.
     A target word with k links in a sentence of m source words, of which s are sure and p possible (the sure ones
     among them), adds k (s + p) / m to |A∩S| + |A∩P| in the mean, as k draws without replacement do.
 
