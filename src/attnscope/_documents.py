@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 LEAST = 6  # of fewer, no mean can be told from 0: all have one sign in more than 5% of cases
 LEVEL = 0.95  # of intervals, and of what is told from 0
 DRAWS = 1000  # of documents, for an interval
-_FEW = 20  # units; with fewer, the interval of a skewed mean is widened
-_SKEWED = 0.2  # skewness of a mean above which it is
+FEW = 20  # units; with fewer, the interval of a skewed mean is widened
+SKEWED = 0.2  # skewness of a mean above which it is
 _MOST_SKEW = 1.5  # of an estimate; what is found above it is an accident of few units
 _LEAST_SKEW = 1e-6  # below it the transformation is the identity, and its inverse 0 / 0
 _AT_ONCE = 4096  # means, so that memory stays bounded
@@ -171,8 +171,8 @@ def bootstrap_interval(
     """Both ends of the 95% interval of ratios of sums over units, 6 or more: the one interval of means over texts.
 
     The expanded percentile interval of the bootstrap. Percentiles miss a long tail of which few units drew nothing. So
-    with fewer than 20 units, the end on the side of a long tail lies no nearer than `long_tail` has it. docs/coverage.md
-    has how often it holds.
+    with fewer than 20 units, the end on the side of a long tail lies no nearer than `long_tail` has it. See
+    docs/coverage.md for how often it holds.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def bootstrap_interval(
     drawn_sizes = drawn @ sizes
     means = (drawn @ sums) / (drawn_sizes[:, None] if sizes.ndim == 1 else drawn_sizes)
     low, high = expanded_ends(means, len(sums))
-    if len(sums) >= _FEW:
+    if len(sums) >= FEW:
         return low, high
     from scipy.special import stdtrit
 
@@ -198,8 +198,8 @@ def bootstrap_interval(
     skewness = np.divide(third, error**3, out=np.zeros_like(third), where=error > 0)
     half = error * long_tail(stdtrit(count - 1, (1 + LEVEL) / 2), np.abs(skewness))
     return (
-        np.where(skewness < -_SKEWED, np.fmin(low, mean - half), low),
-        np.where(skewness > _SKEWED, np.fmax(high, mean + half), high),
+        np.where(skewness < -SKEWED, np.fmin(low, mean - half), low),
+        np.where(skewness > SKEWED, np.fmax(high, mean + half), high),
     )
 
 

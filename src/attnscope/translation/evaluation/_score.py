@@ -13,9 +13,11 @@ import numpy as np
 import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from scipy.stats import skew
+from scipy.stats import t as student
 
 from attnscope._arguments import typed
-from attnscope._documents import LEAST, outside, reach
+from attnscope._documents import FEW, LEAST, SKEWED, long_tail, outside, reach
 from attnscope.checks import check_seed, check_whole, shortly, unexpected
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -315,9 +317,17 @@ def _compare(
 
 def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sentences: int) -> None:
     """Fill in intervals and p-values from the scores of all resamples, (system, resample)."""
-    resamples = drawn.shape[1]
+    resamples, stretch = drawn.shape[1], np.sqrt(sentences / (sentences - 1))
     ordered, cut = np.sort(drawn, axis=1), round(resamples * outside(sentences))
-    out["lower"][:, column], out["upper"][:, column] = ordered[:, cut], ordered[:, resamples - cut - 1]
+    skewness, score = skew(drawn, axis=1), out["score"][:, column]
+    low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
+    error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
+    left, right = (error * long_tail(quantile, np.maximum(sign * skewness, 0)) for sign in (-1, 1))
+    few = sentences < FEW  # scores of few sentences are biased too
+    out["lower"][:, column] = np.where(few | (skewness < -SKEWED), np.fmin(low, score - left), low).clip(0)
+    out["upper"][:, column] = np.where(few | (skewness > SKEWED), np.fmax(high, score + right), high).clip(
+        max=100
+    )
     gaps = drawn[1:] - drawn[:1]
     away = np.sort(np.abs(gaps - gaps.mean(1, keepdims=True)), axis=1) * reach(sentences) / reach()
     difference = out["score"][1:, column] - out["score"][0, column]
