@@ -223,6 +223,26 @@ def expanded_ends(drawn: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray
     return np.asarray(low), np.asarray(high)
 
 
+def jackknife_interval(whole: Any, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of the 95% interval of a smooth estimate, from what it is without each unit, ``(unit, ...)``.
+
+    Student's t of the pseudo-values (Tukey 1958). The bias of few units is taken out, so that the estimate itself may
+    lie outside.
+    """
+    from scipy.special import stdtrit
+
+    count = len(left)
+    pseudo = count * np.asarray(whole) - (count - 1) * left
+    half = stdtrit(count - 1, (1 + LEVEL) / 2) * pseudo.std(0, ddof=1) / np.sqrt(count)
+    return np.asarray(pseudo.mean(0) - half), np.asarray(pseudo.mean(0) + half)
+
+
+def without_each(units: Sequence[Hashable]) -> np.ndarray:
+    """Weights of texts without each unit, ``(unit, text)``; they add up to 1."""
+    others = 1.0 - membership(units)
+    return others / others.sum(1, keepdims=True)
+
+
 def outside(count: int) -> float:
     """Share of draws of so many units below, and above, the expanded percentile interval; 0.025 of many.
 

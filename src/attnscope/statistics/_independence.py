@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import coo_array
-from scipy.stats import t as student
 from sklearn.metrics import mutual_info_score
 
-from attnscope._documents import LEAST, units_of
+from attnscope._documents import LEAST, jackknife_interval, units_of
 
 RARE = 0.01  # a label with a smaller share of a head's texts does not count
 
@@ -157,9 +156,8 @@ def independence(
         return estimates
     left = sums.numbers(1.0 - np.eye(count))
     for name in ("direction_icc", "profile_between_heads"):
-        without = count * point[name] - (count - 1) * left[name]
-        middle, half = without.mean(), student.ppf(0.975, count - 1) * without.std(ddof=1) / np.sqrt(count)
-        estimates[name] = Estimate(point[name], float(middle - half), float(min(middle + half, 1.0)))
+        low, high = jackknife_interval(point[name], left[name])
+        estimates[name] = Estimate(point[name], float(low), float(min(high, 1.0)))
     return estimates
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from attnscope._documents import LEAST, expanded_ends, resampled, units_of
+from attnscope._documents import LEAST, jackknife_interval, units_of, without_each
 from attnscope.attention import AttentionCall
 from attnscope.capture import layer_coordinates, watching
 from attnscope.errors import AttnscopeError
@@ -280,7 +280,7 @@ class _Profiles:
         variables |= {
             name: ((), value, {"units": "1"})
             for name, value in _fits(
-                profiles["before"], profiles["expected"], profiles["after"], units, draws, seed
+                profiles["before"], profiles["expected"], profiles["after"], units, seed
             ).items()
         }
         sites = [self.sites[index] for index in sorted(self.sites)]
@@ -299,7 +299,6 @@ def _fits(
     expected: np.ndarray,
     after: np.ndarray,
     units: Sequence[Hashable],
-    draws: int,
     seed: int,
 ) -> dict[str, float]:
     """How well the changes ``(text, layer, head, offset)`` were foretold, and how well other heads' would have been."""
@@ -308,10 +307,12 @@ def _fits(
     here, there = measured.mean(0), foretold.mean(0)
     fit = _fit(here, there)
     low = high = np.nan
-    if (count := len(set(units))) >= LEAST:
-        weights = resampled(units, draws, seed)
-        drawn = [_fit(np.tensordot(draw, measured, 1), np.tensordot(draw, foretold, 1)) for draw in weights]
-        low, high = expanded_ends(np.array(drawn), count)
+    if len(set(units)) >= LEAST:
+        left = [
+            _fit(np.tensordot(kept, measured, 1), np.tensordot(kept, foretold, 1))
+            for kept in without_each(units)
+        ]
+        low, high = jackknife_interval(fit, np.array(left))
     generator = np.random.default_rng(seed)
     others = [_fit(here, there[generator.permutation(len(there))]) for _ in range(_EXCHANGES)]
     enough = len(there) >= _FEWEST

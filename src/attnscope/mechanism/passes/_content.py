@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnscope._documents import LEAST, expanded_ends, resampled, units_of
+from attnscope._documents import LEAST, jackknife_interval, units_of, without_each
 from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import Site, layer_coordinates, watching
 from attnscope.checks import check_some
@@ -373,10 +373,9 @@ def _dataset(
     else:
         share = _exact_shares(trace.mean(0) / pairs)
         shares = share, np.full_like(share, np.nan), np.full_like(share, np.nan)
-        if (count := len(set(documents))) >= LEAST:
-            weights = resampled(documents, draws, seed)
-            drawn = np.stack([_exact_shares(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
-            shares = (share, *expanded_ends(drawn, count))
+        if len(set(documents)) >= LEAST:
+            left = [_exact_shares(np.tensordot(kept, trace, 1) / pairs) for kept in without_each(documents)]
+            shares = share, *jackknife_interval(share, np.array(left))
     for end, parts in zip(("", "_low", "_high"), shares, strict=True):
         of_terms, position = parts[..., :-1], parts[..., -1]
         about = {"long_name": "share of the variance over offsets", "units": "share"}
