@@ -3,13 +3,14 @@
 import numpy as np
 import xarray as xr
 
-from attnscope.faithfulness._intervals import document_draws, with_intervals
+from attnscope._documents import resampled
+from attnscope.faithfulness._intervals import with_intervals
 
 
 def test_texts_of_one_document_are_drawn_together():
-    draws = document_draws(["a", "b", "a", "c"], 200, seed=0)
+    draws = resampled(["a", "b", "a", "c"], 200)
     np.testing.assert_array_equal(draws[:, 0], draws[:, 2])
-    np.testing.assert_array_equal(draws[:, [0, 1, 3]].sum(1), 3)
+    np.testing.assert_allclose(draws.sum(1), 1)
 
 
 def test_the_interval_of_documents_is_wider_than_that_of_texts():
@@ -21,14 +22,14 @@ def test_the_interval_of_documents_is_wider_than_that_of_texts():
     of_texts = with_intervals(data, ["x"], [f"text {i}" for i in range(200)])
     widths = [float((one.x_high - one.x_low)[0]) for one in (of_documents, of_texts)]
     assert 3.5 < widths[0] / widths[1] < 5.5  # the root of 20 is 4.5
-    expected = 2 * 1.96 * values.std() / np.sqrt(10)
+    expected = 2 * 2.262 * values[::20].std(ddof=1) / np.sqrt(10)  # Student's t of 9 degrees of freedom
     assert abs(widths[0] / expected - 1) < 0.1
 
 
 def test_what_is_not_known_does_not_count():
     rows = [[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan]]
-    data = xr.Dataset({"x": (("text", "head"), np.array(2 * rows))})
-    found = with_intervals(data, ["x"], list("abcdef"))
+    data = xr.Dataset({"x": (("text", "head"), np.array(3 * rows))})
+    found = with_intervals(data, ["x"], list("abcdefghi"))
     assert found.x_mean.values.tolist()[0] == 2.0
     assert 1.0 <= float(found.x_low[0]) < 2.0 < float(found.x_high[0]) <= 3.0
     assert np.isnan(found.x_mean[1])
@@ -40,3 +41,10 @@ def test_five_documents_have_no_interval():
     found = with_intervals(data, ["x"], list("abcde"))
     assert np.isnan(found.x_low).all()
     assert found.x_mean.values.tolist() == [4.0, 5.0]
+
+
+def test_a_document_without_any_value_is_not_counted_as_one():
+    values = np.arange(8.0)
+    values[:3] = np.nan
+    found = with_intervals(xr.Dataset({"x": (("text",), values)}), ["x"], list("abcdefgh"))
+    assert np.isnan(found.x_low)

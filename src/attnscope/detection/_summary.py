@@ -10,11 +10,10 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope._documents import DRAWS, LEAST, units_of
+from attnscope._documents import interval, units_of
 from attnscope._returned import reads
 from attnscope.detection._catalogue import ROLES
 from attnscope.detection._measured import EQUAL
-from attnscope.mechanism.evidence import interval, resampled
 from attnscope.store import skipped_of
 
 
@@ -86,7 +85,7 @@ def summed_up(
         scores = own[name].values
         kind = ROLES[name].probe
         units = list(units_of(documents)[0]) if kind == "text" else list(range(len(scores)))
-        mean, low, high = _with_interval(scores, units, seed)
+        mean, (low, high) = scores.mean(0), interval(scores, units, seed=seed)
         columns.setdefault("score", []).append(mean)
         columns.setdefault("low", []).append(low)
         columns.setdefault("high", []).append(high)
@@ -123,20 +122,6 @@ def summed_up(
     }
     made = xr.Dataset(variables, {"role": names, **{name: own[name] for name in own.coords}, **texts})
     return made.assign_coords(control=list(controls)) if controls else made
-
-
-def _with_interval(
-    scores: np.ndarray, units: Sequence[Any], seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean over windows and its interval by the bootstrap over units, each a ratio of sums; NaN for fewer than 6."""
-    numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
-    if len(numbers) < LEAST:
-        mean = scores.mean(0)
-        return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
-    member = np.zeros((len(numbers), len(units)))
-    member[[numbers[unit] for unit in units], range(len(units))] = 1.0
-    draws = resampled(len(numbers), DRAWS, seed) @ member
-    return interval(scores, draws / draws.sum(1, keepdims=True))
 
 
 @reads("roles")

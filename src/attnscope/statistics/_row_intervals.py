@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
 import xarray as xr
 
+from attnscope._documents import long_tail, without_skewness
 from attnscope._numbers import significant
 from attnscope._returned import reads
 from attnscope.statistics._catalogue import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
 
+_FEW = (
+    128  # effective rows; with fewer, a spread is taken to be skewed: a row that was not drawn may look far
+)
+_SPREAD_SKEW = 0.5  # at least, of the estimate from one window
 FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say
-_MOST_SKEW = 1.5  # of an estimate; what is found above it is an accident of few rows
-_LEAST_SKEW = 1e-6  # below it the transformation is the identity, and its inverse 0 / 0
 _OF_HEADS = 2  # dimensions: layer, head
 
 
@@ -40,7 +42,8 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
     question, which their spread answers.
 
     Variances and third moments of windows are added up, degrees of freedom by the formula of Welch and Satterthwaite.
-    The interval is that of Student's t with the skewness of the estimate taken out (Hall 1992): see `without_skewness`.
+    The interval is that of Student's t with the skewness of the estimate taken out (Hall 1992). With fewer than 128
+    effective rows that of ``offset_spread`` reaches further up, as rows that look far are seldom drawn.
 
     Parameters
     ----------
@@ -80,32 +83,17 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
         times = freedom.copy(data=stats.t.ppf(0.975, freedom.values))
         windows = estimate.notnull().sum("text")
         error = variance**0.5 / windows.where(windows > 0)
-        mean, enough = estimate.mean("text"), _effective(results, name) >= FEWEST
-        ends = [
-            (mean - error * without_skewness(sign * times, skewness)).where(enough) for sign in (1.0, -1.0)
-        ]
+        mean, effective = estimate.mean("text"), _effective(results, name)
+        low, high = (mean - error * without_skewness(sign * times, skewness) for sign in (1.0, -1.0))
+        if name == "offset_spread":
+            least = results[f"{name}{SKEWNESS}"].clip(min=_SPREAD_SKEW)
+            third = (least * variances**1.5).sum("text")
+            skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
+            farther = mean + error * long_tail(times, skewness)
+            high = xr.where((effective < _FEW) & (farther > high), farther, high)
+        ends = [end.where(effective >= FEWEST) for end in (low, high)]
         told[name] = xr.concat(ends, xr.IndexVariable("bound", ["low", "high"])).transpose(..., "bound")
     return xr.Dataset(told)
-
-
-def without_skewness(quantile: xr.DataArray, skewness: xr.DataArray) -> xr.DataArray:
-    r"""Quantile of (estimate - truth) / error, from that of Student's t and the skewness g of the estimate.
-
-    A skewed estimate and its error go up and down together. :math:`x + g x^2 / 3 + g^2 x^3 / 27 + g / 6` has no
-    skewness to first order, and grows with x (Hall 1992, On the removal of skewness by transformation, Journal of the
-    Royal Statistical Society B 54, 221-228); this is its inverse.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> two, skewness = xr.DataArray([2.0, -2.0]), xr.DataArray([0.5, 0.5])
-    >>> x = without_skewness(two, skewness)
-    >>> (x + skewness * x**2 / 3 + skewness**2 * x**3 / 27 + skewness / 6).values.round(9).tolist()
-    [2.0, -2.0]
-    """
-    known = skewness.clip(-_MOST_SKEW, _MOST_SKEW)
-    some = known.where(abs(known) > _LEAST_SKEW, _LEAST_SKEW)
-    return 3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1)
 
 
 def _effective(results: xr.Dataset, name: str) -> xr.DataArray:

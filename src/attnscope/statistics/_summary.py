@@ -237,7 +237,6 @@ def _numbers(
                 profiles[:, chosen],
                 clusters=len(names),
                 documents=documents,
-                seed=seed,
             )
             numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
     return numbers

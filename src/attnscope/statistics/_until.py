@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
-from attnscope._documents import LEAST, mean_by_document, units_of
+from attnscope._documents import FEW, LEAST, interval, mean_by_document, units_of
 from attnscope.errors import AttnscopeError
 from attnscope.store import in_a_row
 
@@ -42,10 +42,15 @@ def widest_interval(results: xr.Dataset) -> float:
         for values in _shares(results).data_vars.values()
     ]
     units, _ = units_of(results.source.values.tolist())
-    _, error, count = mean_by_document(np.concatenate(shares, 1), units)
+    values = np.concatenate(shares, 1)
+    _, error, count = mean_by_document(values, units)
     if count < LEAST:
         return float("inf")
-    return float(2 * stats.t.ppf(0.975, count - 1) * np.nanmax(error))
+    width = float(2 * stats.t.ppf(0.975, count - 1) * np.nanmax(error))
+    if count >= FEW:
+        return width
+    low, high = interval(values, units)  # which is wider where documents are skewed
+    return max(width, float(np.nanmax(high - low)))
 
 
 def is_look(batches: int) -> bool:

@@ -24,7 +24,7 @@ def result():
     return attnscope.score(SYSTEMS, [REFERENCE], resamples=300)
 
 
-def test_scores_and_tests_are_those_of_sacrebleu(result, monkeypatch):
+def test_scores_and_intervals_are_those_of_sacrebleu(result, monkeypatch):
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     metrics = {"BLEU": BLEU(force=True), "chrF": CHRF()}
     test = PairedTest(list(SYSTEMS.items()), metrics, [REFERENCE], test_type="bs", n_samples=300)
@@ -35,7 +35,6 @@ def test_scores_and_tests_are_those_of_sacrebleu(result, monkeypatch):
         half_width = (ours["upper"] - ours["lower"]) / 2
         single = 100 * np.finfo(np.float32).eps  # theirs are of single precision
         np.testing.assert_allclose(half_width, [entry.ci for entry in peers[peer]], rtol=0, atol=single)
-        assert float(ours["p_value"][1].item()) == pytest.approx(peers[peer][1].p_value, rel=1e-12)
         assert json.loads(result.attrs["signature"])[metric] == signatures[peer].format()
 
 

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import ndtr, stdtrit
 
-from attnscope._documents import DRAWS, LEAST, LEVEL
+from attnscope._documents import DRAWS, LEAST, bootstrap_interval
 from attnscope.faithfulness.arrays._sign_flips import apart_from_zero
 
 
@@ -51,7 +50,7 @@ def by_document(
 ) -> Interval:
     r"""Mean over texts, with a 95% interval by the bootstrap over documents.
 
-    The interval is the expanded percentile interval (Hesterberg 2015, section 4.1), which allows for few documents.
+    The interval is that of `attnscope._documents.bootstrap_interval`, which allows for few documents.
     `shown` is by sign flips: under no effect, a document's part is as likely to have the other sign, so the largest
     :math:`|t|` of all means is held against those of all choices of signs (of 4,096 at random where there are more). Of
     effects that are symmetric about 0 this is exact (Winkler et al. 2014).
@@ -95,7 +94,5 @@ def by_document(
     if (drawn_sizes * sizes.sum() <= 0).any():
         unknown = np.full(shape, np.nan)
         return Interval(mean.reshape(shape), unknown, unknown, *told)
-    means = (drawn @ sums) / drawn_sizes[:, None]
-    tail = ndtr(np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - LEVEL) / 2))
-    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    low, high = bootstrap_interval(sums, sizes, drawn)
     return Interval(mean.reshape(shape), low.reshape(shape), high.reshape(shape), *told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnscope._arguments import typed
+from attnscope._documents import LEAST
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._ranking import rank_explanations
 from attnscope.mechanism._study import few_texts, studied
@@ -32,9 +33,17 @@ _PARTS = (
 
 def _says(tree: xr.DataTree) -> str:
     rows = rank_explanations(tree)
+    documents = tree["position_content"].attrs.get("documents", LEAST)
+    few = ""
+    if documents < LEAST:
+        few = (
+            f" The share of position has no interval: that takes windows of {LEAST} documents or more, and these are "
+            f"of {documents}."
+        )
     if any(row.prefers for row in rows) or not rows:
-        return _PARTS
-    return f"{_PARTS} No head prefers an offset: what follows are parts of profiles that are flat as far as is known."
+        return _PARTS + few
+    flat = "No head prefers an offset: what follows are parts of profiles that are flat as far as is known."
+    return f"{_PARTS}{few} {flat}"
 
 
 CONTENT = Section("content", "Position or content", _says)

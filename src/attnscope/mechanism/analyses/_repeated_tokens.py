@@ -14,7 +14,7 @@ from attnscope.checks import check_seed, check_whole
 from attnscope.mechanism._analysis import Analysis, Picture, Section
 from attnscope.mechanism._study import NotDefinedError, few_texts, studied
 from attnscope.mechanism.arrays import Labelled, labelled
-from attnscope.mechanism.evidence import batches, interval, read, resampled, token_ids
+from attnscope.mechanism.evidence import batches, interval, read, token_ids
 from attnscope.store import padded_heads
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attnscope.corpus import Sources
     from attnscope.mechanism._study import Study
 
-_TOKENS, _TEXTS, _DRAWS = 32, 16, 1000
+_TOKENS, _TEXTS = 32, 16
 _PLACES = {"duplicate": 0, "induction": 1}  # tokens after the earlier occurrence
 
 REPEATED = Section(
@@ -117,12 +117,11 @@ def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Datas
     drawn = [generator.permutation(words)[: 2 * count].tolist() for _ in range(_TEXTS)]
     twice = _weights(study, [[*start, *half[:count], *half[:count]] for half in drawn], count)
     once = _weights(study, [[*start, *half] for half in drawn], count)
-    draws = resampled(_TEXTS, _DRAWS, seed)
     variables: dict[str, Labelled] = {}
     for number, name in enumerate(_PLACES):
         weights = padded_heads([twice[site][:, :, number] for site in twice], axis=1)  # layer, text, head
         beside = padded_heads([once[site][:, :, number] for site in once], axis=1)
-        mean, low, high = interval(np.moveaxis(weights - beside, 1, 0), draws)
+        mean, low, high = interval(np.moveaxis(weights - beside, 1, 0), range(_TEXTS), seed=seed)
         of_heads = {"": mean, "_low": low, "_high": high, "_weight": weights.mean(1)}
         for end, values in of_heads.items():
             variables[name + end] = labelled(

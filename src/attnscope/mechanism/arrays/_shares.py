@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import t as student_t
 
 from attnscope._arguments import typed
+from attnscope._documents import LEAST, membership
 from attnscope.array_checks import real
 from attnscope.errors import AttnscopeError
 
@@ -105,16 +106,18 @@ def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray
 
 @typed
 def jackknife(
-    whole: np.ndarray, texts: int, without: Callable[[int, list[int]], np.ndarray]
+    whole: np.ndarray, documents: Sequence[Hashable], without: Callable[[int, list[int]], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give an estimate with its 95 % interval over texts, from what it is without each: NaN for two texts.
+    """Give an estimate with its 95 % interval over documents, from what it is without each text.
+
+    What the texts of one document move the estimate by is added up. NaN of fewer than 6 documents.
 
     Parameters
     ----------
     whole
         Estimate from all texts.
-    texts
-        Number of texts.
+    documents
+        The document of each text.
     without
         Function of a text's number and of the numbers of all others: the estimate from these others, shaped like
         `whole`.
@@ -130,14 +133,24 @@ def jackknife(
 
     Examples
     --------
-    >>> values = np.array([1.0, 2.0, 3.0, 6.0])
-    >>> mean, low, high = jackknife(values.mean(keepdims=True), 4, lambda _, kept: values[kept].mean(keepdims=True))
-    >>> error = values.std(ddof=1) / 2  # the usual one, where the estimate is a mean
-    >>> bool(np.isclose(high - mean, student_t.ppf(0.975, 3) * error).all())
+    >>> values = np.array([1.0, 2.0, 3.0, 6.0, 2.0, 5.0])
+    >>> mean, low, high = jackknife(
+    ...     values.mean(keepdims=True), range(6), lambda _, kept: values[kept].mean(keepdims=True)
+    ... )
+    >>> error = values.std(ddof=1) / 6**0.5  # the usual one, where the estimate is a mean
+    >>> bool(np.isclose(high - mean, student_t.ppf(0.975, 5) * error).all())
     True
     """
-    if texts < 3:  # noqa: PLR2004 without one there would be no two different texts
+    texts, member = len(documents), membership(documents)
+    count = len(member)
+    if count < LEAST:
         return whole, np.full_like(whole, np.nan), np.full_like(whole, np.nan)
-    left = [without(text, [other for other in range(texts) if other != text]) for text in range(texts)]
-    reach = student_t.ppf(0.975, texts - 1) * np.sqrt((texts - 1) * np.var(left, axis=0))
+    left = np.array(
+        [without(text, [other for other in range(texts) if other != text]) for text in range(texts)]
+    )
+    variance = (texts - 1) * np.var(left, axis=0)
+    if count < texts:
+        moved = np.tensordot(member, left - left.mean(0), 1)
+        variance = (texts - 1) ** 2 / texts**2 * count / (count - 1) * (moved**2).sum(0)
+    reach = student_t.ppf(0.975, count - 1) * np.sqrt(variance)
     return whole, whole - reach, whole + reach

@@ -34,7 +34,6 @@ from ._tokens import (
     interval,
     model_inputs,
     read,
-    resampled,
     targets_of,
     token_ids,
 )
@@ -75,7 +74,6 @@ __all__ = [
     "projections",
     "read",
     "replaced_positions",
-    "resampled",
     "score_traces",
     "sums_of",
     "targets_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnscope import _documents
+from attnscope._documents import DRAWS
 from attnscope.capture import forward
 from attnscope.corpus import window_name
 from attnscope.errors import AttnscopeError
@@ -40,6 +42,8 @@ class Tokens:
         Token ids of what the decoder beside an encoder reads; None where it reads the same.
     names
         What to call each text in an error.
+    documents
+        The document of each text; of bare token ids each is one.
 
     Examples
     --------
@@ -51,6 +55,7 @@ class Tokens:
     ids: Int[Tensor, "text position"]
     target: Int[Tensor, "text position"] | None = None
     names: tuple[str, ...] = ()
+    documents: tuple[Hashable, ...] = ()
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -58,7 +63,9 @@ class Tokens:
 
     def __getitem__(self, texts: slice) -> Tokens:
         """Some of the texts."""
-        return replace(self.each(lambda ids: ids[texts]), names=self.names[texts])
+        return replace(
+            self.each(lambda ids: ids[texts]), names=self.names[texts], documents=self.documents[texts]
+        )
 
     @property
     def length(self) -> int:
@@ -71,7 +78,9 @@ class Tokens:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
         """The same change on both sides."""
-        return Tokens(change(self.ids), None if self.target is None else change(self.target), self.names)
+        return replace(
+            self, ids=change(self.ids), target=None if self.target is None else change(self.target)
+        )
 
 
 def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
@@ -113,6 +122,7 @@ def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
         torch.tensor(rows, dtype=torch.int64),
         torch.tensor(targets, dtype=torch.int64) if targets else None,
         tuple(window_name(window, number) for number, window in enumerate(windows)),
+        tuple(getattr(window, "source", number) for number, window in enumerate(windows)),
     )
 
 
@@ -208,52 +218,18 @@ def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
         yield place, tokens[place]
 
 
-def resampled(texts: int, draws: int, seed: int) -> Float[np.ndarray, "draw text"]:
-    """Bootstrap over texts: each row holds how often each text was drawn, divided by their number.
-
-    Parameters
-    ----------
-    texts
-        Number of texts.
-    draws
-        Number of draws.
-    seed
-        Seed of the draws.
-
-    Examples
-    --------
-    >>> resampled(4, 2, 0).sum(1).tolist()
-    [1.0, 1.0]
-    """
-    generator = np.random.default_rng(seed)
-    return generator.multinomial(texts, np.full(texts, 1 / texts), size=draws) / texts
-
-
 def interval(
-    values: Float[np.ndarray, "text ..."], weights: Float[np.ndarray, "draw text"], *, level: float = 0.95
+    values: Float[np.ndarray, "text ..."], units: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0
 ) -> tuple[Float[np.ndarray, ...], Float[np.ndarray, ...], Float[np.ndarray, ...]]:
-    """Mean over texts and the percentile interval of its bootstrap.
-
-    Parameters
-    ----------
-    values
-        Values of each text, texts first.
-    weights
-        Weight of each text in each draw, from `resampled`.
-    level
-        Share of the draws that lies within the interval.
+    """Mean over texts and both ends of its 95% interval: see `attnscope._documents.interval`.
 
     Examples
     --------
-    >>> mean, low, high = interval(np.array([[1.0], [3.0]]), np.array([[1.0, 0.0], [0.0, 1.0]]), level=1.0)
-    >>> mean.tolist(), low.tolist(), high.tolist()
-    ([2.0], [1.0], [3.0])
+    >>> mean, low, high = interval(np.arange(5.0)[:, None], range(5))
+    >>> mean.tolist(), low.tolist()  # of 5 nothing is known
+    ([2.0], [nan])
     """
-    flat = values.reshape(len(values), -1)
-    low, high = np.empty(flat.shape[1]), np.empty(flat.shape[1])
-    edges = [(1 - level) / 2, (1 + level) / 2]
-    for first in range(0, flat.shape[1], 4096):
-        part = slice(first, first + 4096)
-        low[part], high[part] = np.quantile(weights @ flat[:, part], edges, axis=0)
-    shape = values.shape[1:]
-    return values.mean(0), low.reshape(shape), high.reshape(shape)
+    low, high = _documents.interval(values, units, draws=draws, seed=seed)
+    mean = values.mean(0)
+    unknown = np.isnan(mean)
+    return mean, np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)

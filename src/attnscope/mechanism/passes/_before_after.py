@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,14 @@ class BeforeAfter:
                 stacked[:, row, : layer.shape[1]] = layer
         return stacked
 
-    def dataset(self, names: Sequence[str], target: np.ndarray | None, weights: np.ndarray) -> xr.Dataset:
+    def dataset(
+        self,
+        names: Sequence[str],
+        target: np.ndarray | None,
+        units: Sequence[Hashable],
+        draws: int,
+        seed: int,
+    ) -> xr.Dataset:
         before = self._stacked("", "profile")
         at: np.ndarray = (
             np.nan_to_num(before.mean(0), nan=-1.0).argmax(-1) - self.band if target is None else target
@@ -103,7 +110,8 @@ class BeforeAfter:
             ("mass_change", mass_after - mass[:, None], ("change", *heads)),
             ("output_change", output, ("change", *heads)),
         ):
-            for end, part in zip(("", "_low", "_high"), interval(values, weights), strict=True):
+            ends = interval(values, units, draws=draws, seed=seed)
+            for end, part in zip(("", "_low", "_high"), ends, strict=True):
                 variables[name + end] = (dims, part)
         sites = [self.sites[index] for index in sorted(self.sites)]
         return xr.Dataset(

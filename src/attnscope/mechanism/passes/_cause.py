@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import xarray as xr
 from jaxtyping import Complex, Float
 from torch import Tensor
 
+from attnscope._documents import LEAST, jackknife_interval, units_of, without_each
 from attnscope.attention import AttentionCall
 from attnscope.capture import layer_coordinates, watching
 from attnscope.errors import AttnscopeError
@@ -25,7 +26,6 @@ from attnscope.mechanism.evidence import (
     profile_and_output,
     read,
     replaced_positions,
-    resampled,
     token_ids,
 )
 from attnscope.mechanism.passes._changes import remove_band
@@ -165,7 +165,8 @@ def band_removed(
     band
         Largest offset of the profiles.
     draws, seed
-        Number of draws and seed of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5% and 97.5% points.
+        Number of draws and seed of the bootstrap over documents (windows, where there are fewer than 6): ``_low``
+        and ``_high`` are the ends of its 95% interval, NaN of fewer than 6 windows.
 
     Returns
     -------
@@ -211,8 +212,9 @@ def band_removed(
             read(model, batch)
         with replaced_positions(model, rows), watching(model, seen.after):
             read(model, batch)
-    return seen.dataset(resampled(len(ids), draws, seed), seed).assign_attrs(
-        frequencies=[first, last], texts=len(ids), length=length
+    units, called = units_of(ids.documents)
+    return seen.dataset(units, draws, seed).assign_attrs(
+        frequencies=[first, last], texts=len(ids), length=length, intervals_over=called
     )
 
 
@@ -263,12 +265,13 @@ class _Profiles:
             1,
         )
 
-    def dataset(self, weights: np.ndarray, seed: int) -> xr.Dataset:
+    def dataset(self, units: Sequence[Hashable], draws: int, seed: int) -> xr.Dataset:
         profiles = {name: self._stacked(name) for name in ("before", "expected", "after")}
         dims = ("layer", "head", "offset")
         variables: dict[str, object] = {}
         for name, values in profiles.items():
-            for end, part in zip(("", "_low", "_high"), interval(values, weights), strict=True):
+            ends = interval(values, units, draws=draws, seed=seed)
+            for end, part in zip(("", "_low", "_high"), ends, strict=True):
                 variables[f"profile_{name}{end}"] = (
                     dims,
                     part,
@@ -277,7 +280,7 @@ class _Profiles:
         variables |= {
             name: ((), value, {"units": "1"})
             for name, value in _fits(
-                profiles["before"], profiles["expected"], profiles["after"], weights, seed
+                profiles["before"], profiles["expected"], profiles["after"], units, seed
             ).items()
         }
         sites = [self.sites[index] for index in sorted(self.sites)]
@@ -292,21 +295,31 @@ class _Profiles:
 
 
 def _fits(
-    before: np.ndarray, expected: np.ndarray, after: np.ndarray, weights: np.ndarray, seed: int
+    before: np.ndarray,
+    expected: np.ndarray,
+    after: np.ndarray,
+    units: Sequence[Hashable],
+    seed: int,
 ) -> dict[str, float]:
     """How well the changes ``(text, layer, head, offset)`` were foretold, and how well other heads' would have been."""
     real = ~np.isnan(before).all((0, -1))  # layers may have fewer heads than others
     measured, foretold = (np.nan_to_num(profile - before)[:, real] for profile in (after, expected))
     here, there = measured.mean(0), foretold.mean(0)
     fit = _fit(here, there)
-    drawn = [_fit(np.tensordot(draw, measured, 1), np.tensordot(draw, foretold, 1)) for draw in weights]
+    low = high = np.nan
+    if len(set(units)) >= LEAST:
+        left = [
+            _fit(np.tensordot(kept, measured, 1), np.tensordot(kept, foretold, 1))
+            for kept in without_each(units)
+        ]
+        low, high = jackknife_interval(fit, np.array(left))
     generator = np.random.default_rng(seed)
     others = [_fit(here, there[generator.permutation(len(there))]) for _ in range(_EXCHANGES)]
     enough = len(there) >= _FEWEST
     return {
         "fit": fit,
-        "fit_low": float(np.quantile(drawn, 0.025)),
-        "fit_high": float(np.quantile(drawn, 0.975)),
+        "fit_low": float(low),
+        "fit_high": float(high),
         "fit_of_others": float(np.mean(others)) if enough else np.nan,
         "fit_chance": float(np.mean(np.array(others) >= fit)) if enough else np.nan,
         "moved": float(np.sqrt((here**2).mean())),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnscope._documents import LEAST, jackknife_interval, units_of, without_each
 from attnscope.attention import AttentionCall, output_of
 from attnscope.capture import Site, layer_coordinates, watching
 from attnscope.checks import check_some
@@ -32,7 +33,6 @@ from attnscope.mechanism.evidence import (
     pairs_at,
     profile_and_output,
     read,
-    resampled,
     score_traces,
     token_ids,
 )
@@ -97,7 +97,8 @@ def position_content(
     target_offset
         ``(layer, head)``: the offset t\* whose weight is explained. By default, where the mean profile is highest.
     draws, seed
-        Number of draws and seed of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
+        Number of draws and seed of the bootstrap over documents (windows, where there are fewer than 6): ``_low``
+        and ``_high`` are the ends of its 95% interval, NaN of fewer than 6 windows.
 
     Returns
     -------
@@ -106,8 +107,8 @@ def position_content(
 
         * ``trace``: :math:`tr_t` of each term, scale included; NaN at offsets at which a head may not look.
         * ``share``: `covariance_share` of the mean scores by offset; all add up to 1. For ``"means"`` PP is
-          ``trace_split``, B is taken between different texts, and the interval is the jackknife's over texts, NaN
-          for two.
+          ``trace_split``, B is taken between different texts, and the interval is the jackknife's over documents, NaN
+          of fewer than 6.
         * ``position_share``: of PP and B together.
         * ``shapley``: each term's Shapley value for the mean weight at t\*; they add up to ``mass - mass_none``.
         * ``profile``: mean weight at an offset; ``mass``: at t\*. These six have ``_low`` and ``_high``.
@@ -164,8 +165,14 @@ def position_content(
         else:
             with watching(model, second.observe):
                 read(model, ids[text : text + 1])
-    content = _dataset(first, second, resampled(len(ids), draws, seed), of_means=method == "means")
-    return content.assign_attrs(method=method, texts=len(ids), length=ids.length)
+    content = _dataset(first, second, ids.documents, draws, seed, of_means=method == "means")
+    return content.assign_attrs(
+        method=method,
+        texts=len(ids),
+        length=ids.length,
+        documents=len(set(ids.documents)),
+        intervals_over=units_of(ids.documents)[1],
+    )
 
 
 def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray, " player"]:
@@ -310,7 +317,16 @@ def _forbidden(second: _SecondPass) -> np.ndarray:
     return ~np.stack([offsets_seen(second.calls[site.index], second.band) for site in second.sites])[:, None]
 
 
-def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_means: bool) -> xr.Dataset:
+def _dataset(
+    first: _FirstPass,
+    second: _SecondPass,
+    documents: Sequence[Hashable],
+    draws: int,
+    seed: int,
+    *,
+    of_means: bool,
+) -> xr.Dataset:
+    over, _ = units_of(documents)
     band, sites = second.band, second.sites
     terms = (*TERMS, *([BIAS] if second.biased else []))
     trace = second.stacked("trace")
@@ -318,7 +334,8 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_
     variables: dict[str, Any] = {}
 
     def add(name: str, values: np.ndarray, dims: tuple[str, ...], long_name: str, units: str) -> None:
-        for end, part in zip(("", "_low", "_high"), interval(values, weights), strict=True):
+        ends = interval(values, over, draws=draws, seed=seed)
+        for end, part in zip(("", "_low", "_high"), ends, strict=True):
             variables[name + end] = (("layer", "head", *dims), part, {"long_name": long_name, "units": units})
 
     add("trace", trace, ("term", "offset"), "sum of scores at an offset", "nats")
@@ -352,10 +369,13 @@ def _dataset(first: _FirstPass, second: _SecondPass, weights: np.ndarray, *, of_
             split,
             {"long_name": "trace of PP, two halves", "units": "nats"},
         )
-        shares = _shares_of_means(trace, split, pairs[:, :, 0])
+        shares = _shares_of_means(trace, split, pairs[:, :, 0], documents)
     else:
-        drawn = np.stack([_exact_shares(np.tensordot(draw, trace, 1) / pairs) for draw in weights])
-        shares = (_exact_shares(trace.mean(0) / pairs), *np.quantile(drawn, [0.025, 0.975], axis=0))
+        share = _exact_shares(trace.mean(0) / pairs)
+        shares = share, np.full_like(share, np.nan), np.full_like(share, np.nan)
+        if len(set(documents)) >= LEAST:
+            left = [_exact_shares(np.tensordot(kept, trace, 1) / pairs) for kept in without_each(documents)]
+            shares = share, *jackknife_interval(share, np.array(left))
     for end, parts in zip(("", "_low", "_high"), shares, strict=True):
         of_terms, position = parts[..., :-1], parts[..., -1]
         about = {"long_name": "share of the variance over offsets", "units": "share"}
@@ -406,8 +426,10 @@ def _exact_shares(terms: np.ndarray) -> np.ndarray:
     return np.concatenate([share, position[..., None]], -1)
 
 
-def _shares_of_means(trace: np.ndarray, split: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Shares of the terms and of position, and their jackknife interval over texts.
+def _shares_of_means(
+    trace: np.ndarray, split: np.ndarray, pairs: np.ndarray, documents: Sequence[Hashable]
+) -> tuple[np.ndarray, ...]:
+    """Shares of the terms and of position, and their jackknife interval over documents.
 
     PP is from halves, a bias from pairs of different texts, and CC is the rest. Without a text, the means move by its
     content, away from it: PP becomes PP - (PC + CP) / (n - 1) + CC / (n - 1)^2.
@@ -432,4 +454,4 @@ def _shares_of_means(trace: np.ndarray, split: np.ndarray, pairs: np.ndarray) ->
         products = trace[kept][..., : len(TERMS), :].sum(-2).mean(0)
         return shares(without_own(moved, products, others), kept)
 
-    return jackknife(shares(split, list(range(texts))), texts, without)
+    return jackknife(shares(split, list(range(texts))), documents, without)

@@ -13,6 +13,7 @@ import xarray as xr
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from attnscope._documents import units_of
 from attnscope.capture import watching
 from attnscope.checks import check_some, check_whole
 from attnscope.errors import AttnscopeError
@@ -28,7 +29,6 @@ from attnscope.mechanism.evidence import (
     position_tables,
     read,
     replaced_positions,
-    resampled,
     targets_of,
     token_ids,
     word_embedding,
@@ -100,8 +100,9 @@ def interventions(
     components
         How many principal components are projected out.
     draws, seed
-        Number of draws and seed of the bootstrap over texts (``_low`` and ``_high`` are its 2.5 % and 97.5 % points),
-        and of the permutations and random phases.
+        Number of draws and seed of the bootstrap over documents (windows, where there are fewer than 6): ``_low``
+        and ``_high`` are the ends of its 95% interval, NaN of fewer than 6 windows. The seed is also that of the
+        permutations and random phases.
 
     Returns
     -------
@@ -176,8 +177,10 @@ def interventions(
                     stack.enter_context(replaced_positions(model, rows))
                 with watching(model, measured.after(name)):
                     read(model, given)
-    return measured.dataset(names, target_offset, resampled(len(ids), draws, seed)).assign_attrs(
+    units, called = units_of(ids.documents)
+    return measured.dataset(names, target_offset, units, draws, seed).assign_attrs(
         texts=len(ids),
+        intervals_over=called,
         length=length,
         shift=shift,
         frequencies=list(settings.frequencies),

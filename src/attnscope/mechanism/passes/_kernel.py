@@ -11,6 +11,7 @@ import xarray as xr
 from jaxtyping import Complex, Float
 from torch import Tensor
 
+from attnscope._documents import units_of
 from attnscope.attention import AttentionCall, Rotation, pair_columns
 from attnscope.capture import Site, layer_coordinates, watching
 from attnscope.errors import AttnscopeError
@@ -32,7 +33,7 @@ from attnscope.mechanism.evidence import (
 from attnscope.mechanism.passes._checks import check_measured
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from transformers import PreTrainedModel
 
@@ -74,7 +75,8 @@ def scheme_kernel(
         * ``kernel``: :math:`k(\Delta)` in nats, scale included; NaN where the head may not look.
         * ``scores``: mean scores, as in `position_content`: keys are about their mean over the text.
         * ``share``: share of the variance of ``scores`` over offsets that the kernel accounts for
-          (`covariance_share`), with the jackknife's interval over texts in ``_low`` and ``_high`` (NaN for two).
+          (`covariance_share`), with the jackknife's interval over documents (windows, where there are fewer than 6) in
+          ``_low`` and ``_high``, NaN of fewer than 6 windows.
         * ``swing``: largest less smallest value of the kernel, nats.
         * ``offset_of_weights``, ``peak_weight``: where the mean weight is largest, and how large.
         * ``offset_of_kernel``: where the kernel is largest; NaN where it has no peak.
@@ -125,7 +127,8 @@ def scheme_kernel(
             "Choose an analysis that fits that"
         )
     rng = np.random.default_rng(seed)
-    judged = [layers[index].judged(draws, rng) for index in sorted(layers)]
+    units, called = units_of(ids.documents)
+    judged = [layers[index].judged(units, draws, rng) for index in sorted(layers)]
     schemes = {
         "rotation": any(layer.rotation is not None for layer in layers.values()),
         "bias": any(layer.biased for layer in layers.values()),
@@ -134,6 +137,7 @@ def scheme_kernel(
         scheme=" and ".join(name for name, there in schemes.items() if there),
         texts=len(ids),
         length=ids.length,
+        intervals_over=called,
     )
 
 
@@ -165,7 +169,9 @@ class _Layer:
         self.call = call
         return output
 
-    def judged(self, draws: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def judged(
+        self, units: Sequence[Hashable], draws: int, rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         """``(head, ...)`` each."""
         assert self.call is not None  # noqa: S101 a layer is made at its first call
         parts = {name: np.concatenate(texts) for name, texts in self.parts.items()}  # (text, head, ...)
@@ -187,7 +193,7 @@ class _Layer:
         kernel = account.kernel()
         inner = kernel[:, 1:-1]
         at = _peaks(kernel)
-        share = jackknife(account.share(), account.texts, lambda _, kept: account.share(kept))
+        share = jackknife(account.share(), units, lambda _, kept: account.share(kept))
         arrays |= {
             "kernel": inner,
             "swing": np.nanmax(inner, -1) - np.nanmin(inner, -1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from attnscope._documents import units_of
 from attnscope.attention import AttentionCall, Need, measure
 from attnscope.capture import Site, layer_coordinates, watching
-from attnscope.mechanism.evidence import Windows, batches, interval, read, resampled, token_ids
+from attnscope.mechanism.evidence import Windows, batches, interval, read, token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,11 +70,17 @@ def profiles_of(
 
 
 def stacked_profiles(
-    parts: Mapping[str, ByCall], sites: Mapping[int, Site], *, draws: int = 1000, seed: int = 0
+    parts: Mapping[str, ByCall],
+    sites: Mapping[int, Site],
+    *,
+    documents: Sequence[Hashable] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
 ) -> xr.Dataset:
     """``profile`` and ``effect`` (that of the first name minus that of each) over ``variant, layer, head, offset``.
 
-    ``_low`` and ``_high`` are the 2.5 % and 97.5 % points of a bootstrap over texts; a call that a name lacks is NaN.
+    ``_low`` and ``_high`` are the ends of the 95% interval of a bootstrap over documents (texts, where there are fewer
+    than 6), NaN of fewer than 6 texts; a call that a name lacks is NaN.
 
     Parameters
     ----------
@@ -81,6 +88,8 @@ def stacked_profiles(
         Profiles by name and by call: of each batch an array ``(text, head, offset)``.
     sites
         The calls, by their numbers.
+    documents
+        The document of each text; by default each text is one.
     draws, seed
         Number of draws and seed of the bootstrap.
 
@@ -105,13 +114,12 @@ def stacked_profiles(
             if index in by_call:
                 layer = np.concatenate(by_call[index])
                 stacked[number, :, row, : layer.shape[1]] = layer
-    weights = resampled(texts, draws, seed)
+    units, called = units_of(range(texts) if documents is None else documents)
     dims = ("variant", "layer", "head", "offset")
     arrays = {}
     for name, values in (("profile", stacked), ("effect", stacked[:1] - stacked)):
-        for end, part in zip(
-            ("", "_low", "_high"), interval(np.moveaxis(values, 0, 1), weights), strict=True
-        ):
+        ends = interval(np.moveaxis(values, 0, 1), units, draws=draws, seed=seed)
+        for end, part in zip(("", "_low", "_high"), ends, strict=True):
             attributes = {"long_name": f"mean weight at an offset ({name})", "units": "weight"}
             arrays[name + end] = (dims, part, attributes)
     ordered = [sites[index] for index in sorted(sites)]
@@ -123,5 +131,5 @@ def stacked_profiles(
             "head": np.arange(heads),
             "offset": np.arange(-(offsets // 2), offsets // 2 + 1),
         },
-        attrs={"texts": texts},
+        attrs={"texts": texts, "intervals_over": called},
     )

@@ -62,7 +62,7 @@ def bias_effect(
     band
         Largest offset.
     draws, seed
-        Number of draws and seed of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
+        Number of draws and seed of the bootstrap over documents: see `stacked_profiles`.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def rotation_effect(
     band
         Largest offset.
     draws, seed
-        Number of draws and seed of the bootstrap over texts: ``_low`` and ``_high`` are its 2.5 % and 97.5 % points.
+        Number of draws and seed of the bootstrap over documents: see `stacked_profiles`.
 
     Returns
     -------
@@ -203,4 +203,6 @@ def _profiles(
         for _, batch in batches(ids):
             read(model, batch)
     check_self_attention(model, list(sites.values()))
-    return stacked_profiles(parts, sites, draws=draws, seed=seed).assign_attrs(length=ids.length)
+    return stacked_profiles(parts, sites, documents=ids.documents, draws=draws, seed=seed).assign_attrs(
+        length=ids.length
+    )

@@ -12,12 +12,13 @@ from jaxtyping import Float
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from attnscope._documents import LEAST
+from attnscope._documents import LEAST, without_skewness
 from attnscope._numbers import percent
 from attnscope.translation.alignment._links import Gold, Links, within
 
 _BELOW = 0.01  # of the level that random links stay above
 _OUTSIDE = 0.05  # of an interval
+_SKEWED, _VERY_SKEWED = 0.1, 0.5  # skewness of an error rate
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def baselines(
     """Error rates that need no model: of the diagonal, and of random links.
 
     Intervals are Student's, of the ratio of two sums over pairs, by the first order of its dependence on each pair.
+    Near 0 and 1 the error rate's own is Wilson's (1927), of as many links as would spread as much, and of one a
+    pair where none or all are wrong; a skewed one reaches as far as Hall's (1992): see docs/coverage.md.
     A target word with k links in a sentence of m source words, of which s are sure and p possible (the sure ones
     among them), adds k (s + p) / m to |A∩S| + |A∩P| in the mean, as k draws without replacement do.
 
@@ -147,7 +150,7 @@ def baselines(
             mean, variance = mean + of_word[0], variance + of_word[1]
     whole = sum(map(len, aligned)) + sum(map(len, gold.sure))
     (rate, part), (of_diagonal, part_of_diagonal) = _by_pair(aligned, gold), _by_pair(diagonal, gold)
-    lower, upper = _interval(rate, part, _OUTSIDE) if chosen_of == 1 else (math.nan, math.nan)
+    lower, upper = _interval_of_rate(rate, part) if chosen_of == 1 else (math.nan, math.nan)
     above, below = _interval(rate - of_diagonal, part - part_of_diagonal, _OUTSIDE / chosen_of)
     deviations = float(norm.ppf((1 - _BELOW) ** (1 / chosen_of)))
     return Baselines(
@@ -155,8 +158,8 @@ def baselines(
         1 - mean / whole if whole else math.nan,
         1 - (mean + deviations * math.sqrt(variance)) / whole if whole else math.nan,
         chosen_of,
-        lower if math.isnan(lower) else max(lower, 0.0),
-        upper if math.isnan(upper) else min(upper, 1.0),
+        lower,
+        upper,
         above,
         below,
     )
@@ -185,6 +188,32 @@ def _interval(estimate: float, parts: Float[np.ndarray, " pair"], outside: float
     error = math.sqrt(count / (count - 1) * np.square(parts).sum())
     reach = float(student.ppf(1 - outside / 2, count - 1)) * error
     return estimate - reach, estimate + reach
+
+
+def _interval_of_rate(rate: float, parts: Float[np.ndarray, " pair"]) -> tuple[float, float]:
+    """Student's where it lies between 0 and 1 and is not skewed; else Wilson's, and Hall's end of a long tail."""
+    lower, upper = _interval(rate, parts, _OUTSIDE)
+    count, square = len(parts), float(np.square(parts).sum())
+    if math.isnan(lower):
+        return lower, upper
+    variance = count / (count - 1) * square
+    third = count**2 / ((count - 1) * (count - 2)) * float((parts**3).sum())
+    skewness = third / variance**1.5 if variance else 0.0
+    if lower > 0 and upper < 1 and abs(skewness) <= _SKEWED:
+        return lower, upper
+    quantile = float(student.ppf(1 - _OUTSIDE / 2, count - 1))
+    share = quantile**2 * variance / (rate * (1 - rate)) if variance else quantile**2 / count
+    middle, half = (
+        (rate + share / 2) / (1 + share),
+        math.sqrt(share * rate * (1 - rate) + share**2 / 4) / (1 + share),
+    )
+    low, high = (
+        rate - math.sqrt(variance) * float(without_skewness(sign * quantile, np.array(skewness)))
+        for sign in (1, -1)
+    )
+    lower = min(middle - half, low) if skewness < -_VERY_SKEWED else middle - half
+    upper = max(middle + half, high) if skewness > _VERY_SKEWED else middle + half
+    return max(lower, 0.0), min(upper, 1.0)
 
 
 def _drawn(links: int, words: int, sure: int, possible: int) -> tuple[float, float]:

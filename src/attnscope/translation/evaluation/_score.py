@@ -13,9 +13,11 @@ import numpy as np
 import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from scipy.stats import skew
+from scipy.stats import t as student
 
 from attnscope._arguments import typed
-from attnscope._documents import LEAST
+from attnscope._documents import FEW, LEAST, SKEWED, long_tail, outside, reach
 from attnscope.checks import check_seed, check_whole, shortly, unexpected
 from attnscope.errors import AttnscopeError
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -45,9 +47,11 @@ def score(
 ) -> xr.Dataset:
     """Score translations with sacreBLEU's BLEU and chrF; compare systems; follow the score over length.
 
-    Intervals are percentiles of a bootstrap over sentences. All systems share the resamples, so that systems are
-    compared in pairs: `p_value` is that of sacreBLEU's paired bootstrap between a system and the first one, the
-    baseline. With the default seed both agree with sacreBLEU's own, except that equal systems have a p-value of 1.
+    Intervals are of a bootstrap over sentences, expanded for few (Hesterberg 2015): with the default seed, and 400
+    sentences or more, they are sacreBLEU's. All systems share the resamples, so that each is compared with the first
+    one, the baseline, in pairs. `p_value` is two-sided: the share of resamples whose gap is as far from the mean gap as
+    the difference is from 0. The interval of the difference leaves out 0 where it is 0.05 or less. sacreBLEU's paired
+    bootstrap centres the size of the gap instead, and calls equal systems different in 9% to 20% of cases at 5%.
 
     Parameters
     ----------
@@ -85,7 +89,7 @@ def score(
     Returns
     -------
     xarray.Dataset
-        ``score``, ``lower`` and ``upper`` (the middle 95% of resamples), ``p_value``, ``difference``,
+        ``score``, ``lower`` and ``upper`` (its 95% interval), ``p_value``, ``difference``,
         ``difference_lower``, ``difference_upper`` (from the baseline, which has NaN itself), all ``(system, metric)``
         in points of 0 to 100. Fewer than 6 sentences have no interval and no test: on 5 no paired test can go below
         1 in 16, whatever they are. With `by_length` also ``score_by_length``,
@@ -306,27 +310,35 @@ def _compare(
             out["score"][:, column] = [_value(metric, part.sum(0)) for part in parts]
             if resamples and len(chosen) >= LEAST:
                 drawn = _resampled(metric, np.stack(parts).astype(np.float64), resamples, seed)
-                _intervals(out, column, drawn)
+                _intervals(out, column, drawn, len(chosen))
         out["difference"][1:] = out["score"][1:] - out["score"][:1]
     return xr.Dataset({name: (("system", "metric"), values) for name, values in out.items()})
 
 
-def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray) -> None:
-    """Fill in percentiles and p-values from the scores of all resamples, (system, resample)."""
-    out["lower"][:, column], out["upper"][:, column] = _middle(drawn)
+def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sentences: int) -> None:
+    """Fill in intervals and p-values from the scores of all resamples, (system, resample)."""
+    resamples, stretch = drawn.shape[1], np.sqrt(sentences / (sentences - 1))
+    ordered, cut = np.sort(drawn, axis=1), round(resamples * outside(sentences))
+    skewness, score = skew(drawn, axis=1), out["score"][:, column]
+    low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
+    error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
+    left, right = (error * long_tail(quantile, np.maximum(sign * skewness, 0)) for sign in (-1, 1))
+    few = sentences < FEW  # scores of few sentences are biased too
+    out["lower"][:, column] = np.where(few | (skewness < -SKEWED), np.fmin(low, score - left), low).clip(0)
+    out["upper"][:, column] = np.where(few | (skewness > SKEWED), np.fmax(high, score + right), high).clip(
+        max=100
+    )
     gaps = drawn[1:] - drawn[:1]
-    out["difference_lower"][1:, column], out["difference_upper"][1:, column] = _middle(gaps)
-    for system, gap in enumerate(np.abs(gaps), start=1):
-        difference = abs(out["score"][system, column] - out["score"][0, column])
-        # Koehn (2004) as sacreBLEU computes it, but ties count: equal systems have 1, not 1 / (resamples + 1)
-        out["p_value"][system, column] = ((gap - gap.mean() >= difference).sum() + 1) / (len(gap) + 1)
-
-
-def _middle(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The 95% in the middle, cut where sacreBLEU cuts."""
-    ordered = np.sort(drawn, axis=-1)
-    cut = drawn.shape[-1] // 40
-    return ordered[..., cut], ordered[..., drawn.shape[-1] - cut - 1]
+    away = np.sort(np.abs(gaps - gaps.mean(1, keepdims=True)), axis=1) * reach(sentences) / reach()
+    difference = out["score"][1:, column] - out["score"][0, column]
+    beyond = (away >= np.abs(difference)[:, None]).sum(1)
+    out["p_value"][1:, column] = (beyond + 1) / (resamples + 1)
+    most = int(0.05 * (resamples + 1) + 1e-9) - 1  # resamples beyond, where the p-value is 0.05 or less
+    half = away[:, resamples - 1 - most] if most >= 0 else np.nan
+    out["difference_lower"][1:, column], out["difference_upper"][1:, column] = (
+        difference - half,
+        difference + half,
+    )
 
 
 def _resampled(metric: Any, statistics: np.ndarray, resamples: int, seed: int) -> np.ndarray:

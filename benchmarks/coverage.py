@@ -1,0 +1,513 @@
+"""How often every 95% interval of the project holds, and how often every test at 5% is wrong.
+
+    python benchmarks/coverage.py            # writes the tables of docs/coverage.md; some minutes on two cores
+    python benchmarks/coverage.py diff       # prints the rows whose name contains "diff"
+
+Each row simulates units (documents, sentences, sentence pairs) of which the truth is known and calls the function that
+makes the interval or the test. To add one, write a function `(random, units, kind) -> share` and list it in
+`INTERVALS` or `TESTS`. Where there is no interval or test stands a dash.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from attnscope._documents import DRAWS, LEAST, interval, jackknife_interval, without_each
+from attnscope.difference import changes_by_document
+from attnscope.difference._contrasts import _welch, contrasts
+from attnscope.faithfulness._summary import heads_of, order_agreement
+from attnscope.faithfulness.arrays import above_zero, by_document
+from attnscope.mechanism.passes._cause import _fits
+from attnscope.mechanism.passes._content import _exact_shares, _shares_of_means, split_halves
+from attnscope.statistics._independence import independence
+from attnscope.translation.alignment._baselines import _OUTSIDE, _interval, _interval_of_rate
+from attnscope.translation.evaluation._score import _intervals, _value
+
+PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
+UNITS = (2, 5, 6, 8, 12, 20, 50)
+KINDS = ("normal", "skewed", "very skewed")
+MANY = 4000  # means at once, where a function takes columns
+SOME = 200  # rounds, where it does not
+HEADS = 12
+
+Simulation = Callable[[np.random.Generator, int, str], "float | np.ndarray"]
+
+
+def drawn(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Values of mean 0 and variance 1: normal, gamma of skewness 1, or exponential (skewness 2)."""
+    if kind == "normal":
+        return random.normal(size=shape)
+    form = 4.0 if kind == "skewed" else 1.0
+    return (random.gamma(form, size=shape) - form) / form**0.5
+
+
+def symmetric(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """What has no effect: as likely to be on either side of 0, with tails as long."""
+    return drawn(random, kind, shape) * random.choice([-1.0, 1.0], shape)
+
+
+def holds(low: np.ndarray, high: np.ndarray, truth: float = 0.0) -> float:
+    """Share of the intervals that there are that hold; NaN of none."""
+    known = np.isfinite(low)
+    return float(((low <= truth) & (truth <= high))[known].mean()) if known.any() else np.nan
+
+
+# --- intervals
+
+
+def of_means(random: np.random.Generator, units: int, kind: str) -> float:
+    return holds(*interval(drawn(random, kind, (units, MANY)), range(units), seed=int(random.integers(1000))))
+
+
+def of_effects(random: np.random.Generator, units: int, kind: str) -> float:
+    found = by_document(drawn(random, kind, (units, MANY)), range(units))
+    return holds(found.low, found.high)
+
+
+def of_windows(random: np.random.Generator, units: int, kind: str) -> float:
+    """Documents of 1 to 5 windows that are alike."""
+    sizes = np.arange(units) % 5 + 1
+    documents = np.repeat(np.arange(units), sizes)
+    values = drawn(random, kind, (units, MANY))[documents] + random.normal(size=(len(documents), MANY))
+    return holds(*interval(values, documents.tolist()))
+
+
+def of_missing(random: np.random.Generator, units: int, kind: str) -> float:
+    """A third of the values is not there."""
+    values = drawn(random, kind, (units, 2 * SOME))
+    return holds(*interval(np.where(random.random(values.shape) < 1 / 3, np.nan, values), range(units)))
+
+
+def of_shares(random: np.random.Generator, units: int, kind: str) -> float:
+    """A ratio of two means, as `patch` has it: 0.5 of gaps about 2."""
+    gaps = 2 + 0.3 * random.normal(size=units)
+    values = 0.5 * gaps[:, None] + 0.5 * drawn(random, kind, (units, MANY))
+    found = by_document(values, range(units), over=gaps)
+    return holds(found.low, found.high, 0.5)
+
+
+def of_contrasts(random: np.random.Generator, units: int, kind: str) -> float:
+    values, chosen = drawn(random, kind, (2 * units, MANY)), np.arange(2 * units) < units
+    found = _welch(values, np.arange(2 * units), chosen)
+    return holds(found.low, found.high)
+
+
+def _scores(random: np.random.Generator, texts: int, kind: str, heads: int, windows: int = 1) -> np.ndarray:
+    """Scores of position and content with their four terms about the means, ``(text, head, term, offset)``."""
+    tokens, width, band = 12, 3, 4
+    place = np.arange(tokens)
+    waves = np.stack([np.cos(place), np.sin(place), np.cos(2 * place)], -1)
+    ahead = np.stack([np.cos(place + 1), np.sin(place + 1), np.cos(2 * place)], -1)
+    sides = []
+    for position in (waves, ahead):
+        own = drawn(random, kind, (texts, heads, tokens, width))
+        shared = np.repeat(drawn(random, kind, (-(-texts // windows), heads, tokens, width)), windows, 0)
+        content = own if windows == 1 else (own + shared) / 2**0.5
+        if sides:  # a key also says something of the token after it
+            content = content + _SAID * np.roll(sides[0] - waves, -1, -2)
+        sides.append(position + content)
+    means = [side.mean(0) for side in sides]
+    parts = [(mean[None] + 0 * side, side - mean) for mean, side in zip(means, sides, strict=True)]
+    return np.stack(
+        [
+            np.stack(
+                [
+                    (
+                        query[..., max(0, -t) : tokens - max(0, t), :]
+                        * key[..., max(0, t) : tokens + min(0, t), :]
+                    ).sum((-1, -2))
+                    for t in range(-band, band + 1)
+                ],
+                -1,
+            )
+            for query in parts[0]
+            for key in parts[1]
+        ],
+        2,
+    )
+
+
+_PAIRS = 12.0 - np.abs(np.arange(-4, 5))
+
+
+def _position_share(random: np.random.Generator, units: int, kind: str, windows: int) -> float:
+    texts, truth = units * windows, _TRUE_SHARE
+    held = []
+    for _ in range(4):
+        trace = _scores(random, texts, kind, 50, windows)
+        documents = np.repeat(np.arange(units), windows).tolist()
+        if texts < 2:
+            return np.nan
+        _, low, high = _shares_of_means(trace, split_halves(trace), _PAIRS, documents)
+        held.append(holds(low[..., -1], high[..., -1], truth))
+    return float(np.mean(held))
+
+
+def _true_share() -> float:
+    place, offsets = np.arange(12), np.arange(-4, 5)
+    waves = np.stack([np.cos(place), np.sin(place), np.cos(2 * place)], -1)
+    ahead = np.stack([np.cos(place + 1), np.sin(place + 1), np.cos(2 * place)], -1)
+    position = np.array([np.trace(waves @ ahead.T, offset) for offset in offsets]) / _PAIRS
+    whole = position + 3 * _SAID * (offsets == -1)
+    return float(np.cov(position, whole)[0, 1] / np.var(whole, ddof=1))
+
+
+_SAID = 0.3
+_TRUE_SHARE = _true_share()
+
+
+def of_position(random: np.random.Generator, units: int, kind: str) -> float:
+    return _position_share(random, units, kind, 1)
+
+
+def of_position_in_documents(random: np.random.Generator, units: int, kind: str) -> float:
+    return _position_share(random, units, kind, 3)
+
+
+def of_fit(random: np.random.Generator, units: int, kind: str) -> float:
+    """Of changes about 0.05, of which nine tenths are expected, over texts that differ by 0.02."""
+    change = np.random.default_rng(1).normal(size=(1, HEADS, 9)) * 0.05
+    expected = 0.9 * change + 0.01 * np.random.default_rng(2).normal(size=change.shape)
+    true = 1 - ((change - expected) ** 2).sum() / (change**2).sum()
+    held = []
+    for _ in range(SOME):
+        after, foretold = (
+            part + 0.02 * drawn(random, kind, (units, 1, HEADS, 9)) for part in (change, expected)
+        )
+        found = _fits(np.zeros_like(after), foretold, after, range(units), 0)
+        held.append(
+            found["fit_low"] <= true <= found["fit_high"] if np.isfinite(found["fit_low"]) else np.nan
+        )
+    return float(np.mean(held))
+
+
+def of_exact_shares(random: np.random.Generator, units: int, kind: str) -> float:
+    terms = np.random.default_rng(1).normal(size=(4, 9)) * np.array([2, 1, 1, 1])[:, None]
+    true, held = _exact_shares(terms)[-1], []
+    for _ in range(SOME):
+        trace = terms + 0.5 * drawn(random, kind, (units, 4, 9))
+        if units < LEAST:
+            return np.nan
+        left = np.array([_exact_shares(np.tensordot(kept, trace, 1)) for kept in without_each(range(units))])
+        low, high = jackknife_interval(_exact_shares(trace.mean(0)), left)
+        held.append(low[-1] <= true <= high[-1])
+    return float(np.mean(held))
+
+
+def of_independence(name: str) -> Simulation:
+    def simulated(random: np.random.Generator, units: int, kind: str) -> float:
+        means = np.random.default_rng(1).normal(size=HEADS) * 0.7
+        profile_means = np.random.default_rng(2).normal(size=(HEADS, 5)) * 0.7
+        variance = np.var(means, ddof=1)
+        true = {
+            "direction_icc": variance / (variance + 1),
+            "profile_between_heads": (spread := ((profile_means - profile_means.mean(0)) ** 2).sum())
+            / (spread + HEADS * 5),
+        }[name]
+        held = []
+        for _ in range(SOME * 2):
+            directions = means + drawn(random, kind, (units, HEADS))
+            profiles = profile_means + drawn(random, kind, (units, HEADS, 5))
+            found = independence(np.zeros((units, HEADS), int), directions, profiles, clusters=1)[name]
+            held.append(found.low <= true <= found.high if np.isfinite(found.low) else np.nan)
+        return float(np.mean(held))
+
+    return simulated
+
+
+def nothing(random: np.random.Generator, units: int, kind: str) -> float:
+    """No interval is given."""
+    labels = random.integers(0, 4, (units, HEADS))
+    profiles = drawn(random, kind, (units, HEADS, 3))
+    found = independence(labels, profiles[..., 0], profiles, clusters=4)
+    for name in ("majority_share", "effective_labels", "at_most_two_labels", "sign_agreement"):
+        if np.isfinite(found[name].low):
+            raise AssertionError(name)
+    return np.nan
+
+
+# --- translations
+
+
+def bleu(counts: np.ndarray) -> np.ndarray:
+    """sacreBLEU's, of sums ``(..., 10)``."""
+    right, all_ = counts[..., 2:6], counts[..., 6:10]
+    none = right == 0
+    precision = np.where(none, 100 / (2.0 ** np.cumsum(none, -1) * all_), 100 * right / all_)
+    brevity = np.exp(np.minimum(0, 1 - counts[..., 1] / counts[..., 0]))
+    return brevity * np.exp(np.log(precision).mean(-1))
+
+
+def chrf(counts: np.ndarray) -> np.ndarray:
+    """sacreBLEU's, of sums ``(..., 18)``."""
+    made, right, both = counts[..., 0::3], counts[..., 1::3], counts[..., 2::3]
+    precision, recall = (both / made).mean(-1), (both / right).mean(-1)
+    return 100 * 5 * precision * recall / (4 * precision + recall)
+
+
+def sentences(random: np.random.Generator, metric: str, count: int, kind: str) -> np.ndarray:
+    """What sentences add to a score: of their own quality, between 0.05 and 0.95."""
+    quality = np.clip(0.5 + 0.15 * drawn(random, kind, (SOME, count)), 0.05, 0.95)
+    length = random.integers(8, 30, (SOME, count)) * (1 if metric == "BLEU" else 5)
+    made = length + random.integers(-2, 3, length.shape)
+    orders = 4 if metric == "BLEU" else 6
+    right, parts = made, []
+    for order in range(orders):
+        right = random.binomial(
+            np.minimum(right, made - order), quality if order == 0 else 0.1 + 0.8 * quality
+        )
+        parts.append(right)
+    if metric == "BLEU":
+        return np.stack([made, length, *parts, *(made - order for order in range(4))], -1)
+    columns = [
+        (made - order, length - order, np.minimum(part, length - order)) for order, part in enumerate(parts)
+    ]
+    return np.stack([one for column in columns for one in column], -1)
+
+
+def _translated(random: np.random.Generator, metric: str, count: int, kind: str) -> tuple[np.ndarray, ...]:
+    """Coverage of the score, of the difference of two equal systems, and p-values."""
+    value = {"BLEU": bleu, "chrF": chrf}[metric]
+    systems = [sentences(random, metric, count, kind) for _ in range(2)]
+    peer = BLEU(force=True) if metric == "BLEU" else CHRF()
+    for sums in systems[0][:3].sum(1):
+        if abs(value(sums) - _value(peer, sums)) > 1e-6:
+            raise AssertionError(metric)
+    times = random.multinomial(count, np.full(count, 1 / count), size=DRAWS).astype(float)
+    names = ("score", "lower", "upper", "p_value", "difference", "difference_lower", "difference_upper")
+    truth = value(np.concatenate([sentences(np.random.default_rng(9), metric, 500, kind)]).sum((0, 1)))
+    rows = []
+    for one, other in zip(*systems, strict=True):
+        out = {name: np.full((2, 1), np.nan) for name in names}
+        out["score"][:, 0] = value(one.sum(0)), value(other.sum(0))
+        if count >= 6:
+            _intervals(out, 0, np.stack([value(times @ one), value(times @ other)]), count)
+        rows.append([out["lower"][0, 0], out["upper"][0, 0], *(out[name][1, 0] for name in names[3:])])
+    lower, upper, p, _, low, high = np.array(rows).T
+    if (np.isfinite(p) & ((p <= 0.05) != ((low > 0) | (high < 0)))).any():
+        raise AssertionError("a p-value against its interval")
+    return lower, upper, p, low, high, truth
+
+
+def of_score(metric: str) -> Simulation:
+    def simulated(random: np.random.Generator, units: int, kind: str) -> float:
+        lower, upper, _, _, _, truth = _translated(random, metric, units, kind)
+        return holds(lower, upper, truth)
+
+    return simulated
+
+
+def of_difference(metric: str) -> Simulation:
+    def simulated(random: np.random.Generator, units: int, kind: str) -> float:
+        *_, low, high, _ = _translated(random, metric, units, kind)
+        return holds(low, high)
+
+    return simulated
+
+
+def p_of_difference(metric: str) -> Simulation:
+    def simulated(random: np.random.Generator, units: int, kind: str) -> float:
+        p = _translated(random, metric, units, kind)[2]
+        return np.nan if np.isnan(p).all() else float((p <= 0.05).mean())
+
+    return simulated
+
+
+def of_error_rate(rate: float) -> Simulation:
+    """Sentence pairs of 4 to 19 links whose own error rates spread: by a beta distribution, more where skewed."""
+
+    def simulated(random: np.random.Generator, units: int, kind: str) -> float:
+        alike = {"normal": 30.0, "skewed": 6.0, "very skewed": 3.0}[kind]
+        held = []
+        for _ in range(MANY):
+            links = random.integers(4, 20, units)
+            wrong = random.binomial(links, random.beta(alike * rate, alike * (1 - rate), units))
+            found = wrong.sum() / links.sum()
+            low, high = _interval_of_rate(float(found), (wrong - found * links) / links.sum())
+            held.append(np.nan if np.isnan(low) else low <= rate <= high)
+        return float(np.mean(held))
+
+    return simulated
+
+
+def of_diagonal(random: np.random.Generator, units: int, kind: str) -> float:
+    """Difference of two error rates near 0.3, of the same pairs."""
+    held = []
+    for _ in range(MANY):
+        links = random.integers(4, 20, units)
+        easy = np.clip(0.3 + 0.1 * drawn(random, kind, (units,)), 0, 1)
+        gap = (random.binomial(links, easy) - random.binomial(links, easy)) / links.sum()
+        found = float(gap.sum())
+        low, high = _interval(found, gap - found * links / links.sum(), _OUTSIDE)
+        held.append(np.nan if np.isnan(low) else low <= 0 <= high)
+    return float(np.mean(held))
+
+
+# --- tests at 5%
+
+
+def shown(random: np.random.Generator, units: int, kind: str) -> float:
+    return float(
+        np.mean(
+            [
+                by_document(symmetric(random, kind, (units, HEADS)), range(units), draws=6).shown.any()
+                for _ in range(SOME)
+            ]
+        )
+    )
+
+
+def intervened(random: np.random.Generator, units: int, kind: str) -> float:
+    """Any head, under any of three ablations whose effects are related."""
+    found = []
+    for _ in range(SOME):
+        own = symmetric(random, kind, (units, 1, 1, HEADS))
+        values = 0.7 * own + 0.7 * symmetric(random, kind, (units, 3, 1, HEADS))
+        effects = xr.Dataset(
+            dict.fromkeys(
+                ("loss_change", "kl", "accuracy_change"), (("text", "ablation", "layer", "head"), values)
+            ),
+            coords={"source": ("text", np.arange(units)), "ablation": ["zero", "mean", "resample"]},
+        )
+        found.append(heads_of(effects).shown.values.any())
+    return float(np.mean(found))
+
+
+def differs(windows: int) -> Simulation:
+    """Any change is found where there is none; windows of a document are alike."""
+
+    def simulated(random: np.random.Generator, units: int, kind: str) -> float:
+        found = []
+        for _ in range(SOME):
+            own = np.repeat(symmetric(random, kind, (units, HEADS)), windows, 0)
+            values = own + 0.3 * random.normal(size=own.shape)
+            changes = changes_by_document(values, np.repeat(np.arange(units), windows).tolist())
+            found.append(changes.changed.any() if np.isfinite(changes.p).any() else np.nan)
+        return float(np.mean(found))
+
+    return simulated
+
+
+def contrasted(random: np.random.Generator, units: int, kind: str) -> float:
+    found = []
+    for _ in range(SOME // 2):
+        scan = xr.Dataset(
+            {"entropy": (("text", "layer", "head"), drawn(random, kind, (2 * units, 1, HEADS)))},
+            {"by": ("text", ["en"] * units + ["ja"] * units), "source": ("text", np.arange(2 * units))},
+        )
+        tested = contrasts(scan)
+        found.append(tested.differs.values.any() if tested.tested.values.any() else np.nan)
+    return float(np.mean(found))
+
+
+def beyond_chance(random: np.random.Generator, units: int, kind: str) -> float:
+    """Any of 12 heads and 9 pairs of groups, or of 12 heads over turns."""
+    if units < 6:
+        return np.nan
+    rounds = (symmetric(random, kind, (units, 9 * HEADS)) for _ in range(SOME))
+    return float(np.mean([above_zero([values], units)[0].any() for values in rounds]))
+
+
+def ordered(random: np.random.Generator, units: int, kind: str) -> float:
+    """Estimates that know nothing of the order of the heads."""
+    pairs = (drawn(random, kind, (2, units, 4 * HEADS)) for _ in range(SOME))
+    return float(np.mean([order_agreement(one, other, seed=0)[1] <= 0.05 for one, other in pairs]))
+
+
+def caused(random: np.random.Generator, units: int, kind: str) -> float:
+    """Expected changes of other heads."""
+    found = []
+    for _ in range(SOME // 2):
+        before = np.zeros((units, 1, HEADS, 9))
+        profiles = drawn(random, kind, (2, 1, 1, HEADS, 9)) + 0.3 * drawn(
+            random, kind, (2, units, 1, HEADS, 9)
+        )
+        found.append(_fits(before, profiles[0], profiles[1], range(units), 0)["fit_chance"] <= 0.05)
+    return float(np.mean(found))
+
+
+BOOTSTRAP = "expanded bootstrap"
+INTERVALS: dict[str, tuple[str, Simulation]] = {
+    "means over documents (`roles`, `repeated_tokens`, `interventions`, tests of weights, profiles and Shapley values, "
+    "`--until`)": (
+        BOOTSTRAP,
+        of_means,
+    ),
+    "`by_document`: `intervene`, `patch`, `diff`, `expect`, groups, turns": (BOOTSTRAP, of_effects),
+    "the same, documents of 1 to 5 windows": (BOOTSTRAP, of_windows),
+    "the same, a third of the values missing": (BOOTSTRAP, of_missing),
+    "`share` of `patch`": (BOOTSTRAP, of_shares),
+    "`contrasts`, units of either side": ("Welch", of_contrasts),
+    "`position_share`, `share` of `position_content`": ("jackknife", of_position),
+    "the same, documents of 3 windows": ("jackknife", of_position_in_documents),
+    'the same, `method="exact"`': ("jackknife", of_exact_shares),
+    "`fit` of `wave_removal`": ("jackknife", of_fit),
+    "`direction_icc`": ("jackknife", of_independence("direction_icc")),
+    "`profile_between_heads`": ("jackknife", of_independence("profile_between_heads")),
+    "`majority_share`, `effective_labels`, `at_most_two_labels`, `sign_agreement`": ("none", nothing),
+    "BLEU": (BOOTSTRAP, of_score("BLEU")),
+    "chrF": (BOOTSTRAP, of_score("chrF")),
+    "difference of BLEU": ("bootstrap, symmetric", of_difference("BLEU")),
+    "difference of chrF": ("bootstrap, symmetric", of_difference("chrF")),
+    "AER of 0.01": ("Wilson, Hall", of_error_rate(0.01)),
+    "AER of 0.05": ("Wilson, Hall", of_error_rate(0.05)),
+    "AER of 0.3": ("Student, Hall", of_error_rate(0.3)),
+    "AER less the diagonal's": ("Student", of_diagonal),
+}
+TESTS: dict[str, tuple[str, Simulation]] = {
+    "heads of one ablation, `patch`, `--forbid`, `--together` (`by_document`)": ("signs, largest t", shown),
+    "`intervene`, three ablations": ("signs, largest t", intervened),
+    "`diff`": ("t, false discovery rate", differs(1)),
+    "`diff`, documents of 8 windows": ("t, false discovery rate", differs(8)),
+    "`contrasts`": ("Welch, false discovery rate", contrasted),
+    "`beyond_chance` of groups and turns": ("signs, largest t", beyond_chance),
+    "order of estimates (`chance`)": ("random orders", ordered),
+    "`fit_chance` of `wave_removal`": ("heads exchanged", caused),
+    "`p_value` of BLEU": ("bootstrap, two-sided", p_of_difference("BLEU")),
+    "`p_value` of chrF": ("bootstrap, two-sided", p_of_difference("chrF")),
+}
+
+
+def table(rows: dict[str, tuple[str, Simulation]], kinds: Iterable[str], chosen: str) -> str:
+    lines = [
+        f"| {'of'} | by | units are | {' | '.join(map(str, UNITS))} |",
+        "|---|---|---|" + "---|" * len(UNITS),
+    ]
+    for name, (method, simulation) in rows.items():
+        if chosen not in name:
+            continue
+        for kind in kinds:
+            random = np.random.default_rng(0)
+            shares = [simulation(random, units, kind) for units in UNITS]
+            cells = ["–" if np.isnan(share) else f"{share:.3f}" for share in shares]
+            lines.append(f"| {name} | {method} | {kind} | {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore", category=RuntimeWarning)
+    chosen = sys.argv[1] if len(sys.argv) > 1 else ""
+    began = time.perf_counter()
+    made = {"intervals": table(INTERVALS, KINDS, chosen), "tests": table(TESTS, KINDS, chosen)}
+    print(f"{time.perf_counter() - began:.0f} s")
+    if chosen:
+        return
+    text = PAGE.read_text(encoding="utf-8")
+    for name, rows in made.items():
+        before, rest = text.split(f"<!-- {name} -->\n", 1)
+        text = f"{before}<!-- {name} -->\n{rows}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
