@@ -6,11 +6,13 @@ import string
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.mathtext import MathTextParser
 from rich.cells import cell_len
 from rich.console import Console
 
 from attnscope import AttnscopeError
+from attnscope.attention import SelfAttention
 from attnscope.bundled import MODEL
 from attnscope.walkthrough import markdown, steps, terminal, walk, walk_inputs, walk_toy
 from attnscope.walkthrough._wording import LANGUAGES
@@ -31,6 +33,7 @@ def walks():
     nasty = "Costs $5 * 3 | `a_b` <i>x</i> #1 ~ [l](u) \\ $$ 猫\n☕ {place}"
     return [
         walk_toy(),
+        walk(SelfAttention(8), torch.rand(2, 4, 8)),
         walk(device="cpu"),
         walk(MODEL, "吾輩は猫である。", layer=2, head=1, query_token="猫", device="cpu"),
         walk(MODEL, nasty, device="cpu"),
