@@ -33,7 +33,6 @@ def walks():
     nasty = "Costs $5 * 3 | `a_b` <i>x</i> #1 ~ [l](u) \\ $$ 猫\n☕ {place}"
     return [
         walk_toy(),
-        walk(SelfAttention(8), torch.rand(2, 4, 8)),
         walk(device="cpu"),
         walk(MODEL, "吾輩は猫である。", layer=2, head=1, query_token="猫", device="cpu"),
         walk(MODEL, nasty, device="cpu"),
@@ -42,6 +41,7 @@ def walks():
         walk_translator("marian"),
         walk_translator("marian", layer=2),
         walk_translator("marian", layer=3, targets=TARGET),
+        walk(SelfAttention(8), torch.rand(2, 4, 8)),
     ]
 
 
