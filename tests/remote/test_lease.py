@@ -40,6 +40,22 @@ def test_who_is_dead_is_followed_after_a_lease(folder):
     living.give_back()
 
 
+def test_who_lives_is_left_in_peace_where_the_clock_of_the_store_goes_backwards(folder, monkeypatch):
+    written = Objects.written
+
+    def backwards(objects, name):
+        then = written(objects, name)
+        return None if then is None else -then
+
+    monkeypatch.setattr(Objects, "written", backwards)
+    first, second = Lease(folder), Lease(folder)
+    first.take()
+    with pytest.raises(HeldError, match="another command is writing"):
+        second.take()
+    first.check()
+    first.give_back()
+
+
 def test_of_many_at_once_one_holds_at_a_time(folder):
     holding, most, had = [], [], []
 

@@ -116,11 +116,13 @@ class Lease:
             LEASE,
         )
         now = self._now()
-        ends = {name: time.monotonic() + LEASE - (now - (written or now)) for name, written in first.items()}
+        ends = {
+            name: time.monotonic() + LEASE - max(0, now - (written or now)) for name, written in first.items()
+        }
         while ends:
             for name in [*ends]:
                 written = self._objects.written(name)
-                if written is not None and written > (first[name] or 0):
+                if written not in {None, first[name]}:  # the store's clock may have been set back
                     raise self._held()
                 if written is None or time.monotonic() > ends[name]:
                     self._objects.remove(name)
