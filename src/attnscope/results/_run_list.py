@@ -237,13 +237,18 @@ def _of_manifest(folder: Path) -> Run | None:
         seconds = written_at(folder / MANIFEST)
         if manifest is None or seconds is None:
             return None
-        return _told(folder, manifest, datetime.fromtimestamp(seconds).astimezone())
+        return _told(folder, manifest, _date(seconds))
     except AttnscopeError as error:
         damage = str(error)
     except (AttributeError, KeyError, TypeError, ValueError):  # whole, and yet no manifest that we know
         damage = f"{folder / MANIFEST} is not as this version of attnscope writes it: open it with the one that did"
-    when = datetime.fromtimestamp(seconds or written_at(folder / MANIFEST) or 0).astimezone()
+    when = _date(seconds or written_at(folder / MANIFEST) or 0)
     return Run(folder, named(folder), "", None, complete=False, windows=0, bytes=0, when=when, damage=damage)
+
+
+def _date(seconds: float) -> datetime:
+    """A file may have any date, also one that Python has no year for."""
+    return datetime.fromtimestamp(min(max(seconds, -6e10), 2.5e11)).astimezone()
 
 
 def _told(folder: Path, manifest: Mapping[str, Any], when: datetime) -> Run:
