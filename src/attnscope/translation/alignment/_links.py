@@ -269,7 +269,8 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
             if match is None or min(int(match[1]), int(match[3])) < first:
                 raise AttnscopeError(
                     f"{shown(path)}, line {number}: {shortly(part)} is not a link; expected such as "
-                    f"{first}-{first + 1}, or {first}p{first + 1} for a possible one, words counted from {first} (--gold-first)"
+                    f"{first}-{first + 1}, or {first}p{first + 1} for a possible one, words counted from {first} "
+                    "(--gold-first)"
                 )
             link = int(match[1]) - first, int(match[3]) - first
             every.add(link)
