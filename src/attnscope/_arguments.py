@@ -132,7 +132,7 @@ def _of(node: ast.expr) -> _Expected:
         lambda value: any(part.takes(value) for part in known),
         " or ".join(part.words for part in known),
         " or ".join(part.plural for part in known),
-        any(part.is_plain for part in known) and "np.ndarray" not in parts,
+        any(part.is_plain for part in known) and not parts.keys() & {"np.ndarray", "Tensor"},
     )
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 from attnscope.comparison import _test_text as held_out
+from attnscope.training import settings_for
+from attnscope.training.config import TrainConfig
 from tests.cli.command import attnscope
 
 SMALL = (
@@ -51,3 +53,25 @@ def test_a_change_that_is_refused_is_all_that_is_said(finished):
     assert found.returncode == 2
     assert "decoder_width = 8; found 6" in found.stderr
     assert "holds a finished training" not in found.stderr
+
+
+def test_without_data_it_says_what_it_trains(tmp_path):
+    words = ("--model", "transformer", "--width", "8", "--heads", "2", "--layers", "1", "--updates", "1")
+    small = [word for word in SMALL if word not in {"--encoder-width", "4", "--decoder-width", "8"}]
+    found = attnscope("train", *small, *words, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "no data: a generated task, and a small transformer (width 8, heads 2" in found.stderr
+    assert "positions rope" in found.stderr
+
+
+def test_its_help_shows_the_defaults_that_it_has(monkeypatch, tmp_path):
+    """With data and without, for every setting."""
+    monkeypatch.setenv("COLUMNS", "400")
+    said = attnscope("train", "--help", cwd=tmp_path).stdout
+    for name, field in TrainConfig.model_fields.items():
+        line = next(line for line in said.splitlines() if f" --{name.replace('_', '-')} " in line)
+        alone = settings_for(None)
+        if name in alone.settings() and getattr(alone, name) != field.default:
+            assert f"without data and config {getattr(alone, name)}" in line
+        elif field.default is not None:
+            assert f"({field.default}" in line

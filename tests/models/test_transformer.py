@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 from torch import nn
 from torch.testing import assert_close
 
 from attnscope import AttnscopeError
 from attnscope.attention import Need, OffsetBias, measure, sinusoidal_table
 from attnscope.capture import verify, watching
-from attnscope.models import EncoderConfig, EncoderForMaskedLM
+from attnscope.models import EncoderConfig, EncoderForMaskedLM, RecurrentConfig, TransformerConfig
 from tests.attention.largest import Largest
 from tests.models.lineage import LABELS, MASK, SOURCE, TRANSFORMERS, small
 
@@ -172,6 +173,20 @@ def test_without_positions_the_order_of_the_source_is_not_seen():
 def test_an_unknown_scheme_is_no_scheme():
     with pytest.raises(AttnscopeError, match="positions 'rotary' is not known: choose sinusoidal"):
         small("rotary-pre")
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "value"),
+    [
+        (RecurrentConfig, "encoder_layers", True),
+        (RecurrentConfig, "embedding_width", 1.5),
+        (TransformerConfig, "heads", "2"),
+        (EncoderConfig, "pad_token_id", True),
+    ],
+)
+def test_sizes_are_whole_numbers(config, size, value):
+    with pytest.raises(StrictDataclassFieldValidationError, match=size):
+        config(**{size: value})
 
 
 @torch.no_grad()

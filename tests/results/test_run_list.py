@@ -105,6 +105,13 @@ def test_the_latest_is_the_first(tmp_path):
     assert [run.path.name for run in attnscope.runs(tmp_path)] == ["new", "middle", "old"]
 
 
+@pytest.mark.parametrize("date", [-1e12, 1e12])
+def test_a_date_beyond_those_of_python_is_a_far_one(date, tmp_path, monkeypatch):
+    scan_run(tmp_path / "one")
+    monkeypatch.setattr("attnscope.results._run_list.written_at", lambda _: date)
+    assert len(runs(tmp_path)) == 1
+
+
 def test_without_folders_the_usual_ones_are_looked_at(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert runs() == []

@@ -444,6 +444,26 @@ def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
     assert training.validate()["bleu"] == pytest.approx(100)
 
 
+def test_tokenised_translations_are_scored_without_advice_of_sacrebleu(tmp_path, monkeypatch, caplog):
+    """It advises a parameter that nobody but this code can give."""
+    (tmp_path / "text").write_text("".join(f"The cat number {i} sat .\n" for i in range(300)))
+    text = tmp_path / "text"
+    config = TrainConfig(
+        source=text, target=text, valid_source=text, valid_target=text, vocabulary=300, **RECURRENT
+    )
+    with OwnedFolder(tmp_path / "out", "train") as folder:
+        training = Training(config, folder, Processes())
+        training.log.close()
+    monkeypatch.setattr(
+        "attnscope.training._loop.translate_lines",
+        lambda _model, _tokenizer, lines, **_: Translations(
+            tuple(lines), tuple((Translation(line),) for line in lines)
+        ),
+    )
+    training.validate()
+    assert not [record for record in caplog.records if record.name == "sacrebleu"]
+
+
 def test_the_log_tells_the_time_of_all_updates_and_of_nothing_else(tmp_path, monkeypatch):
     """With a clock that updates alone move on, by as many seconds as they have tokens: a token a second, always."""
     clock = [0.0]

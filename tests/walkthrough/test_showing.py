@@ -6,11 +6,13 @@ import string
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.mathtext import MathTextParser
 from rich.cells import cell_len
 from rich.console import Console
 
 from attnscope import AttnscopeError
+from attnscope.attention import SelfAttention
 from attnscope.bundled import MODEL
 from attnscope.walkthrough import markdown, steps, terminal, walk, walk_inputs, walk_toy
 from attnscope.walkthrough._wording import LANGUAGES
@@ -39,6 +41,7 @@ def walks():
         walk_translator("marian"),
         walk_translator("marian", layer=2),
         walk_translator("marian", layer=3, targets=TARGET),
+        walk(SelfAttention(8), torch.rand(2, 4, 8)),
     ]
 
 

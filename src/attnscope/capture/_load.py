@@ -140,7 +140,7 @@ def _refuse_other_kinds(model: object) -> None:
     if isinstance(model, nn.Module) and not isinstance(model, PreTrainedModel):
         raise AttnscopeError(
             f"{type(model).__name__} is not a model of transformers: attnscope.watch measures what any other module "
-            "computes"
+            "computes, and attnscope.walk follows a module of one head"
         )
     entries = cast("list[Any] | tuple[Any, ...]", model) if isinstance(model, list | tuple) else [model]
     if any(isinstance(entry, Tensor | np.ndarray) for entry in entries):

@@ -40,7 +40,7 @@ _OUT = Annotated[
 
 def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
-    from attnscope.training import settings_for
+    from attnscope.training import said_of_preset, settings_for
 
     asked = settings_for(config, **settings)  # before PyTorch is imported: a wrong flag is refused at once
 
@@ -50,6 +50,8 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
 
     folder = OwnedFolder(out, "train").look()
     done, checkpoints = updates_done(asked, folder), Checkpoints(folder)
+    if config is None and not (asked.source or asked.text) and is_first():
+        tell(said_of_preset(asked))
     with progress_bar("train", shown=is_first()) as show:
         if done and is_first():
             whole = "a finished training of " if folder.state.get("complete") else ""
@@ -114,6 +116,7 @@ def _print_samples(console: Console, out: Path) -> None:
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one flag for every setting."""
+    from attnscope.training import shown_default
     from attnscope.training.config import TrainConfig
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -124,7 +127,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     for name, field in TrainConfig.model_fields.items():
         kind, choices = _kind(field.annotation)
         described, _, default = (field.description or "").partition("[default: ")
-        shown = default.rstrip("]") if default else str(field.default)
+        shown = shown_default(name, default.rstrip("]") if default else str(field.default))
         option = typer.Option(
             help=described.strip(),
             metavar="|".join(choices) or None,

@@ -1,6 +1,7 @@
-"""Sizes and kinds of the models, checked when they are made (huggingface_hub's ``strict`` checks the types)."""
+"""Sizes and kinds of the models, checked when they are made.
 
-from __future__ import annotations
+huggingface_hub's ``strict`` checks the types, but not those that ``from __future__ import annotations`` makes strings.
+"""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -77,7 +77,7 @@ class Seen:
             raise AttnscopeError(
                 f"no attention call of {self._module} was seen ({said}). Call the module within the context; "
                 "attention that it writes out itself, by softmax and products, is not seen: give its weights to "
-                "attnscope.measure_weights"
+                "attnscope.measure_weights (attnscope.walk follows a module of one head)"
             )
         results = collected(self._passes, self._names, self._band)
         return results.assign_attrs(model=self._module, capture="function calls")

@@ -4,7 +4,7 @@ from ._checkpoints import Checkpoints
 from ._data import HELD_OUT, MaskedWindows, read_data, training_pairs
 from ._log import read_log
 from ._loop import updates_done
-from ._presets import PRESETS, settings_for
+from ._presets import PRESETS, said_of_preset, settings_for, shown_default
 from ._processes import is_first, threads_of_one
 from ._results import training_results
 from ._train import finished_metrics, train
@@ -21,7 +21,9 @@ __all__ = [
     "is_first",
     "read_data",
     "read_log",
+    "said_of_preset",
     "settings_for",
+    "shown_default",
     "threads_of_one",
     "train",
     "training_pairs",

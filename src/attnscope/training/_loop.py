@@ -306,7 +306,8 @@ class Training:
                 translations = translate_lines(
                     self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut"
                 )
-            bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase)
+            # force: the generated task is tokenised, which sacreBLEU would warn of
+            bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase, force=True)
             metrics["bleu"] = bleu.corpus_score(translations.texts, [valid.target]).score
         return metrics
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnscope.training.config import TrainConfig, read_config, refuse_other_models
+from attnscope.training.config import MODEL_SETTINGS, TrainConfig, read_config, refuse_other_models
 
 # Every word is one token. Up to four sentences in one have up to 67 words, more than a vector of 128 numbers was found
 # to hold, and there are enough short ones to begin with.
@@ -51,6 +51,26 @@ PRESETS: dict[str, TrainConfig] = {
 }
 
 
+def shown_default(name: str, usual: str) -> str:
+    """A setting's default in words, and what the generated task takes in its place.
+
+    Examples
+    --------
+    >>> shown_default("positions", "sinusoidal"), shown_default("heads", "4"), shown_default("cell", "gru")
+    ('sinusoidal; without data and config rope', '4', 'gru')
+    >>> shown_default("updates", "5000")
+    '5000; without data and config 1100 (attention none: 2400, transformer: 1500)'
+    """
+    default = TrainConfig.model_fields[name].default
+    of = {system: getattr(config, name) for system, config in PRESETS.items() if name in config.settings()}
+    if name == "attention" or all(value == default for value in of.values()):
+        return usual
+    first, *_ = (of[system] for system in ("additive", "Transformer") if system in of)
+    others = {"attention none": of.get("fixed vector", first), "transformer": of.get("Transformer", first)}
+    told = ", ".join(f"{model}: {value}" for model, value in others.items() if value != first)
+    return f"{usual}; without data and config {first}" + (f" ({told})" if told and name != "model" else "")
+
+
 def preset(model: str | None = None, attention: str | None = None) -> TrainConfig:
     """The one for a kind of model; other attention than none is trained as additive attention is.
 
@@ -62,6 +82,22 @@ def preset(model: str | None = None, attention: str | None = None) -> TrainConfi
     if model in {None, "recurrent"}:
         return PRESETS["fixed vector" if attention == "none" else "additive"]
     return PRESETS["Transformer"]
+
+
+def said_of_preset(asked: TrainConfig) -> str:
+    """The model of the generated task in words, with what differs from its usual settings.
+
+    Examples
+    --------
+    >>> said_of_preset(settings_for(None, model="transformer", layers=4))
+    'no data: a generated task, and a small transformer (width 96, feed_forward 192, positions rope)'
+    """
+    differ = ", ".join(
+        f"{name} {value}"
+        for name, value in asked.settings().items()
+        if name in MODEL_SETTINGS and value != TrainConfig.model_fields[name].default
+    )
+    return f"no data: a generated task, and a small {asked.model}" + (f" ({differ})" if differ else "")
 
 
 def settings_for(config: TrainConfig | Path | str | None, **settings: object) -> TrainConfig:

@@ -224,11 +224,14 @@ _NEEDS = {
 }
 _TRANSFORMERS = ("transformer", "masked-lm")
 _TRANSLATORS = ("transformer", "recurrent")
-_OF_MODELS: dict[str, tuple[str, ...]] = {
+MODEL_SETTINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("attention", "cell", "embedding_width", "encoder_width", "decoder_width"), ("recurrent",)
     ),
     **dict.fromkeys(("width", "heads", "feed_forward", "layers", "positions", "norm"), _TRANSFORMERS),
+}
+_OF_MODELS: dict[str, tuple[str, ...]] = {
+    **MODEL_SETTINGS,
     **dict.fromkeys(("text", "valid_text", "mask_share"), ("masked-lm",)),
     **dict.fromkeys(
         ("source", "target", "valid_source", "valid_target", "join", "bpe_dropout"), _TRANSLATORS

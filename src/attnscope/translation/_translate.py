@@ -17,7 +17,7 @@ from attnscope._arguments import typed
 from attnscope._caller import own_random_numbers
 from attnscope.capture import Tokenizer, borrowing, check_ids, configured_length, load_model, quiet
 from attnscope.checks import BEAMS, check_real, check_seed, check_whole
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, explaining
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.translation._lines import Lines, lines_of_text
 from attnscope.translation._translations import Translation, Translations
@@ -298,11 +298,16 @@ def _generate(
     ids = torch.tensor(padded, device=model.device)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=model.device)
     most = min(2 * width + 20, positions_of(model))
-    with quiet():  # no reminder of a length that computed positions do not have
-        made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
-    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     each = options["num_return_sequences"]
-    numbers = [None] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
+    with (
+        quiet(),  # no reminder of a length that computed positions do not have
+        explaining(
+            f"{type(model).__name__} does not generate", "Is generation_config.json the one of this model?"
+        ),
+    ):
+        made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
+        texts = tokenizer.batch_decode(made, skip_special_tokens=True)
+        numbers = [None] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
     # Bytes too can be generated: a line stays one line, and holds no NUL, which no text has.
     one_line = (re.sub(r"[\0\r\n]+", " ", text).strip() for text in texts)
     together = [Translation(text, score) for text, score in zip(one_line, numbers, strict=True)]

@@ -16,7 +16,7 @@ from attnscope.walkthrough._compute import check_number
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_MOST_TOKENS = 1024  # more than anyone walks through
+MOST_TOKENS = 1024  # more than anyone walks through
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> Texts:
     ('<s>', ' The')
     """
     model, tokenizer = loaded.model, loaded.tokenizer
-    most = min(_MOST_TOKENS, position_table_length(model) or _MOST_TOKENS)
+    most = min(MOST_TOKENS, position_table_length(model) or MOST_TOKENS)
     start = decoder_start(model) if target is not None or model.config.is_encoder_decoder else None
     source = _read("the sentence", sentence, tokenizer, most)
     if start is None:

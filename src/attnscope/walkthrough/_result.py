@@ -47,6 +47,8 @@ class Walk:
         What the decoder of an encoder-decoder says, where that is known; it reads it one token late.
     translated
         Whether the model itself said so, as no target was given.
+    drawn
+        Whether X and the matrices were drawn at random.
 
     Examples
     --------
@@ -76,6 +78,7 @@ class Walk:
     texts: int = 1
     target: str = ""
     translated: bool = False
+    drawn: bool = False
 
     @property
     def layers(self) -> int:
@@ -99,7 +102,7 @@ class Walk:
 
     @property
     def is_toy(self) -> bool:
-        """Whether it is the example without a model."""
+        """Whether it is one module without a model around it: the example, or yours."""
         return not self.module
 
     def __getitem__(self, symbol: str) -> np.ndarray:

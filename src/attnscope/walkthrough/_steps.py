@@ -108,7 +108,7 @@ def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
         "tokens": len(walk.tokens),
         "width": walk["X"].shape[1],
     }
-    toy = ".toy" if walk.is_toy else ""
+    toy = ".toy" if walk.drawn else ".module" if walk.is_toy else ""
     below = [wording[f"place{toy}"].format(**facts)]
     if "cross" in walk.kinds:
         below.append(_place_in_decoder(walk, wording))
@@ -434,7 +434,9 @@ class _Writer:
             f"{self.wording['errors.' + name]} {error:.0e}" for name, error in self.walk.errors.items()
         )
         key = "check.toy" if self.walk.is_toy else "check.text"
-        return self._step("check", ("", ""), [self.say(key, errors=errors), self.say("caution")])
+        return self._step(
+            "check", ("", ""), [self.say(key, errors=errors, model=self.walk.model), self.say("caution")]
+        )
 
     @property
     def _best(self) -> str:

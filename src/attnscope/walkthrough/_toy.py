@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from attnscope._caller import own_random_numbers
 from attnscope.attention import SelfAttention
 from attnscope.checks import check_seed
-from attnscope.walkthrough._compute import HeadInputs, check_number, difference, follow, with_matrices
+from attnscope.walkthrough._module import walk_module
 from attnscope.walkthrough._result import Walk
 
 _TEXTS, _TOKENS, _WIDTH = 2, 4, 8
@@ -41,33 +43,4 @@ def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
     with own_random_numbers():
         torch.default_generator.manual_seed(seed)
         x, attention = torch.rand(_TEXTS, _TOKENS, _WIDTH), SelfAttention(_WIDTH)
-    output, weights = attention(x)
-    first = x[0].double().numpy()
-    matrices = {
-        symbol: (layer.weight.double().numpy().T, layer.bias.double().numpy())
-        for symbol, layer in (("Q", attention.query), ("K", attention.key), ("V", attention.value))
-    }
-    Q, K, V = (first @ matrix + bias for matrix, bias in matrices.values())
-    scale = _WIDTH**-0.5
-    arrays = follow(HeadInputs(Q, K, V, scale)).assign(with_matrices(first, first, matrices))
-    own = {"weights": weights[0].double().numpy(), "head_output": output[0].double().numpy()}
-    names = tuple(f"x{'₁₂₃₄'[position]}" for position in range(_TOKENS))
-    return Walk(
-        model="SelfAttention(8)",
-        module="",
-        layer=0,
-        head=0,
-        heads=1,
-        kv_heads=1,
-        kinds=("self",),
-        form="bilinear",
-        reason="",
-        scale=scale,
-        softcap=None,
-        tokens=names,
-        keys=names,
-        token=check_number("token", token, _TOKENS),
-        arrays=arrays,
-        errors={name: difference(arrays[name].values, array) for name, array in own.items()},
-        texts=_TEXTS,
-    )
+    return replace(walk_module(attention, x, token=token), drawn=True)

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope._arguments import typed
 from attnscope.attention import AttentionCall, Rotation, output_of
 from attnscope.bundled import MODEL
-from attnscope.capture import TOLERANCE, Site, borrowing, load_model, verify
+from attnscope.capture import TOLERANCE, Site, borrowing, inner_model, load_model, verify
 from attnscope.errors import AttnscopeError
 from attnscope.mechanism.evidence import Projections, projections, watching_inputs
 from attnscope.progress import Progress, Tell, tell_nobody
 from attnscope.walkthrough._compute import HeadInputs, check_number, difference, follow, with_matrices
+from attnscope.walkthrough._module import walk_module
 from attnscope.walkthrough._read import read_texts
 from attnscope.walkthrough._result import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-
-    from transformers import PreTrainedModel
 
     from attnscope.capture import Model, Tokenizer
 
@@ -38,7 +38,7 @@ _BUNDLED_LAYER = 1  # its heads are soft
 @borrowing
 def walk(
     model: Model | None = None,
-    texts: str | None = None,
+    texts: str | Tensor | None = None,
     *,
     targets: str | None = None,
     layer: int | None = None,
@@ -59,9 +59,11 @@ def walk(
     Parameters
     ----------
     model
-        See `attnscope.scan`.
+        See `attnscope.scan`; or a module of one head, with linear layers for queries, keys and values, which takes X
+        and returns its output, or that and its weights.
     texts
-        One sentence, of at least two tokens; by default the one about the tired animal.
+        One sentence, of at least two tokens; by default the one about the tired animal. For a module, X of shape
+        ``(text, token, width)``, of which the first text is followed.
     targets
         What the decoder of an encoder-decoder says; it reads this one token late, as in training. By default the
         model's own greedy translation of the sentence.
@@ -84,8 +86,9 @@ def walk(
     Raises
     ------
     AttnscopeError
-        If a text is empty or too long, there is no such layer, head or token, there is a target for a model that is no
-        encoder-decoder, or an encoder-decoder that cannot translate has none.
+        If the steps do not give the model's or module's own numbers, a text is empty or too long, there is no such
+        layer, head or token, there is a target for a model that is no encoder-decoder, or an encoder-decoder that
+        cannot translate has none.
 
     Examples
     --------
@@ -97,6 +100,18 @@ def walk(
     >>> max(steps.errors.values()) < 1e-4
     True
     """
+    if isinstance(inner := inner_model(model), nn.Module) and not isinstance(inner, PreTrainedModel):
+        loading = (tokenizer, device, dtype, revision, trust_remote_code or None, targets)
+        if not isinstance(texts, Tensor) or any(given is not None for given in loading):
+            raise AttnscopeError(
+                f"{type(model).__name__} is not a model of transformers: give X, a tensor (text, token, width), in "
+                "place of the sentence, and leave out what belongs to a model (tokenizer, device, ...)"
+            )
+        check_number("layer", layer or 0, 1)
+        check_number("head", head, 1)
+        return walk_module(inner, texts, token=query_token)
+    if isinstance(texts, Tensor):
+        raise AttnscopeError("texts is a tensor, which a module of your own reads; a model reads a sentence")
     if layer is None:
         bundled = model is None or (isinstance(model, str | Path) and model in {"bundled", MODEL})
         layer = _BUNDLED_LAYER if bundled else 0

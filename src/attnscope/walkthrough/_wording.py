@@ -7,11 +7,13 @@ from attnscope.errors import AttnscopeError
 _EN = {
     "title": "One head, step by step: layer {layer}, head {head} of {model}",
     "title.toy": "Self-attention, step by step: one head, random numbers",
+    "title.module": "Self-attention, step by step: {model}",
     "place": "Layers and heads are counted from 0: {layers} layers, {heads} heads each. Attention module: {module}.",
     "place.toy": (
         "{texts} texts of {tokens} vectors of width {width}, drawn at random; the matrices are random too. Shown is the "
         "first text."
     ),
+    "place.module": "{texts} texts of {tokens} vectors of width {width}. Shown is the first text.",
     "kinds": (
         "Layer {layer} is {this}. Of this encoder-decoder, the layers {self} are the encoder's; {causal} are the decoder's "
         "self-attention, {cross} its cross-attention."
@@ -122,8 +124,8 @@ _EN = {
         "Largest difference, as a share of the largest number: {errors}."
     ),
     "check.toy": (
-        "Every number above was computed here from X and the matrices, and compared with what the layer of the lesson, "
-        "`SelfAttention`, gives. Largest difference, as a share of the largest number: {errors}."
+        "Every number above was computed here from X and the matrices, and compared with what `{model}` itself "
+        "returns. Largest difference, as a share of the largest number: {errors}."
     ),
     "caution": (
         "A weight is a mixing coefficient, not an explanation: it says how much of a value enters the sum, not "
@@ -152,10 +154,12 @@ _EN = {
 _JA = {
     "title": "一つのヘッドを一歩ずつ: {model} の層 {layer}、ヘッド {head}",
     "title.toy": "自己注意を一歩ずつ: 一つのヘッド、乱数の入力",
+    "title.module": "自己注意を一歩ずつ: {model}",
     "place": "層とヘッドは 0 から数えます。{layers} 層、各層 {heads} ヘッド。注意のモジュール: {module}。",
     "place.toy": (
         "幅 {width} のベクトル {tokens} 個からなる文章が {texts} つ。値は乱数で、行列も乱数です。一つ目の文章を示します。"
     ),
+    "place.module": "幅 {width} のベクトル {tokens} 個からなる文章が {texts} つ。一つ目の文章を示します。",
     "kinds": (
         "層 {layer} は{this}です。このエンコーダ・デコーダの層のうち、{self} はエンコーダ、{causal} はデコーダの自己注意、{cross} は"
         "デコーダの交差注意です。"
@@ -260,7 +264,7 @@ _JA = {
         "{errors}。"
     ),
     "check.toy": (
-        "上の数はすべて X と行列からここで計算し、課題の層 `SelfAttention` の出力と照合したものです。"
+        "上の数はすべて X と行列からここで計算し、`{model}` 自身の出力と照合したものです。"
         "最大の差（最大の値に対する割合）: {errors}。"
     ),
     "caution": (

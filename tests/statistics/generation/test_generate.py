@@ -1,6 +1,7 @@
 """`generate`: prompts from texts and chats, spans by how they read, runs that are kept, and what is refused."""
 
 import csv
+import errno
 import io
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ import xarray as xr
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.statistics import notes_of
+from attnscope.store import _folder
 from tests.cli.command import attnscope as command
 from tests.statistics.generation.writers import writer
 
@@ -145,6 +147,27 @@ def test_a_run_is_kept_opened_and_printed(saved):
     assert float(row["weight question"]) == pytest.approx(float(at))
     assert "all 2 prompts" in command("show", "run", cwd=place).stdout
     assert "generate" in command("ls", "run", cwd=place).stdout
+
+
+def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monkeypatch):
+    """Also what was checked on the first text, which the second process does not write."""
+    model, tokenizer = made
+    asked = {"tokenizer": tokenizer, "new_tokens": 4}
+    whole = attnscope.generate(model, PROMPTS, out=tmp_path / "whole", **asked)
+    pieces, new_file = [], _folder.new_file
+
+    def full_at_the_second_piece(place, content=b""):
+        pieces.extend([place] * content.startswith(b"PK"))
+        if len(pieces) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return new_file(place, content)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(_folder, "new_file", full_at_the_second_piece)
+        with pytest.raises(AttnscopeError, match="The 1 texts before are safe"):
+            attnscope.generate(model, PROMPTS, out=tmp_path / "run", **asked)
+    assert attnscope.generate(model, PROMPTS, out=tmp_path / "run", **asked).identical(whole)
+    assert "full_pass" in whole.attrs
 
 
 @pytest.mark.parametrize(

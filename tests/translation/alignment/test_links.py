@@ -85,10 +85,10 @@ def test_files_are_read_and_written(tmp_path):
     assert read_links(tmp_path / "links") == gold.possible
 
 
-@pytest.mark.parametrize("line", ["1", "1-", "a-b", "1-2-3", "0-1", "1--2"])
+@pytest.mark.parametrize("line", ["1", "1-", "a-b", "1-2-3", "0-1", "1--2", "１-1", "9" * 99])
 def test_what_is_no_link_is_refused_with_its_line(tmp_path, line):
     (tmp_path / "gold").write_text(f"1-1\n{line}\n")
-    with pytest.raises(AttnscopeError, match=r"line 2: '.*' is not a link; expected such as 1-2"):
+    with pytest.raises(AttnscopeError, match=r"line 2: '.{1,60} is not a link; expected such as 1-2"):
         read_gold(tmp_path / "gold")
 
 

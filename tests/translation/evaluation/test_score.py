@@ -132,6 +132,7 @@ def test_files_and_sentences_give_the_same(tmp_path, result):
         ([["a"]], [["a"]], {"by_length": [5], "texts": ["猫がいる"]}, "--length-in characters"),
         ([["a"]], [["a"]], {"texts": ["a", "b"]}, "the text has 2"),
         ([["a"]], [["a"]], {"by_length": [5], "texts": ["a b"], "length_in": "bits"}, "'bits' is not known"),
+        ([["a"]], [["a"]], {"length_in": "bits"}, "'bits' is not known"),
         ([["a"]], [["a"]], {"resamples": -1}, "resamples .* is -1; expected a whole number from 0"),
         ([Path("nowhere.txt")], [["a"]], {}, r"nowhere.txt: no such file"),
         ([Path("/")], [["a"]], {}, "found a folder; expected a file: name one inside it"),

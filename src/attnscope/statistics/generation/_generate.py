@@ -182,7 +182,7 @@ def generate(
     )
     if out is None:
         results = in_a_row([part for _, part in job.parts()], "sequence")
-        return results.assign_attrs(attributes | job.checked)
+        return results.assign_attrs(attributes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
         return _in_folder(job, attributes, run)
 
@@ -203,7 +203,7 @@ def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Data
     if not run.complete:
         for first, part in job.parts(run):
             run.append(part.rename(sequence="text"), first)
-        run.finish(attributes=attributes | job.checked)
+        run.finish(attributes=attributes)
     return load_generation(run)
 
 
@@ -273,9 +273,6 @@ class _Job:
     asked: Mapping[str, Any]
     tell: Tell
 
-    def __post_init__(self) -> None:
-        self.checked: dict[str, str] = {}
-
     def settings(self, length: int) -> dict[str, Any]:
         """What the numbers depend on beside model and texts, of prompts of so many tokens at most."""
         return {
@@ -307,11 +304,12 @@ class _Job:
         ):
             torch.manual_seed(self.asked["seed"] + numbers.start)
             _, texts = call.run(spans)
-        if not self.checked:
+        checked: dict[str, str] = {}  # in the first piece, so that a run that resumes has it too
+        if numbers.start == 0:
             away = full_pass_difference(call, texts[0])
-            self.checked = {"full_pass": f"{away:.1e}"}
+            checked["full_pass"] = f"{away:.1e}"
             if away > TOLERANCE[model.dtype]:
-                self.checked["cached"] = (
+                checked["cached"] = (
                     "While it generates the model weighs otherwise than in one pass over the final text, by up to "
                     f"{away:.2g} of a row's weight (as where its rotary angles change with the length)."
                 )
@@ -326,6 +324,7 @@ class _Job:
             spans=self._names,
         )
         written = [self.loaded.tokenizer.decode(text.new) for text in texts]
+        results = results.assign_attrs(checked)
         return results.assign(written=("sequence", np.array(written, dtype=object))).assign_coords(
             sequence=list(numbers),
             prompt=("sequence", list(numbers)),

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attnscope.array_checks import shaped
+from attnscope.checks import shortly
 from attnscope.corpus import shown
 from attnscope.errors import AttnscopeError
 from attnscope.translation._lines import check_parallel, read_lines
@@ -267,8 +268,9 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
             match = _LINK.fullmatch(part) if len(part) <= _LONGEST_LINK else None
             if match is None or min(int(match[1]), int(match[3])) < first:
                 raise AttnscopeError(
-                    f"{shown(path)}, line {number}: {part!r} is not a link; expected such as {first}-{first + 1}, "
-                    f"or {first}p{first + 1} for a possible one, words counted from {first} (--gold-first)"
+                    f"{shown(path)}, line {number}: {shortly(part)} is not a link; expected such as "
+                    f"{first}-{first + 1}, or {first}p{first + 1} for a possible one, words counted from {first} "
+                    "(--gold-first)"
                 )
             link = int(match[1]) - first, int(match[3]) - first
             every.add(link)

@@ -208,6 +208,8 @@ def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
 
 def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: str) -> dict[str, np.ndarray]:
     """From a bucket's name to the sentences in it."""
+    if length_in not in {"words", "characters"}:
+        raise AttnscopeError(f"length_in {length_in!r} is not known: choose words or characters")
     if not limits:
         return {}
     if sources is None:
@@ -221,10 +223,8 @@ def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: st
                 "no source sentence has a space, so each counts as one word: tokenise them, or count characters "
                 "(--length-in characters)"
             )
-    elif length_in == "characters":
-        lengths = np.array([len("".join(line.split())) for line in sources])
     else:
-        raise AttnscopeError(f"length_in {length_in!r} is not known: choose words or characters")
+        lengths = np.array([len("".join(line.split())) for line in sources])
     below = [0, *limits]
     names = [f"{low + 1}-{high}" for low, high in zip(below, limits, strict=False)] + [f"{limits[-1] + 1}+"]
     bucket = np.searchsorted(limits, lengths)
