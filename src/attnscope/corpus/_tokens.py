@@ -8,7 +8,9 @@ from attnscope.corpus._shown import SPACE_MARKS, shown_tokens
 
 PIECE = 100_000  # characters of a long text that are tokenized at once, at least
 MARGIN = 256  # characters read on both sides of a piece, so that its tokens are those of the whole text
+LONGEST = 1 << 18  # characters of a piece, at most: a line that is longer is cut between words, or anywhere
 CUT = re.compile(r"[\n\r](?=[^\S\n\r]{0,32}\S)")  # before a line with something on it
+GAP = re.compile(r"\s(?=\S)")
 
 
 class Token(NamedTuple):
@@ -25,13 +27,21 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
     """The tokens of a text, without special tokens around them, piece by piece."""
     begin = 0
     while begin < len(text):
-        cut = CUT.search(text, begin + PIECE - 1)
-        end = cut.end() if cut else len(text)
+        end = _end(text, begin)
         offset = max(0, begin - MARGIN)
         for token in _tokenize_piece(tokenizer, text[offset : end + MARGIN], offset):
             if begin <= token.start < end or (token.start == end == len(text)):
                 yield token
         begin = end
+
+
+def _end(text: str, begin: int) -> int:
+    """Where the piece of a text that begins there ends."""
+    last = begin + LONGEST
+    cut = CUT.search(text, begin + PIECE - 1, last)
+    if not cut and last < len(text):
+        cut = GAP.search(text, begin + PIECE - 1, last)
+    return cut.end() if cut else min(last, len(text))
 
 
 def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
