@@ -448,6 +448,13 @@ def test_a_tokenizer_without_offsets():
         cut_windows(Corpus.from_sources(["the"]), ByT5Tokenizer(), length=8)
 
 
+def test_a_tokenizer_that_panics():
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.FixedLength(0)
+    with pytest.raises(AttnscopeError, match="chunk size must be non-zero"):
+        next(_tokens.tokenize(tokenizer, "the"))
+
+
 def test_a_tokenizer_that_knows_no_letter():
     mute = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
     with pytest.raises(AttnscopeError, match='makes no token of "a A 1"'):

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from attnscope.corpus._shown import SPACE_MARKS, shown_tokens
+from attnscope.errors import explaining
 
 PIECE = 100_000  # characters of a long text that are tokenized at once, at least
 MARGIN = 256  # characters read on both sides of a piece, so that its tokens are those of the whole text
@@ -45,15 +46,16 @@ def _end(text: str, begin: int) -> int:
 
 
 def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
-    encoded = tokenizer(
-        text,
-        add_special_tokens=False,
-        return_offsets_mapping=True,
-        return_attention_mask=False,
-        padding=False,
-        truncation=False,
-        verbose=False,
-    )
+    with explaining("the tokenizer fails on a text", "Is its tokenizer.json whole, and the right one?"):
+        encoded = tokenizer(
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            padding=False,
+            truncation=False,
+            verbose=False,
+        )
     ids: list[int] = encoded["input_ids"]
     names: list[str] = tokenizer.convert_ids_to_tokens(ids)
     spans = without_added_spaces(text, names, [tuple(span) for span in encoded["offset_mapping"]])
