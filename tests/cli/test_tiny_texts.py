@@ -20,14 +20,14 @@ from tests.sketched import sketched
 
 MORE = int(os.environ.get("ATTNSCOPE_TINY_TEXTS", "0"))
 FEW = {
-    "scan": 24,
-    "generate": 12,
-    "roles": 8,
-    "explain": 12,
-    "intervene": 12,
+    "scan": 16,
+    "generate": 10,
+    "roles": 4,
+    "explain": 5,
+    "intervene": 6,
     "patch": 10,
-    "diff": 6,
-    "walk": 16,
+    "diff": 4,
+    "walk": 15,
 }
 SIZES = {
     "vocab_size": 640,
