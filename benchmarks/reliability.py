@@ -608,6 +608,22 @@ def inputs(place: Path, _: list[Work], times: int, draw: random.Random) -> Count
     return counts
 
 
+def tiny(place: Path, _: list[Work], times: int, draw: random.Random) -> Counts:
+    """Texts of 1 to 40 words, with page and figures: a result, or one or two lines."""
+    counts = Counts()
+    for number in range(times):
+        text = " ".join(draw.choices("a I . the dog ran 猫 of and 3.5".split(), k=draw.randint(1, 40)))  # noqa: SIM905
+        command = ("scan", "explain", "intervene", "roles", "walk")[number % 5]
+        more = draw.choice(([], ["--words", "unicode"], ["--groups", "kinds"])) if command == "scan" else []
+        with folder(place) as home:
+            (home / "text.txt").write_text(text)
+            words = [command, "bundled", text if command == "walk" else "text.txt", *more]
+            ended = run(words, home, _half_of_memory, patience=120.0)
+            done = "refused clearly" if is_clear(ended) else "lost"
+            counts.note("the same" if ended.code == 0 else done, f"{words}: {ended.said[-200:]!r}")
+    return counts
+
+
 def _half_of_memory() -> None:
     """What reads without end is stopped before the machine is."""
     limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
@@ -627,6 +643,7 @@ CLASSES: dict[str, tuple[str, Callable[..., Counts], int]] = {
     "clocks": ("clocks that go backwards", clocks, 24),
     "twice": ("two writers", twice, 16),
     "inputs": ("bad input", inputs, 1),
+    "tiny": ("texts of 1 to 40 words", tiny, 40),
 }
 
 

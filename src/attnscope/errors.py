@@ -102,6 +102,11 @@ def unimportable(error: BaseException) -> AttnscopeError | None:
     return AttnscopeError(f"{package} is installed and cannot be imported: {reason_of(first)}.\n{advice}")
 
 
+def panicked(error: BaseException) -> bool:
+    """Whether Rust code raised it, as tokenizers does: it is no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """The error, and those that it was raised from."""
     while error is not None:
@@ -131,8 +136,7 @@ def explaining(what: str, advice: str) -> Generator[None]:
     except AttnscopeError:
         raise
     except BaseException as error:
-        # what Rust code panics with is no Exception; neither are Ctrl-C and exit, which pass
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not isinstance(error, Exception) and not panicked(error):  # Ctrl-C and exit, which pass
             raise
         reason = reason_of(error)
         stop = "" if reason.endswith("...") else "."

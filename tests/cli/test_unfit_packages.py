@@ -9,30 +9,37 @@ import pytest
 from attnscope.errors import unimportable
 
 
-def test_a_torchvision_for_another_pytorch_is_named(tmp_path):
+def scan_with_broken(package, reason, tmp_path):
     stub = tmp_path / "stub"
-    for folder in ("torchvision", "torchvision-0.28.0.dist-info"):
+    for folder in (package, f"{package}-99.0.dist-info"):
         (stub / folder).mkdir(parents=True)
-    (stub / "torchvision" / "__init__.py").write_text(
-        'raise RuntimeError("operator torchvision::nms does not exist")\n'
-    )
-    (stub / "torchvision-0.28.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.28.0\n"
+    (stub / package / "__init__.py").write_text(f"raise RuntimeError({reason!r})\n")
+    (stub / f"{package}-99.0.dist-info" / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {package}\nVersion: 99.0\n"
     )
     (tmp_path / "text.txt").write_text("The tide is out.")
     paths = [str(stub), os.environ.get("PYTHONPATH", "")]
-    said = subprocess.run(  # packages are imported anew
-        [sys.executable, "-m", "attnscope", "scan", "bundled", "text.txt"],
+    return subprocess.run(  # packages are imported anew
+        [sys.executable, "-m", "attnscope", "scan", "bundled", "text.txt", "--no-report"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_a_text_is_read_without_a_torchvision_that_cannot_be_imported(tmp_path):
+    said = scan_with_broken("torchvision", "operator torchvision::nms does not exist", tmp_path)
+    assert said.returncode == 0, said.stderr
+
+
+def test_a_package_that_cannot_be_imported_is_named(tmp_path):
+    said = scan_with_broken("accelerate", "made for another PyTorch", tmp_path)
     assert said.returncode == 2
     assert said.stderr.splitlines() == [
-        "attnscope: torchvision is installed and cannot be imported: operator torchvision::nms does not exist.",
-        "Install the torchvision that is made for the PyTorch here, or take it away: pip uninstall torchvision",
+        "attnscope: accelerate is installed and cannot be imported: made for another PyTorch.",
+        "Install the accelerate that is made for the PyTorch here, or take it away: pip uninstall accelerate",
     ]
 
 

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.corpus import Chats, are_chats
+from attnscope.corpus import Chats, _chats, are_chats
 from attnscope.corpus._messages import messages_of
 
 #: As many models have it: marks around each message, a greeting before the first, contents trimmed.
@@ -136,6 +136,14 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
         ("{{ raise_exception('roles must alternate') }}", r"refuses it \(roles must alternate\)"),
         ("{% for", "refuses it"),
         (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "does not end within",
+        ),
+        (
+            "{{ 'a' * 5000000 }}{{ messages[0].content }}",
+            "writes 5,000,0.. characters, far more than is said",
+        ),
+        (
             "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}",
             "leaves out what the system says, 'Answer in a word.'",
         ),
@@ -147,7 +155,8 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
         (None, r"no chat template: give one, a Jinja file \(--chat-template FILE\)"),
     ],
 )
-def test_a_template_that_cannot_be_read_is_refused(tokenizer, template, message):
+def test_a_template_that_cannot_be_read_is_refused(tokenizer, template, message, monkeypatch):
+    monkeypatch.setattr(_chats, "SECONDS", 1.0)
     with pytest.raises(AttnscopeError, match=message) as caught:
         list(Chats([CHAT], template=template).read_with(tokenizer).windows(length=64))
     assert len(str(caught.value).splitlines()) == 1

@@ -98,6 +98,15 @@ def test_a_column_that_is_not_there_or_no_text_is_refused(tmp_path):
         contents(tmp_path / "bad.parquet")
 
 
+def test_a_table_whose_text_is_damaged_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": ["The tide is out."]})
+    pyarrow.parquet.write_table(table, path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"The tide", b"\xff\xfe tide"))
+    with pytest.raises(AttnscopeError, match=r"not a \.parquet file, or damaged"):
+        contents(path)
+
+
 def test_a_table_that_changes_is_refused(tmp_path):
     path = tables(tmp_path)[0]
     corpus = Corpus.from_sources(path)

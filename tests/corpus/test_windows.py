@@ -404,6 +404,20 @@ def test_pieces_without_a_good_place_to_cut(text, monkeypatch):
     assert windows_of(tokenizer, text + "the") == [whole]
 
 
+@pytest.mark.parametrize("text", ["a text without line breaks " * 40, "the" * 400])
+def test_a_long_line_is_tokenized_in_pieces_too(text, monkeypatch):
+    tokenizer = byte_level()
+    [whole] = windows_of(tokenizer, text)
+    monkeypatch.setattr(_tokens, "PIECE", 100)
+    monkeypatch.setattr(_tokens, "LONGEST", 300)
+    monkeypatch.setattr(_tokens, "MARGIN", 60)
+    sizes = []
+    piece = _tokens._tokenize_piece
+    monkeypatch.setattr(_tokens, "_tokenize_piece", lambda t, s, o: sizes.append(len(s)) or piece(t, s, o))
+    assert windows_of(tokenizer, text) == [whole]
+    assert max(sizes) <= 300 + 2 * 60
+
+
 def test_a_really_long_text():
     text = some_text(5, words=50_000)
     assert len(text) > 200_000
@@ -432,6 +446,13 @@ def test_numbers_out_of_range(options, said):
 def test_a_tokenizer_without_offsets():
     with pytest.raises(AttnscopeError, match=r"found ByT5Tokenizer, .*; expected a fast tokenizer"):
         cut_windows(Corpus.from_sources(["the"]), ByT5Tokenizer(), length=8)
+
+
+def test_a_tokenizer_that_panics():
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.FixedLength(0)
+    with pytest.raises(AttnscopeError, match="chunk size must be non-zero"):
+        next(_tokens.tokenize(tokenizer, "the"))
 
 
 def test_a_tokenizer_that_knows_no_letter():

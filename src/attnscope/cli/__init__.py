@@ -32,7 +32,7 @@ from attnscope.cli.show import show
 from attnscope.cli.train import train, with_settings
 from attnscope.cli.translate import translate
 from attnscope.cli.walk import walk
-from attnscope.errors import AttnscopeError, out_of_memory, unimportable
+from attnscope.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
 
 _INTERRUPTED = 130
 
@@ -116,7 +116,14 @@ def _run() -> int:
         if code == _INTERRUPTED:  # typer has made it of a Ctrl-C
             tell("attnscope: stopped")
         return code
-    except Exception as error:
+    except BaseException as error:
+        if panicked(error):  # in Rust, as a tokenizer does on files that are damaged
+            tell(
+                f"attnscope: a library fails ({reason_of(error)}). Are the model's and the tokenizer's files whole?"
+            )
+            return 2
+        if not isinstance(error, Exception):
+            raise
         known = error if isinstance(error, AttnscopeError) else out_of_memory(error) or unimportable(error)
         if known is not None:
             if not _is_told_by_another():

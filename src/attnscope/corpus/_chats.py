@@ -1,10 +1,13 @@
 """Chats as a model reads them: written out by the tokenizer's template, each token with the role of who says it."""
 
+import ctypes
 import hashlib
 import json
 import re
+import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +27,8 @@ from attnscope.errors import AttnscopeError, reason_of
 from attnscope.remote import Url, is_url
 
 TEMPLATE = "template"
+SECONDS = 10.0  # that a template may take for one chat
+ADDED = 1_000_000  # characters that it may add, beyond twice what is said
 _BARE = Frame((), (), {})  # the template brings its special tokens along
 _MARK = re.compile(
     "\ue000(\\d+)\ue001"
@@ -358,8 +363,34 @@ def applied(
         The template refuses the chat.
     """
     try:
-        return str(writer.apply_chat_template(messages, chat_template=template, tokenize=False, **settings))
+        with _within(SECONDS):
+            text = str(
+                writer.apply_chat_template(messages, chat_template=template, tokenize=False, **settings)
+            )
+    except TimeoutError:
+        raise AttnscopeError(
+            f"{name}: the chat template does not end within {SECONDS:.0f} s: {_ADVICE}"
+        ) from None
     except Exception as error:  # templates are programs: whatever theirs raises
         raise AttnscopeError(
             f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}"
         ) from error
+    if len(text) > ADDED + 2 * len(str(messages)):
+        raise AttnscopeError(
+            f"{name}: the chat template writes {len(text):,} characters, far more than is said: {_ADVICE}"
+        )
+    return text
+
+
+@contextmanager
+def _within(seconds: float) -> Generator[None]:
+    """Raise a TimeoutError in what is still running then."""
+    raising = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    here = ctypes.c_ulong(threading.get_ident())
+    timer = threading.Timer(seconds, raising, (here, ctypes.py_object(TimeoutError)))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -84,7 +84,7 @@ def _values(path: Path | Url, field: str, check: Callable[[Any], None]) -> Itera
         for batch in _batches(path, field, check):
             for value in batch.column(field):
                 yield value.as_py()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise AttnscopeError(
             f"{shown(path)}: not a {path.suffix} file, or damaged ({reason_of(error)}): make it anew"
         ) from error

@@ -5,10 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from attnscope.corpus._shown import SPACE_MARKS, shown_tokens
+from attnscope.errors import explaining
 
 PIECE = 100_000  # characters of a long text that are tokenized at once, at least
 MARGIN = 256  # characters read on both sides of a piece, so that its tokens are those of the whole text
+LONGEST = 1 << 18  # characters of a piece, at most: a line that is longer is cut between words, or anywhere
 CUT = re.compile(r"[\n\r](?=[^\S\n\r]{0,32}\S)")  # before a line with something on it
+GAP = re.compile(r"\s(?=\S)")
 
 
 class Token(NamedTuple):
@@ -25,8 +28,7 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
     """The tokens of a text, without special tokens around them, piece by piece."""
     begin = 0
     while begin < len(text):
-        cut = CUT.search(text, begin + PIECE - 1)
-        end = cut.end() if cut else len(text)
+        end = _end(text, begin)
         offset = max(0, begin - MARGIN)
         for token in _tokenize_piece(tokenizer, text[offset : end + MARGIN], offset):
             if begin <= token.start < end or (token.start == end == len(text)):
@@ -34,16 +36,26 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
         begin = end
 
 
+def _end(text: str, begin: int) -> int:
+    """Where the piece of a text that begins there ends."""
+    last = begin + LONGEST
+    cut = CUT.search(text, begin + PIECE - 1, last)
+    if not cut and last < len(text):
+        cut = GAP.search(text, begin + PIECE - 1, last)
+    return cut.end() if cut else min(last, len(text))
+
+
 def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
-    encoded = tokenizer(
-        text,
-        add_special_tokens=False,
-        return_offsets_mapping=True,
-        return_attention_mask=False,
-        padding=False,
-        truncation=False,
-        verbose=False,
-    )
+    with explaining("the tokenizer fails on a text", "Is its tokenizer.json whole, and the right one?"):
+        encoded = tokenizer(
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            padding=False,
+            truncation=False,
+            verbose=False,
+        )
     ids: list[int] = encoded["input_ids"]
     names: list[str] = tokenizer.convert_ids_to_tokens(ids)
     spans = without_added_spaces(text, names, [tuple(span) for span in encoded["offset_mapping"]])

@@ -98,7 +98,7 @@ class WordedWindows:
     rule: WordRule
     tokens: int = field(default=0, init=False)
     across: int = field(default=0, init=False)
-    _last: tuple[str, list[Span]] = field(default=("", []), init=False, repr=False)
+    _last: tuple[str, list[Span], list[int]] = field(default=("", [], []), init=False, repr=False)
 
     def __iter__(self) -> Iterator[Window]:
         """Read the windows anew."""
@@ -114,8 +114,9 @@ class WordedWindows:
                 "texts, or leave out words (--words)"
             )
         if self._last[0] is not window.text:
-            self._last = window.text, _checked(self.rule.spans(window.text), window)
-        numbers, across = _numbered(window, self._last[1])
+            words = _checked(self.rule.spans(window.text), window)
+            self._last = window.text, words, [start for start, _ in words]
+        numbers, across = _numbered(window, *self._last[1:])
         self.tokens, self.across = self.tokens + len(window), self.across + across
         return replace(window, words=numbers)
 
@@ -204,9 +205,8 @@ def _shown(window: Window, tokens: list[int]) -> str:
     return space + window.text[spans[0][0] : max(end for _, end in spans)].strip()
 
 
-def _numbered(window: Window, words: list[Span]) -> tuple[tuple[int, ...], int]:
+def _numbered(window: Window, words: list[Span], starts: list[int]) -> tuple[tuple[int, ...], int]:
     """The number of the word of each token, from 0, and how many tokens reach over the end of a word into another."""
-    starts = [start for start, _ in words]
     numbers: list[int] = []
     across, before, waiting = 0, -1, False
     for (start, end), special in zip(window.spans, window.special, strict=True):

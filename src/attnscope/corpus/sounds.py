@@ -21,6 +21,7 @@ from attnscope.corpus.files import decode_utf8, files_below
 from attnscope.errors import AttnscopeError, explaining
 
 SUFFIX = ".wav"
+_FASTEST = 1_000_000  # samples a second: more is a header that is damaged
 _UNKNOWN = 0x7FFF0000  # bytes: such sizes are written where nobody knows how long a sound will be
 _HALF = {"u": 0.5, "i": 0.0}  # unsigned samples lie about the middle of their range
 
@@ -226,8 +227,10 @@ def _read(name: str, file: Unchanged) -> Sound:
 
 def _checked(name: str, samples: np.ndarray, rate: Any) -> Sound:
     """A sound, if it has a rate and each sample is a number."""
-    if not isinstance(rate, Real) or not float(rate).is_integer() or rate < 1:
-        raise AttnscopeError(f"{name} has {rate!r:.40} samples a second: expected a whole number from 1")
+    if not isinstance(rate, Real) or not float(rate).is_integer() or not 1 <= rate <= _FASTEST:
+        raise AttnscopeError(
+            f"{name} has {rate!r:.40} samples a second: expected a whole number from 1 to {_FASTEST:,}"
+        )
     if not np.isfinite(samples).all():
         raise AttnscopeError(f"{name} holds samples that are NaN or infinite: expected numbers, -1 to 1")
     return Sound(name, samples, int(float(rate)))

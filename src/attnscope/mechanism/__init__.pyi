@@ -3,11 +3,12 @@ from ._analysis import Analysis, Picture, Requirement, Section, TextTable
 from ._catalogue import ANALYSES, analyses_of, known_analyses
 from ._explain import explain
 from ._needs import BIAS, BILINEAR_SCORES, POSITION_TABLE, ROTATION, ROTATION_OR_BIAS
+from ._not_defined import NotDefinedError
 from ._over_heads import inputs_of
 from ._projections import projections
 from ._ranking import HeadExplanation, best_heads, rank_explanations
 from ._stored import load_explanation
-from ._study import DEFAULT_TEXTS, FEW_TEXTS, NotDefinedError, Study, studied, study
+from ._study import DEFAULT_TEXTS, FEW_TEXTS, Study, studied, study
 from ._verdict import ERROR, SAME
 from .analyses import (
     bias_effect,

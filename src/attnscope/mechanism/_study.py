@@ -19,6 +19,7 @@ from attnscope.capture import LoadedModel, Tokenizer, borrowed, decoder_start, l
 from attnscope.checks import check_whole
 from attnscope.corpus import EncodedTexts, TargetTokenizer, shifted, texts_and_targets, windows_of
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism._not_defined import NotDefinedError
 from attnscope.mechanism._stored import StoredAnalyses
 from attnscope.mechanism.arrays import Completion
 from attnscope.mechanism.evidence import (
@@ -44,22 +45,6 @@ if TYPE_CHECKING:
 READING = 0.6  # share of the work that reading the texts is
 DEFAULT_TEXTS = 100
 FEW_TEXTS = 8  # of analyses that take several passes
-
-
-class NotDefinedError(AttnscopeError):
-    """An analysis that this model does not admit.
-
-    Examples
-    --------
-    >>> from transformers import LlamaConfig, LlamaModel
-    >>> from attnscope.mechanism import known_analyses
-    >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> study = Study(LlamaModel(config).eval(), [[5, 6, 7, 8], [7, 8, 8, 5]], band=2)
-    >>> study.computed(known_analyses()["position_pca"])
-    Traceback (most recent call last):
-    ...
-    attnscope.mechanism._study.NotDefinedError: LlamaModel: it turns queries and keys by their positions (RoPE)
-    """
 
 
 class Study:

@@ -174,6 +174,7 @@ def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monke
     ("words", "said"),
     [
         (("--new-tokens", "0"), "new_tokens (--new-tokens) is 0; expected a whole number"),
+        (("--beams", "100000"), "beams (--beams) is 100000; expected a whole number from 1 to 1000"),
         (("--new-tokens", "200"), "new_tokens (--new-tokens) is 200, and model takes 96 tokens in all"),
         (("--cache", "slow"), "cache (--cache) is 'slow'; expected dynamic, static, none"),
         (("--temperature", "0.5"), "ask for them with sample (--sample)"),

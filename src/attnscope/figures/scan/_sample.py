@@ -86,6 +86,7 @@ def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) 
     """The first rows of some heads in the first window, as `attnscope.figures.weight_maps` takes them."""
     layers, columns = (sorted({head[i] for head in heads}) for i in (0, 1))
     by_head = {(shown.layer, shown.head): shown for shown in maps(sample) if shown.window == 0}
+    rows = min(rows, sample.sizes["query"])  # of the longest window that is shown
     shape = (len(layers), len(columns), rows)
     chosen = [by_head[head] for head in heads]
     ranks = max(int(shown.count[:rows].max(initial=1)) for shown in chosen)

@@ -9,6 +9,7 @@ import numpy as np
 from attnscope._arguments import typed
 from attnscope.mechanism._analysis import Analysis, Picture
 from attnscope.mechanism._needs import BILINEAR_SCORES
+from attnscope.mechanism._not_defined import NotDefinedError
 from attnscope.mechanism._study import studied, study
 from attnscope.mechanism.analyses._waves import WAVES_ALONG_TEXT
 from attnscope.mechanism.arrays import append_one, maximum_spectrum, reparametrize
@@ -78,6 +79,10 @@ def _of_layer(layer: Layer) -> xr.Dataset:
         parts = reparametrize(*layer.matrices(head, affine=True))
         sides["query"].append(states @ parts.query)
         sides["key"].append(states @ parts.key)
+    if empty := [side for side, columns in sides.items() if not sum(part.shape[1] for part in columns)]:
+        raise NotDefinedError(
+            f"layer {layer.site.index} gives every {empty[0]} the same: its weights are zero"
+        )
     return stacked([maximum_spectrum(np.hstack(columns)) for columns in sides.values()], "side", list(sides))
 
 

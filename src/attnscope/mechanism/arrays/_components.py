@@ -14,6 +14,7 @@ from jaxtyping import Float
 from attnscope._arguments import typed
 from attnscope.array_checks import agree, shaped
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism._not_defined import NotDefinedError
 from attnscope.mechanism.arrays._checks import labelled, series
 
 _CLIPPED = 1e-6  # a correlation may pass 1 by rounding, not by more
@@ -59,7 +60,7 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
     values = np.linalg.svd(columns - columns.mean(0) if centred else columns, compute_uv=False)
     total = (values**2).sum()
     if not total > _rounding(columns):
-        raise AttnscopeError("the table is the same at every position; expected one that varies")
+        raise NotDefinedError("the table is the same at every position; expected one that varies")
     return xr.Dataset(
         {
             "singular_value": labelled("component", values, "singular value"),
@@ -243,11 +244,11 @@ def canonical_correlations(
     power, basis = np.linalg.eigh((covariance + covariance.T) / 2)
     power, basis = power[::-1], basis[:, ::-1]
     if not power[0] > 0:
-        raise AttnscopeError("the covariance of the states is zero; expected states that vary")
+        raise NotDefinedError("the covariance of the states is zero; expected states that vary")
     kept = _kept(power, variance, max(len(power) * np.finfo(float).eps, rounding / _GOOD))
     left, values, _ = np.linalg.svd(table - table.mean(0), full_matrices=False)
     if not values[0] ** 2 > _rounding(table):
-        raise AttnscopeError("the table is the same at every position; expected one that varies")
+        raise NotDefinedError("the table is the same at every position; expected one that varies")
     rows = _kept(values**2, variance, (max(table.shape) * np.finfo(float).eps) ** 2)
     # (position, kept): positions in the whitened states; left is already whitened, up to sqrt(T)
     whitened = (means - means.mean(0)) @ basis[:, :kept] / np.sqrt(power[:kept])
@@ -305,7 +306,7 @@ def _span(columns: Float[np.ndarray, "token column"]) -> Float[np.ndarray, "toke
     """Orthonormal basis of the centred columns' span."""
     left, values, _ = np.linalg.svd(columns - columns.mean(0), full_matrices=False)
     if not values[0] ** 2 > _rounding(columns):
-        raise AttnscopeError("states or vectors are the same at every token; both must vary")
+        raise NotDefinedError("states or vectors are the same at every token; both must vary")
     return left[:, values > max(columns.shape) * np.finfo(float).eps * values[0]]
 
 

@@ -16,6 +16,7 @@ from attnscope._documents import LEAST, jackknife_interval, units_of, without_ea
 from attnscope.attention import AttentionCall
 from attnscope.capture import layer_coordinates, watching
 from attnscope.errors import AttnscopeError
+from attnscope.mechanism._not_defined import NotDefinedError
 from attnscope.mechanism.arrays import StateMoments
 from attnscope.mechanism.evidence import (
     Windows,
@@ -63,7 +64,7 @@ def responsible_band(amplitude: Float[np.ndarray, "head frequency"]) -> tuple[in
     amplitude = np.asarray(amplitude, dtype=float)[:, _LOWEST:]
     totals = amplitude.sum(1, keepdims=True)
     if not (totals > 0).any():
-        raise AttnscopeError(
+        raise NotDefinedError(
             f"the cross-spectra are 0 from {_LOWEST} cycles per window on; expected waves: give longer windows"
         )
     share = (amplitude / np.where(totals > 0, totals, 1.0)).sum(0)

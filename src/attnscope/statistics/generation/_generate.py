@@ -25,7 +25,7 @@ from attnscope.capture import (
     refuse_senses,
     signature_of,
 )
-from attnscope.checks import check_real, check_seed, check_whole
+from attnscope.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.corpus import Chats, Groups, IdNames, Sources, Window, kept
 from attnscope.errors import AttnscopeError, explaining
 from attnscope.progress import Progress, Tell, tell_nobody
@@ -228,8 +228,9 @@ def load_generation(run: RunFolder) -> xr.Dataset:
 
 def _asked(**given: Any) -> dict[str, Any]:
     """What is asked for, checked."""
-    whole = ("new_tokens", "beams", "batch_size", "window", "limit")
+    whole = ("new_tokens", "batch_size", "window", "limit")
     check_whole(1, **{name: given[name] for name in whole})
+    check_whole(1, BEAMS, beams=given["beams"])
     check_real(0.0, 1.0, top_p=given["top_p"])
     check_real(0.0, temperature=given["temperature"])
     check_seed(given["seed"])
