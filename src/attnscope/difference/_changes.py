@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
-from attnscope._documents import LEAST, mean_by_document, units_of
+from attnscope._documents import LEAST, mean_by_document
 from attnscope.faithfulness.arrays import by_document
 
 LEVEL = 0.05
@@ -61,7 +61,7 @@ def changes_by_document(
     changes
         After minus before, of each text. NaN in all texts where there is no such head.
     documents
-        The document of each text; windows count by themselves where there are fewer than 6 documents.
+        The document of each text. With fewer than 6 documents nothing is tested and there are no intervals.
     level
         The false discovery rate.
     seed
@@ -74,10 +74,9 @@ def changes_by_document(
     >>> changes.changed.tolist()
     [False, False, True]
     """
-    units, _ = units_of(documents)
-    interval = by_document(changes, units, seed=seed)
+    interval = by_document(changes, documents, seed=seed)
     flat = changes.reshape(len(changes), -1)
-    mean, error, count = mean_by_document(flat, units)
+    mean, error, count = mean_by_document(flat, documents)
     p = np.full(flat.shape[1], np.nan)
     if count >= LEAST:
         with np.errstate(divide="ignore", invalid="ignore"):
