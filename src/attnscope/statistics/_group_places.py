@@ -62,9 +62,10 @@ class GroupPlaces:
         >>> places.seen[0, 2, :, 0].tolist()  # offsets below -1, -1, 0, 1, above 1; the first token at -2, -1, 0
         [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
         """
-        starts = (need.band + 1, *need.bins[1:])  # each offset of the band is a place
+        band = need.band or 0
+        starts = (band + 1, *need.bins[1:])  # each offset of the band is a place
         far = torch.from_numpy(segments(starts)).to(groups.device)
-        near = torch.arange(1 - need.band, need.band + 1, device=groups.device)
+        near = torch.arange(1 - band, band + 1, device=groups.device)
         left, right = far.split(len(starts) + 1)
         edges = torch.cat([left, near, right])
         others = groups * ~first[..., None]
