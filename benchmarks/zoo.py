@@ -5,7 +5,7 @@
     python benchmarks/zoo.py --each 4 --only search # recall of the search by random sets on 200 animals
 
 Each row is a method: AUROC and precision at k, means over the animals of `attnscope.zoo`, with 95% bootstrap intervals
-over animals; k is the number of heads (or tokens of a prediction) that matter. A method ranks the heads of one animal,
+over kinds; k is the number of heads (or tokens of a prediction) that matter. A method ranks the heads of one animal,
 or the tokens that one prediction could see. A kind misleads a method if its AUROC is below 0.5 in more animals of the
 kind than chance allows, and the method is blind to a kind if it is neither below nor above 0.5 in more of them (sign
 test, 5% over all kinds; a kind of too few animals to tell is not named).
@@ -36,12 +36,12 @@ from attnscope.attention import AttentionCall, Need, attend_in_full, measure
 from attnscope.capture import LoadedModel, Site, watching
 from attnscope.corpus import Batch, Window
 from attnscope.faithfulness import Given, Inquiry, effects, search_heads, token_contributions
+from attnscope.faithfulness.arrays import by_document
 from attnscope.faithfulness.passes import ABLATIONS, Questions
 from attnscope.statistics import Reading, indicator_columns, reduce_call
 from attnscope.zoo import Animal, Zoo, names, zoo
 
 KINDS = {re.sub(r"-(decoder|encoder|encoder-decoder)-\d+$", "", name) for name in names(1)}
-RESAMPLES = 2000
 LEVEL = 0.05  # of chance, over all kinds
 Method = Callable[[Animal], "Tensor | np.ndarray"]
 
@@ -222,18 +222,16 @@ def random_offsets(animal: Animal) -> Tensor:
 
 
 def exchange(animal: Animal) -> Tensor:
-    """Change of the answer's log-probability when a token is exchanged for another of its group."""
+    """Change of the answer's log-probability when a token is exchanged for any other token of the texts."""
     generator = own_generator(animal)
     before = answers(animal, animal.inputs)
     found = torch.zeros(*animal.labels.shape, animal.ids.shape[1])
-    alike = (animal.groups == animal.groups[:, None]) & ~torch.eye(len(animal.groups), dtype=torch.bool)
+    every = animal.ids.unique()
     for place in range(animal.ids.shape[1]):
-        chances = alike[animal.ids[:, place]].double()
-        can = chances.any(1)
-        if can.any():
-            ids = animal.ids.clone()
-            ids[can, place] = torch.multinomial(chances[can], 1, generator=generator)[:, 0]
-            found[:, :, place] = (answers(animal, animal.inputs | {"input_ids": ids}) - before).abs()
+        ids = animal.ids.clone()
+        others = (every != ids[:, place, None]).double()
+        ids[:, place] = every[torch.multinomial(others, 1, generator=generator)[:, 0]]
+        found[:, :, place] = (answers(animal, animal.inputs | {"input_ids": ids}) - before).abs()
     return found
 
 
@@ -364,7 +362,12 @@ class Column:
         misled = [kind for kind, (values, _) in kinds.items() if is_rare(values < 0.5, values > 0.5)]
         found = [kind for kind, (values, _) in kinds.items() if is_rare(values > 0.5, values < 0.5)]
         blind = [kind for kind in kinds if kind not in misled + found]
-        return [interval(self.auroc), interval(self.precision), listed(misled, kinds), listed(blind, kinds)]
+        return [
+            interval(self.auroc, self.kinds),
+            interval(self.precision, self.kinds),
+            listed(misled, kinds),
+            listed(blind, kinds),
+        ]
 
 
 def is_rare(on_one_side: np.ndarray, on_the_other: np.ndarray) -> bool:
@@ -385,12 +388,10 @@ def listed(chosen: list[str], of: dict[str, tuple[np.ndarray, np.ndarray]]) -> s
     return f"all {len(of)}" if len(chosen) == len(of) else ", ".join(chosen) or "none"
 
 
-def interval(values: list[float]) -> str:
-    """Mean with a 95% bootstrap interval over animals."""
-    numbers, rng = np.array(values), np.random.default_rng(0)
-    means = rng.choice(numbers, (RESAMPLES, len(numbers))).mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return f"{numbers.mean():.2f} [{low:.2f}, {high:.2f}]"
+def interval(values: list[float], kinds: list[str]) -> str:
+    """Mean with a 95% bootstrap interval over kinds, whose animals are alike."""
+    found = by_document(np.array(values), kinds)
+    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def scored(animals: Zoo) -> dict[str, dict[str, Column]]:

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
+SMALLEST = 0.01  # of the weight: nothing nearer to the larger null is called beyond chance
 #: What a reader of the pairs has to know.
 CAUTION = (
-    "Places: a head with the same weight at each offset and on the first token, whatever stands there. What is above "
-    "them is not a matter of offsets; it may be one of single tokens or of other places (the end of a text), and not "
-    "of the group. Heads of untrained models prefer groups too: it does not say that anything was learned."
+    "Places: a head with the same weight at each offset of the band, in each bin beyond it and on the first token, "
+    "whatever stands there. What is above them is not a matter of offsets within the band; it may be one of single "
+    "tokens or of other places (an offset beyond the band, the end of a text), and not of the group. Heads of "
+    "untrained models prefer groups too: it does not say that anything was learned."
 )
 NULLS = f"Equal: equal weights over what a token may see. {CAUTION}"
 
@@ -43,8 +45,8 @@ class GroupPair:
     windows, over
         How many windows (in a scan of pools: pools) have both groups, and what the interval is over.
     beyond_chance
-        Whether it is above both nulls beyond chance: if no head were in any pair, one would be found in at most 5% of
-        results (see `group_pairs`). None with fewer than 6 windows, where that is not known.
+        Whether it is above both nulls beyond chance, by 0.01 or more: if no head were in any pair, one would be found
+        in at most 5% of results (see `group_pairs`). None with fewer than 6 windows, where that is not known.
     """
 
     query: str
@@ -190,8 +192,8 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
     if not told:
         return f"In none of {len(pairs)} pairs a head is above both nulls beyond chance"
     return (
-        f"In {len(told)} of {len(pairs)} pairs a head is above both nulls beyond chance (were there nothing, one "
-        "would be found in at most 5% of such tables)"
+        f"In {len(told)} of {len(pairs)} pairs a head is above both nulls beyond chance, by {SMALLEST} or more (were "
+        "there nothing, one would be found in at most 5% of such tables)"
     )
 
 
@@ -219,7 +221,7 @@ def _beyond_chance(
     member = np.zeros((len(names), len(documents)))
     member[[names[name] for name in documents], np.arange(len(documents))] = 1
     told = above_zero((member @ above for above in _above(results, means)), len(names))
-    return np.stack(told).reshape(means.weight.shape)
+    return np.stack(told).reshape(means.weight.shape) & (means.above >= SMALLEST)
 
 
 def _above(results: xr.Dataset, means: MeanGroupWeights) -> Iterator[np.ndarray]:

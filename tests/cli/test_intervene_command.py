@@ -90,13 +90,13 @@ def test_what_was_not_tested_is_not_called_not_shown(untested):
         assert [effect["shown"] for effect in effects] == [None] * 4
         assert head["matters"] is None
     assert [(row["shown"], row["between_shown"]) for row in values["together"]] == [(None, None)] * 2
-    assert "told from 0" not in said
+    assert "significant" not in said
 
 
 def test_the_page_of_what_was_not_tested_says_so(untested):
     *_, page = untested
     assert not re.search('class="[a-z ]*open', page)
-    for words in ("with 95% interval", "each line its", "told from 0", "rings have not", "pale ones are not"):
+    for words in ("with 95% interval", "each line its", "significant", "rings have not", "pale ones are not"):
         assert words not in page
     assert page.count("there are no intervals: that takes 6 or more windows.") >= 4
 

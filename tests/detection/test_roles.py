@@ -6,18 +6,22 @@ import json
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.bundled import MODEL
 from attnscope.capture import load_model
 from attnscope.cli.roles import as_dict
 from attnscope.corpus import texts_of, windows_of
 from attnscope.detection import ROLES, counts_of, headline, needles_of
 from attnscope.detection._probes import delimiters_of
 from attnscope.report import write_roles_report
+from attnscope.statistics import rank_heads, ranking_said
 from attnscope.store import Signature, skipped_of
 from attnscope.zoo import build
 from tests.cli.command import attnscope as command
+from tests.families import tiny
 from tests.statistics.generation.writers import writer
 
 
@@ -228,3 +232,23 @@ def test_few_windows_give_no_interval(tmp_path):
     opening = page.split("<nav")[0]
     assert all(html.escape(sentence) in opening for sentence in told["says"])
     assert "nan" not in page.split("<table")[1].split("</table>")[0]
+
+
+def test_a_head_of_short_texts_is_local_only_if_uniform_attention_is_not():
+    """Weights that hardly differ from uniform attention: `scan` and `roles` both say that no head is local."""
+    texts = ["The boat lies on the sand."] * 6
+    given = {"tokenizer": AutoTokenizer.from_pretrained(MODEL), "window": 32}
+    torch.manual_seed(0)
+    model = tiny("gpt2")
+    model.resize_token_embeddings(len(given["tokenizer"]))
+    found = attnscope.roles(model, texts, only="local", controls=(), **given)
+    assert float(found.score.min()) > 0.5
+    share = float(found.equal.max())
+    assert headline(found)[0].startswith(
+        f"local: 0 of {found.score.size} heads at 0.5 or more and 2 times uniform"
+    )
+    assert f"(which is {share:.2f} at most)" in headline(found)[0]
+    scanned = attnscope.scan(model, texts, **given)
+    said = ranking_said(scanned, "local", rank_heads(scanned)["local"])
+    assert said.startswith("no local head")
+    assert "twice what uniform attention gives (0." in said or "gives (1.00 at most)" in said

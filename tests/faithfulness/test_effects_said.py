@@ -1,4 +1,4 @@
-"""What is named of many heads: those that are told from 0, with all of them looked at together."""
+"""Which of many heads is named: the largest effect, and whether it is significant."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.faithfulness import headline, patch_headline, verdicts
+from attnscope.faithfulness import headline, heads_of, patch_headline, verdicts
 from attnscope.faithfulness._verdict import _search_said
 from attnscope.figures.intervene import effect_intervals, intervention_readings
 from tests.report.planted_intervention import planted_intervention
@@ -22,18 +22,45 @@ def test_the_largest_of_many_is_not_held_up_where_none_is_told_from_0():
     tree = planted_intervention(effect=0.0)
     tree["heads"]["shown"] = xr.zeros_like(tree["heads"].shown)
     said = headline(tree)
-    assert _largest(said).endswith(" ablation), is not told from 0 with all heads looked at together.")
-    assert "(" not in _largest(said).replace("(zero", "").replace("(mean", "").replace("(resample", "")
+    assert _largest(said).endswith(
+        " ablation). It is not significant (corrected for all heads and ablations)."
+    )
+    assert " to " not in _largest(said)
     assert "Of 6 heads, none is shown to change the loss" in said[1]
 
 
-def test_a_head_is_named_that_is_told_from_0_though_another_changes_more():
+def test_the_largest_is_named_and_whether_it_is_significant_and_then_the_largest_that_is():
     tree = planted_intervention(wild=0.8)
     first = verdicts(tree)[0]
     assert (first.layer, first.head) == (1, 2)
     assert not any(effect.shown for effect in first.effects.values())
-    assert "of those told from 0 is +0.5" in _largest(headline(tree))
-    assert "without head 0.1 (" in _largest(headline(tree))
+    said = headline(tree)
+    place = said.index(_largest(said))
+    assert "nats, without head 1.2 (" in said[place]
+    assert said[place].endswith("It is not significant (corrected for all heads and ablations).")
+    assert said[place + 1].startswith("The largest significant change is +0.5")
+    assert "without head 0.1 (" in said[place + 1]
+
+
+def test_of_models_in_which_no_head_matters_one_in_twenty_shows_one_over_all_ablations():
+    generator = np.random.default_rng(0)
+    dims, times = ("text", "ablation", "layer", "head"), 200
+    shown = 0
+    for _ in range(times):
+        noise = generator.normal(size=(8, 3, 1, 8))
+        effects = xr.Dataset(
+            {"loss_change": (dims, noise)},
+            coords={"source": ("text", list("abcdefgh")), "ablation": ["zero", "mean", "resample"]},
+        )
+        shown += bool(heads_of(effects).shown.any())
+    assert shown / times < 0.09  # by ablation: 0.13
+
+
+@pytest.mark.parametrize(("guess", "worse"), [(1.9, True), (2.1, False)])
+def test_a_model_worse_than_guessing_is_said_first(guess, worse):
+    tree = planted_intervention()  # its loss is 2.0
+    tree["effects"] = tree["effects"].to_dataset().assign(guess_loss=("text", np.full(12, guess)))
+    assert headline(tree)[0].startswith("This model predicts worse than guessing") == worse
 
 
 def test_heads_are_counted_in_whole_sentences():
@@ -47,15 +74,24 @@ def test_heads_are_counted_in_whole_sentences():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (3.5, "of those told from 0 comes with block 0 at 2: 8"),
-        (0.0, "is not told from 0 with all places looked"),
+        (3.5, "(87% to 88%), with block 0 at 2. It is significant (corrected for all places)"),
+        (0.0, "It is not significant (corrected for all places)"),
     ],
 )
 def test_of_patched_places_too(change, says):
     tree = planted_patching(change)
     tree["patched"]["shown"] = tree["patched"].shown & (change > 0)
     assert says in _largest(patch_headline(tree))
-    assert ("(" in _largest(patch_headline(tree))) == (change > 0)
+    assert ("% to " in _largest(patch_headline(tree))) == (change > 0)
+
+
+def test_the_largest_patched_place_is_named_before_a_smaller_one_that_is_significant():
+    tree = planted_patching(3.5)
+    places = tree["patched"]
+    places["effect"][0, 1], places["recovered"][0, 1], places["shown"][0, 1] = 9.0, 1.11, False
+    (said,) = (sentence for sentence in patch_headline(tree) if "largest change" in sentence)
+    assert "The largest change is 111% of the way, with block 0 at 1. It is not significant" in said
+    assert "The largest significant change is 88% of the way (87% to 88%), with block 0 at 2." in said
 
 
 def test_rings_are_drawn_for_what_is_not_told_from_0():

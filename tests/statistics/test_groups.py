@@ -99,6 +99,21 @@ def test_a_head_that_knows_its_place_alone_is_foretold_by_its_places(name):
     assert np.abs(own - found["equal_group_weight"].numpy()).max() > 0.1
 
 
+@pytest.mark.parametrize("offset", [2, 8, 9, 10, -9, -10])
+def test_every_offset_of_the_band_is_a_position_of_its_own(offset):
+    """Scores depend on one offset alone, and the group recurs at that period."""
+    length = 40
+    away = torch.arange(length)[None] - torch.arange(length)[:, None]
+    x = torch.zeros(1, 1, length, 4)
+    call = AttentionCall(x, x, x, scale=1.0, bias=(away == offset).float()[None, None] * 20)
+    numbers = (torch.arange(length) % abs(offset) == 0).long()[None]
+    real = torch.ones(1, length, dtype=torch.bool)
+    marks = Marks(real, real, ~real, GroupMarks(numbers, numbers, 2))
+    _, found = measure_call(call, ("group_weight", "place_group_weight"), 10, length - 1, marks)
+    assert float(found["group_weight"][0, 0, 1, 1]) > 0.75
+    torch.testing.assert_close(found["place_group_weight"], found["group_weight"], rtol=0, atol=0.005)
+
+
 def test_a_head_that_looks_for_a_group_is_not_foretold_by_its_places():
     generator = torch.Generator().manual_seed(3)
     numbers = torch.randint(0, 2, (1, N), generator=generator)

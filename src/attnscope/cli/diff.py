@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnscope.difference import Change
 
 _READ = "{0}: mean over texts; size: the {0} in standard deviations of all heads of both models together."
-_TOLD = "95% interval: of the {0}; * is told from 0 at the false discovery rate, all heads and statistics together."
+_TOLD = "95% interval: of the {0}; * is significant at the false discovery rate (all heads and statistics)."
 
 
 def diff(

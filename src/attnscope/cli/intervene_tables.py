@@ -24,7 +24,7 @@ _EFFECT = (
     "zero, mean, resample: change of the loss in nats when nothing (zero), the head's mean (mean) or what it gives on "
     "another text (resample) stands in for it."
 )
-_TOLD = "* is told from 0 with all heads looked at together."
+_TOLD = "* is significant (p < 0.05, corrected for all heads and ablations)."
 _SHUFFLED = (
     "shuffled: change of the loss when each row of the head's weights is shuffled among the keys that it may "
     "look at; near 0, it does not matter to the model where this head looks."

@@ -8,6 +8,7 @@ from attnscope._arguments import typed
 from attnscope.detection._role import ANY, LOOKS_BACK, Role
 from attnscope.detection._seen import DELIMITERS, FIRST
 from attnscope.errors import AttnscopeError
+from attnscope.statistics._kinds import LOCAL, MORE
 
 _CLARK = "Clark et al. 2019, What Does BERT Look At?"
 _SINK = "Gu et al. 2024, When Attention Sink Emerges in Language Models (sail-sg/Attention-Sink)"
@@ -69,11 +70,13 @@ ROLES: dict[str, Role] = {
         Role(
             "local",
             "local",
-            "Share of the weight within 8 tokens on either side; half or more is local.",
+            "Share of the weight within 8 tokens on either side; half or more, and twice uniform attention's share, is "
+            "local.",
             "attnscope scan, kinds of heads",
             "text",
             lambda seen: seen.near(),
-            threshold=0.5,
+            threshold=LOCAL,
+            more=MORE,
         ),
         Role(
             "delimiter",

@@ -31,6 +31,8 @@ class Role:
         From what one attention call shows of a batch of that (`seen`) to ``(batch, head)``.
     threshold
         From which score on a head has the role, where its source says so.
+    more
+        How many times uniform attention's score it must also be.
     layers
         Kinds of attention calls of which it is asked: ``self`` (sees both sides), ``causal``, ``cross``.
     otherwise
@@ -53,3 +55,4 @@ class Role:
     threshold: float | None = None
     layers: tuple[str, ...] = LOOKS_AROUND
     otherwise: str = "no layer attends within one text"
+    more: float = 0.0

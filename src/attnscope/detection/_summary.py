@@ -89,8 +89,9 @@ def summed_up(
         columns.setdefault("score", []).append(mean)
         columns.setdefault("low", []).append(low)
         columns.setdefault("high", []).append(high)
-        threshold = ROLES[name].threshold
-        share = np.full_like(mean, np.nan) if threshold is None else (scores >= threshold).mean(0)
+        share = np.full_like(mean, np.nan)
+        if ROLES[name].threshold is not None:
+            share = reaching(name, scores, own[EQUAL + name].values).mean(0)
         columns.setdefault("windows_reached", []).append(np.where(np.isnan(mean), np.nan, share))
         columns.setdefault("equal", []).append(own[EQUAL + name].values.mean(0))
     words = {
@@ -160,7 +161,7 @@ def counts_of(roles: xr.Dataset) -> list[RoleCount]:
                 source=str(part.source.item()),
                 threshold=threshold,
                 heads=int(np.isfinite(score).sum()),
-                reached=_reaching(score, threshold),
+                reached=_count(name, score, part["equal"].values),
                 best=float(score[layer, head]),
                 layer=int(roles.layer.values[layer]),
                 head=int(head),
@@ -168,7 +169,7 @@ def counts_of(roles: xr.Dataset) -> list[RoleCount]:
                 high=float(part["high"].values[layer, head]),
                 equal=float(np.nanmax(part["equal"].values)),
                 controls={
-                    control: (_reaching(values, threshold), float(np.nanmax(values)))
+                    control: (_count(name, values, part["equal"].values), float(np.nanmax(values)))
                     for control, values in controls.items()
                 },
                 above=int((score > highest).sum()) if controls else None,
@@ -177,8 +178,15 @@ def counts_of(roles: xr.Dataset) -> list[RoleCount]:
     return rows
 
 
-def _reaching(scores: np.ndarray, threshold: float | None) -> int | None:
-    return None if threshold is None else int((scores >= threshold).sum())
+def reaching(name: str, scores: np.ndarray, equal: np.ndarray) -> np.ndarray:
+    """Which scores ``(..., layer, head)`` have the role, beside those of uniform attention ``(..., layer)``."""
+    role = ROLES[name]
+    least = np.inf if role.threshold is None else role.threshold
+    return (scores >= least) & (scores >= role.more * equal[..., None])
+
+
+def _count(name: str, scores: np.ndarray, equal: np.ndarray) -> int | None:
+    return None if ROLES[name].threshold is None else int(reaching(name, scores, equal).sum())
 
 
 @reads("roles")
@@ -204,7 +212,12 @@ def headline(roles: xr.Dataset) -> list[str]:
             continue
         counts = ", ".join(f"{count} with {name} weights" for name, (count, _) in row.controls.items())
         said.append(
-            f"{row.title}: {row.reached} of {row.heads} heads at {row.threshold:g} or more"
+            f"{row.title}: {row.reached} of {row.heads} heads at {row.threshold:g} or more{_than_uniform(row)}"
             f"{f'; {counts}' if counts else ''}."
         )
     return [*said, *(f"no {name}: {reason}." for name, reason in skipped_of(roles).items())]
+
+
+def _than_uniform(row: RoleCount) -> str:
+    more = ROLES[row.name].more
+    return f" and {more:g} times uniform attention's share (which is {row.equal:.2f} at most)" if more else ""

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
-from attnscope._documents import LEAST, mean_by_document, units_of
+from attnscope._documents import LEAST
 from attnscope.faithfulness.arrays import by_document
 
 LEVEL = 0.05
@@ -51,8 +51,9 @@ def changes_by_document(
 ) -> Changes:
     r"""Mean change over texts, tested by documents; windows of one document are not independent.
 
-    Each :math:`p` is that of :math:`t = \bar d / SE` with the standard error by documents (a ratio of sums, as
-    documents have different numbers of windows) and one degree of freedom less than there are documents. Over all, the
+    Each :math:`p` is that of :math:`t = \bar d / SE` with the standard error by documents and, as these have different
+    numbers of windows, the degrees of freedom of Bell and McCaffrey (2002): one less than there are documents where
+    all have the same number. It holds if documents are not strongly skewed. Over all, the
     step-up rule of Benjamini and Hochberg (1995) keeps the expected share of false ones among those called changed at
     `level` or below.
 
@@ -61,7 +62,7 @@ def changes_by_document(
     changes
         After minus before, of each text. NaN in all texts where there is no such head.
     documents
-        The document of each text; windows count by themselves where there are fewer than 6 documents.
+        The document of each text. With fewer than 6 documents nothing is tested and there are no intervals.
     level
         The false discovery rate.
     seed
@@ -74,18 +75,40 @@ def changes_by_document(
     >>> changes.changed.tolist()
     [False, False, True]
     """
-    units, _ = units_of(documents)
-    interval = by_document(changes, units, seed=seed)
-    flat = changes.reshape(len(changes), -1)
-    mean, error, count = mean_by_document(flat, units)
-    p = np.full(flat.shape[1], np.nan)
-    if count >= LEAST:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            p = 2 * stats.t.sf(np.abs(mean / error), count - 1)
-        p = np.where(np.isnan(mean), np.nan, np.where((mean == 0) & (error == 0), 1.0, p))
+    interval = by_document(changes, documents, seed=seed)
+    p = _chances(changes.reshape(len(changes), -1), documents)
     changed = np.zeros(len(p), dtype=bool)
     known = ~np.isnan(p)
     if known.any():
         changed[known] = stats.false_discovery_control(p[known]) <= level
     shape = changes.shape[1:]
     return Changes(interval.mean, interval.low, interval.high, p.reshape(shape), changed.reshape(shape))
+
+
+def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
+    """Chance of each mean without any change, ``(column,)``; NaN with too few documents."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(documents))}
+    if len(numbers) < LEAST:
+        return np.full(values.shape[1], np.nan)
+    member = np.array([numbers[name] for name in documents])
+    sizes = np.bincount(member)
+    sums = np.zeros((len(numbers), values.shape[1]))
+    np.add.at(sums, member, values)
+    means, weight = sums / sizes[:, None], sizes / sizes.sum()
+    mean, squares = weight @ means, weight @ weight
+    # unbiased if all documents vary alike: a mean's square deviation is 1 - 2 w + sum(w^2) of their variance
+    part = weight**2 / (1 - 2 * weight + squares)
+    error = np.sqrt(part @ (means - mean) ** 2)
+    both, whole = part @ weight, part.sum()
+    trace = whole - 2 * both + whole * squares
+    norm = (
+        part @ part
+        + 2 * (part @ (whole * weight**2 - 2 * part * weight))
+        + 2 * (part @ part) * squares
+        + 2 * both**2
+        - 4 * whole * both * squares
+        + (whole * squares) ** 2
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * stats.t.sf(np.abs(mean / error), trace**2 / norm)
+    return np.where(np.isnan(mean), np.nan, np.where((mean == 0) & (error == 0), 1.0, p))

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope._arguments import typed
-from attnscope._documents import called_in, units_of
+from attnscope._documents import called_in
 from attnscope.checks import check_kind, check_real, check_seed, shortly
 from attnscope.difference._changes import LEVEL, changes_by_document
 from attnscope.difference._matching import Matched, Matching, match_heads
@@ -73,9 +73,9 @@ def diff(
     -------
     xarray.Dataset
         Over ``statistic, layer, head``: ``before`` and ``after`` (means over texts), ``change``, ``change_low``,
-        ``change_high`` (95% interval by the bootstrap over documents, or windows where there are fewer than 6), ``p``
-        and ``changed`` (see `changes_by_document`), ``tested`` (False of fewer than 6 windows: then ``changed`` says
-        nothing), ``size``, the change in standard deviations of all heads of both models together, so that it is as
+        ``change_high`` (95% interval by the bootstrap over documents), ``p`` and ``changed`` (see
+        `changes_by_document`), ``tested`` (False with fewer than 6 documents: there are no intervals, and ``changed``
+        is False), ``size``, the change in standard deviations of all heads of both models together, so that it is as
         large after against before. Over ``layer, head``:
         ``partner``, the head of the second model that it is compared with, ``profile_distance``, the total variation
         distance of the two offset profiles. ``units`` is a coordinate of each statistic. The attributes ``matching``
@@ -320,7 +320,7 @@ def _compared(
             "texts": first.sizes["text"],
             "documents": len(set(documents)),
             "reads": "pools" if "window_count" in first else str(first.attrs.get("reads", "texts")),
-            "intervals_over": units_of(documents)[1],
+            "intervals_over": "documents",
             "matching": matched.rule,
             "matching_asked": heads,
             "kinship": matched.kinship,

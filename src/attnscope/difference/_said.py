@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from attnscope._documents import called_in
+from attnscope._documents import LEAST, called_in
 from attnscope._numbers import places
 from attnscope._returned import reads
 from attnscope.difference._repeated import repeated_said
@@ -32,8 +32,8 @@ class Change:
     p
         Chance of so large a change without any.
     changed
-        Whether it is told from 0 with all heads and statistics looked at together; None where that was not tested, of
-        fewer than 6 windows.
+        Whether it is significant, corrected for all heads and statistics; None where that was not tested, with fewer
+        than 6 documents.
 
     Examples
     --------
@@ -175,23 +175,22 @@ def headline(difference: xr.Dataset) -> list[str]:
     changed = [row for row in rows if row.changed]
     heads = {(row.layer, row.head) for row in rows}
     moved = {(row.layer, row.head) for row in changed}
-    unit = str(difference.attrs["intervals_over"])
-    called = called_in(difference.attrs)
-    over = f"{difference.attrs['documents' if unit == 'documents' else 'texts']} {called[unit]}"
+    called, number = called_in(difference.attrs)["documents"], int(difference.attrs["documents"])
+    over = f"{number} {called}"
+    repeated = repeated_said(json.loads(difference.attrs.get("repeated", "{}")))
     if not difference.tested.any():
-        return [f"Nothing is told from 0: {over} cannot tell of others. Give 6 or more."]
+        few = f"Nothing is tested: that takes {LEAST} {called} or more, and there {_are(number)}."
+        return [few, *repeated, _matching_said(difference)]
     rate = f"{float(difference.attrs['level']):.0%}"
     same = same_heads(difference)
     what = "heads changed" if same else "pairs of heads differ"
     sentences = [
         (
             f"{len(moved)} of {len(heads)} {what} in some statistic: {len(changed)} of {len(rows)} "
-            f"{'changes' if same else 'differences'} are told from 0 (false discovery rate {rate}, over {over})."
+            f"{'changes' if same else 'differences'} are significant (false discovery rate {rate}, over {over})."
         )
     ]
-    if unit == called[unit] == "windows":
-        sentences.append("The windows are of few documents: this says nothing of other documents.")
-    sentences += repeated_said(json.loads(difference.attrs.get("repeated", "{}")))
+    sentences += repeated
     if changed:
         parts = [
             f"{name} {sum(row.statistic == name for row in changed)}"
@@ -211,6 +210,10 @@ def headline(difference: xr.Dataset) -> list[str]:
             "deviations of all heads of both models).".replace("-", "−")
         )
     return [*sentences, _matching_said(difference)]
+
+
+def _are(number: int) -> str:
+    return "is 1" if number == 1 else f"are {number}"
 
 
 def _matching_said(difference: xr.Dataset) -> str:

@@ -1,8 +1,8 @@
-"""A change with its interval, in words, and which of many is named: one that is told from 0, if there is any."""
+"""A change with its interval, in words, and the largest of many."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ class Effect:
     mean, low, high
         Change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one.
     shown
-        Whether it is told from 0, all heads looked at together; None where that was not tested, of
+        Whether it is significant, corrected for all that was tested together; None where that was not tested, with
         fewer than 6 windows.
 
     Examples
@@ -68,17 +68,28 @@ def said_effect(effect: Effect) -> str:
     return text.replace("-", "−")
 
 
-def largest_told(effects: Sequence[Effect]) -> int:
-    """Place of the largest effect that is told from 0; of the largest of all where none is.
+def largest_said(effects: Sequence[Effect], said: Callable[[int, Effect], str], every: str) -> list[str]:
+    """The largest effect and whether it is significant; where it is not, the largest that is, too.
 
-    The largest of many is large by chance too, and its own interval does not know of the others.
+    The largest of many is large by chance too: without significance it is named without its interval.
 
     Examples
     --------
-    >>> largest_told([Effect(9.0, 1.0, 20.0, False), Effect(-2.0, -2.1, -1.9, True), Effect(1.0, 0.9, 1.1, True)])
-    1
-    >>> largest_told([Effect(1.0, -1.0, 3.0, False), Effect(-2.0, -5.0, 1.0, False)])
-    1
+    >>> effects = [Effect(9.0, 1.0, 20.0, False), Effect(-2.0, -2.1, -1.9, True), Effect(1.0, 0.9, 1.1, True)]
+    >>> for sentence in largest_said(effects, lambda number, effect: f"{said_effect(effect)} ({number})", "heads"):
+    ...     print(sentence)
+    The largest change is +9.000 (0). It is not significant (corrected for all heads).
+    The largest significant change is −2.000 (−2.100 to −1.900) (1).
     """
-    told = [place for place, effect in enumerate(effects) if effect.shown]
-    return max(told or range(len(effects)), key=lambda place: abs(effects[place].mean))
+    order = sorted(range(len(effects)), key=lambda number: -abs(effects[number].mean))
+    first = effects[order[0]]
+    sentence = f"The largest change is {said(order[0], first if first.shown else first.alone)}."
+    if first.shown is None:
+        return [sentence]
+    if first.shown:
+        return [f"{sentence} It is significant (corrected for all {every})."]
+    told = [number for number in order if effects[number].shown][:1]
+    return [
+        f"{sentence} It is not significant (corrected for all {every}).",
+        *(f"The largest significant change is {said(number, effects[number])}." for number in told),
+    ]

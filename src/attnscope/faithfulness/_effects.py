@@ -46,6 +46,7 @@ _WORDS = {
     "importance": ("Size of the loss's derivative in a gate on the head", "nats"),
     "loss": ("Loss of the model as it is", "nats"),
     "accuracy": ("Share of right tokens of the model as it is", "share"),
+    "guess_loss": ("Loss of equal probabilities for all tokens", "nats"),
     "questions": ("Tokens asked for", "tokens"),
 }
 
@@ -82,8 +83,9 @@ def effects(
     ------
     xarray.Dataset
         ``loss_change``, ``kl``, ``accuracy_change`` ``(text, ablation, layer, head)``; ``estimate``
-        ``(text, estimator, ablation, layer, head)``; ``importance`` ``(text, layer, head)``; ``loss``, ``accuracy`` and
-        ``questions`` of each text. All are means over the tokens that the text is asked for.
+        ``(text, estimator, ablation, layer, head)``; ``importance`` ``(text, layer, head)``; ``loss``, ``accuracy``,
+        ``guess_loss`` (of equal probabilities) and ``questions`` of each text. All are means over the tokens that the
+        text is asked for.
 
     Examples
     --------
@@ -135,6 +137,7 @@ def _of_batch(
         "kl": (heads, changes["kl"]),
         "accuracy_change": (heads, changes["accuracy"] - _column(scores["accuracy"])),
         **{name: ("text", value.double().cpu().numpy()) for name, value in scores.items()},
+        "guess_loss": ("text", np.full(len(asked), np.log(before.shape[-1]))),
         "questions": ("text", (asked.labels >= 0).sum(1).cpu().numpy()),
     }
     if steps:

@@ -11,9 +11,9 @@ from scipy.stats import binom
 from attnscope._arguments import typed
 from attnscope._documents import LEAST
 from attnscope._returned import reads
-from attnscope.faithfulness._effect import Effect, largest_told
+from attnscope.faithfulness._effect import Effect, largest_said
 from attnscope.faithfulness._runs import ends_of
-from attnscope.faithfulness._verdict import NOT_TOLD, SURE
+from attnscope.faithfulness._verdict import SURE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,10 +158,11 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
         sentences.append(
             f"In {turned} of {_pairs(count)} the difference goes the other way than in the mean: look at them."
         )
-    first = rows[largest_told([row.effect for row in rows])]
     shown = [row for row in rows if row.effect.shown]
-    kinds = "places" if first.position is not None else "heads"
-    sentences.append(f"{what_is_done(tree)} {_largest_said(first, kinds)}")
+    kinds = "places" if rows[0].position is not None else "heads"
+    effects = [row.effect for row in rows]
+    largest = largest_said(effects, lambda number, effect: _share_said(rows[number], effect), kinds)
+    sentences.append(" ".join([what_is_done(tree), *largest]))
     if count < LEAST:
         few = "One pair says" if count == 1 else f"{count} pairs say"
         sentences.append(
@@ -170,10 +171,10 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
     else:
         towards = sum(row.recovered.mean > 0 for row in shown)
         sentences.append(
-            f"{len(shown)} of {len(rows)} {kinds} are told from 0, all looked at together (95%, over {count} pairs): "
+            f"{len(shown)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {count} pairs): "
             f"{towards} towards the other run, {len(shown) - towards} away from it."
         )
-        if np.isnan(first.recovered.low):
+        if np.isnan(rows[0].recovered.low):
             sentences.append(
                 "Clean and corrupted runs are so alike in some pairs that a share of the way has no interval."
             )
@@ -189,14 +190,10 @@ def _unsolved(right: int, pairs: int) -> list[str]:
     return [f"{said} Heads carry a difference of its output all the same, as they do with random weights."]
 
 
-def _largest_said(first: PatchedPlace, kinds: str) -> str:
-    """How far the place goes that changes most, of those told from 0; where none is, that none is."""
-    name = first.name if first.block is not None else f"head {first.name}"
-    if first.effect.shown is False:
-        share = said_share(first.recovered.alone)
-        return f"The largest change, {share} with {name}, {NOT_TOLD} with all {kinds} looked at together."
-    told = " of those told from 0" if first.effect.shown else ""
-    return f"The largest change{told} comes with {name}: {said_share(first.recovered)}."
+def _share_said(row: PatchedPlace, effect: Effect) -> str:
+    """How far the prediction goes, with an interval where the effect has one."""
+    share = row.recovered if np.isfinite(effect.low) else row.recovered.alone
+    return f"{said_share(share)}, with {row.name if row.block is not None else f'head {row.name}'}"
 
 
 @reads("patch")

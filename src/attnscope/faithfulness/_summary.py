@@ -29,10 +29,10 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     xarray.Dataset
         ``effect``, ``effect_low``, ``effect_high`` (nats: the change of the loss without the head; 95% interval by the
         bootstrap over documents, or over windows where there are fewer than 6 documents: the attribute
-        ``intervals_over`` says which) and ``shown`` ``(ablation, layer, head)``: whether the effect is told from 0 with
-        all heads of an ablation looked at together; ``tested`` is False where that cannot be asked (fewer than 6
-        windows). ``kl`` (nats) and ``accuracy_change`` (share) are means; where there are estimates, so are
-        ``estimate`` ``(estimator, ablation, layer, head)`` and ``importance`` ``(layer, head)``.
+        ``intervals_over`` says which) and ``shown`` ``(ablation, layer, head)``: whether the effect is significant,
+        corrected for all heads and ablations; ``tested`` is False where that cannot be asked (fewer than 6 windows).
+        ``kl`` (nats) and ``accuracy_change`` (share) are means; where there are estimates, so are ``estimate``
+        ``(estimator, ablation, layer, head)`` and ``importance`` ``(layer, head)``.
 
     Examples
     --------
@@ -48,18 +48,18 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     documents = effects.source.values.tolist()
     units, called = units_of(documents)
     dims = effects.loss_change.dims[1:]
-    parts = [
-        by_document(effects.loss_change.sel(ablation=name).values, units, seed=seed)
-        for name in effects.ablation.values
-    ]
-    mean, low, high, shown, tested = (np.stack(part) for part in zip(*parts, strict=True))
+    mean, low, high, shown, tested = by_document(effects.loss_change.values, units, seed=seed)
     nats = {"units": "nats"}
     heads = xr.Dataset(
         {
             "effect": (dims, mean, {"long_name": "Change of the loss without the head", **nats}),
             "effect_low": (dims, low, {"long_name": "Lower end of its 95% interval", **nats}),
             "effect_high": (dims, high, {"long_name": "Upper end of its 95% interval", **nats}),
-            "shown": (dims, shown, {"long_name": "Effect told from 0, all heads together", "units": "1"}),
+            "shown": (
+                dims,
+                shown,
+                {"long_name": "Significant effect, corrected for all heads and ablations", "units": "1"},
+            ),
             "tested": (dims, tested, {"long_name": "Whether that was tested", "units": "1"}),
         },
         coords={name: values for name, values in effects.coords.items() if "text" not in values.dims},

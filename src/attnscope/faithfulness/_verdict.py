@@ -11,7 +11,7 @@ import numpy as np
 from attnscope._arguments import typed
 from attnscope._numbers import count
 from attnscope._returned import reads
-from attnscope.faithfulness._effect import Effect, largest_told, said_effect
+from attnscope.faithfulness._effect import Effect, largest_said, said_effect
 from attnscope.faithfulness._forbidden import HARDLY
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head is called sharp here
 _FOUND = 5  # heads named of a search
-NOT_TOLD = "is not told from 0"
 SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
 
 
@@ -202,7 +201,10 @@ def headline(tree: xr.DataTree) -> list[str]:
     texts, unit = int(heads.attrs["texts"]), str(heads.attrs["intervals_over"])
     known = bool(np.isfinite(heads.effect_low.values).any())
     loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
-    sentences = [f"The loss is {loss:.3f} nats a token; {right:.0%} of the tokens asked for are right."]
+    sentences = [
+        *_guess_said(effects, loss),
+        f"The loss is {loss:.3f} nats a token; {right:.0%} of the tokens asked for are right.",
+    ]
     if known:
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
         sentences += _shown(rows, ablations, over)
@@ -210,21 +212,27 @@ def headline(tree: xr.DataTree) -> list[str]:
         sentences.append(
             f"No interval can be given: {count(texts, 'window')} cannot tell of others. Give 6 or more."
         )
-    sentences.append(_largest_said(rows))
+    sentences += _largest_said(rows, several=len(ablations) > 1)
     return [*sentences, *_search_said(tree, rows), *_forbidden_said(tree, rows), *_estimates_said(tree)]
 
 
-def _largest_said(rows: Sequence[HeadVerdict]) -> str:
-    """The largest effect of those that are told from 0; where none is, the largest is not held up as a finding."""
+def _guess_said(effects: xr.Dataset, loss: float) -> list[str]:
+    """That the model is worse than guessing, where it is."""
+    guess = float(effects.guess_loss.mean()) if "guess_loss" in effects else np.inf
+    if loss <= guess:
+        return []
+    said = f"This model predicts worse than guessing: equal probabilities of all tokens lose {guess:.3f} nats a token."
+    return [f"{said} Changes of its loss do not show that a head is useful."]
+
+
+def _largest_said(rows: Sequence[HeadVerdict], several: bool) -> list[str]:
     named = [(row, name, effect) for row in rows for name, effect in row.effects.items()]
-    row, name, effect = named[largest_told([effect for *_, effect in named])]
-    where = f"without head {row.layer}.{row.head} ({name} ablation)"
-    if effect.shown:
-        return f"The largest change of those told from 0 is {said_effect(effect)} nats, {where}."
-    if effect.shown is None:
-        return f"The largest change is {said_effect(effect.alone)} nats, {where}."
-    open_one = f"{said_effect(effect.alone)} nats {where}"
-    return f"The largest change, {open_one}, {NOT_TOLD} with all heads looked at together."
+
+    def said(number: int, effect: Effect) -> str:
+        row, name, _ = named[number]
+        return f"{said_effect(effect)} nats, without head {row.layer}.{row.head} ({name} ablation)"
+
+    return largest_said([effect for *_, effect in named], said, "heads and ablations" if several else "heads")
 
 
 def _search_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
@@ -253,8 +261,8 @@ def _shown(rows: Sequence[HeadVerdict], ablations: Sequence[str], over: str) -> 
     worse, better = (sum(row.matters == sign for row in rows) for sign in (1, -1))
     some = sum(row.matters == 0 and any(effect.shown for effect in row.effects.values()) for row in rows)
     idle = len(rows) - worse - better - some
-    looked = f"(all heads looked at together at 95%, over {over})"
     heads, several = count(len(rows), "head"), len(ablations) > 1
+    looked = f"(p < 0.05, corrected for all heads{' and ablations' * several}, over {over})"
     sentences: list[str] = []
     if idle == len(rows):
         sentences.append(
@@ -309,16 +317,15 @@ def _forbidden_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]
             f"falls for {len(shown) - rises}; {idle} put{'s' * (idle == 1)} less than {HARDLY:.0%} of "
             f"{'its' if idle == 1 else 'their'} weight there, and can hardly change."
         )
-    first, effect = known[largest_told([effect for _, effect in known])]
-    where = f"where head {first.layer}.{first.head} may not look at {named}"
-    there = f"; {first.forbidden_weight:.0%} of its weight lies there."
-    if effect.shown is False:
-        return [
-            *sentences,
-            f"The largest change, {said_effect(effect.alone)} nats {where}, {NOT_TOLD}{there}",
-        ]
-    told = " of those told from 0" if effect.shown else ""
-    return [*sentences, f"The largest change{told} is {said_effect(effect)} nats, {where}{there}"]
+
+    def said(number: int, effect: Effect) -> str:
+        row = known[number][0]
+        there = f"{row.forbidden_weight:.0%} of its weight lies there"
+        return (
+            f"{said_effect(effect)} nats, where head {row.layer}.{row.head} may not look at {named}; {there}"
+        )
+
+    return [*sentences, *largest_said([effect for _, effect in known], said, "heads")]
 
 
 def _estimates_said(tree: xr.DataTree) -> list[str]:

@@ -1,7 +1,7 @@
 """What a head's places alone give a group: the weight at each offset and on the first token, whatever stands there.
 
-Of all tables of weights the one of `attnscope.statistics._fitted_places`, whose places are offsets, far bins of offsets
-and the first token: a head whose scores know nothing but the place.
+Of all tables of weights the one of `attnscope.statistics._fitted_places`, whose places are offsets and far bins of
+offsets, of the first token and of all others: a head whose scores depend on the place alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
 from attnscope.attention import segments
 from attnscope.statistics._fitted_places import NONE, fitted_places
@@ -26,20 +26,24 @@ _AT_ONCE = 1 << 22  # numbers, where a mask has gaps
 
 @dataclass(frozen=True, eq=False)
 class GroupPlaces:
-    """The places that a query may look at: each near offset, far bins of offsets, and at last the first token.
+    """The places that a query may attend to: offsets of the band and far bins; the same of the first token, apart.
 
     Attributes
     ----------
     edges
         ``(place,)``: the first offset of each place of offsets, and one past the last.
-    first
-        ``(batch, key)``: True at the first real key.
+    far
+        The first offset to the right that a far bin of the pass holds; some of its offsets may be in the band.
+    offset_of_first, first_at
+        ``(batch, query)``: the place of offsets that the first real key has, and its number among those that occur.
     seen
         ``(batch, query, place, group)``: how many keys of each group a query may see at each place.
     """
 
     edges: Tensor
-    first: Tensor
+    far: int
+    offset_of_first: Tensor
+    first_at: Tensor
     seen: Tensor
 
     @classmethod
@@ -55,37 +59,47 @@ class GroupPlaces:
         >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
         >>> first, groups = torch.tensor([[True, False, False]]), torch.ones(1, 3, 1)
         >>> places = GroupPlaces.of(call, Need(band=1, bins=(2,)), first, groups)
-        >>> places.seen[0, :, :, 0].tolist()  # offsets below -1, -1, 0, 1, above 1; the first token
-        [[0.0, 0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]]
+        >>> places.seen[0, 2, :, 0].tolist()  # offsets below -1, -1, 0, 1, above 1; the first token at -2, -1, 0
+        [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
         """
-        far = torch.from_numpy(segments(need.bins)).to(groups.device)
-        near = torch.arange(2 - need.bins[0], need.bins[0], device=groups.device)
-        left, right = far.split(len(need.bins) + 1)
+        band = need.band or 0
+        starts = (band + 1, *need.bins[1:])  # each offset of the band is a place
+        far = torch.from_numpy(segments(starts)).to(groups.device)
+        near = torch.arange(1 - band, band + 1, device=groups.device)
+        left, right = far.split(len(starts) + 1)
         edges = torch.cat([left, near, right])
         others = groups * ~first[..., None]
         of_first = (groups * first[..., None]).sum(1)
+        first_key = first.to(torch.uint8).argmax(1)
         count = _of_extents if without_gaps(call) else _of_allowed
-        offsets, first_seen = count(call, edges, others, first.to(torch.uint8).argmax(1))
-        at_first = (first_seen[..., None] * of_first[:, None])[:, :, None]
-        return cls(edges, first, torch.cat([offsets, at_first], dim=2))
+        offsets, first_seen = count(call, edges, others, first_key)
+        own = torch.arange(call.query.shape[2], device=edges.device)
+        offset_of_first = torch.bucketize(first_key[:, None] - own, edges, right=True) - 1
+        occurring, first_at = offset_of_first.unique(return_inverse=True)
+        at_first = (
+            one_hot(first_at, len(occurring))[..., None]
+            * (first_seen[..., None] * of_first[:, None])[:, :, None]
+        )
+        return cls(edges, need.bins[0], offset_of_first, first_at, torch.cat([offsets, at_first], dim=2))
 
     def sums(self, rows: RowMeasures, on_first: Tensor, counted: Tensor) -> Tensor:
         """The weights at each place, summed over rows: ``(batch, head, place)``; `on_first` are those on the first."""
         band, bins = rows.band, rows.bins
         if band is None or bins is None:  # the planner asked for both
             return on_first.new_zeros(())
-        near = len(self.edges) - 1 - bins.shape[-1]
-        middle = band.shape[-1] // 2
+        band, middle = band.double(), band.shape[-1] // 2
         left, right = bins.double().split(bins.shape[-1] // 2, dim=-1)
-        inner = band[..., middle - near // 2 : middle + near // 2 + 1].double()
-        each = torch.cat([left, inner, right], dim=-1)
-        own = torch.arange(each.shape[2], device=each.device)
-        offset = self.first.to(torch.uint8).argmax(1)[:, None] - own  # of the first key
-        place = torch.bucketize(offset, self.edges, right=True) - 1
-        place = place[:, None, :, None].expand(-1, each.shape[1], -1, -1)
-        each = each.scatter_add(3, place, -on_first.double()[..., None]).clamp_min(0.0)
-        each = torch.cat([each, on_first.double()[..., None]], dim=-1)
-        return each.where(counted[..., None], 0.0).sum(2)
+        # the pass counts from a power of two on: the nearest far bins hold the ends of the band too
+        left_end = left[..., -1:] - band[..., : middle + 1 - self.far].sum(-1, keepdim=True)
+        right_end = right[..., :1] - band[..., middle + self.far :].sum(-1, keepdim=True)
+        each = torch.cat([left[..., :-1], left_end, band, right_end, right[..., 1:]], dim=-1)
+        on_first = on_first.double()[..., None]
+        offset, at = (
+            place[:, None, :, None].expand_as(on_first) for place in (self.offset_of_first, self.first_at)
+        )
+        others = each.scatter_add(3, offset, -on_first).clamp_min(0.0)
+        firsts = each.new_zeros(*each.shape[:3], self.seen.shape[2] - each.shape[3]).scatter(3, at, on_first)
+        return torch.cat([others, firsts], dim=-1).where(counted[..., None], 0.0).sum(2)
 
     def fitted(self, sums: Tensor, mass: Tensor, members: Tensor) -> Tensor:
         """Weights of a head that knows its places alone, summed over the queries of one group and the keys of another.

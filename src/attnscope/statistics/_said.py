@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope._documents import called_in
 from attnscope._numbers import count
 from attnscope.statistics._kinds import LEAST_SHARE, LOCAL, SHARED_ODDS
+from attnscope.statistics._means import text_mean
 from attnscope.statistics._places import NEEDED
 from attnscope.statistics._stored import unit_of
 
@@ -48,7 +49,7 @@ def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> 
     --------
     >>> import xarray as xr
     >>> ranking_said(xr.Dataset(), "local", [])
-    'no local head: none has 0.5 of its weight inside the band and twice what equal weights give, beyond chance'
+    'no local head: none has 0.5 of its weight inside the band and twice what uniform attention gives, beyond chance'
     >>> ranking_said(xr.Dataset(), "sink-like", [])[-33:]
     '6 times the odds of equal weights'
     """
@@ -59,9 +60,16 @@ def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> 
     beyond = (
         f"and {SHARED_ODDS:g} times the odds of equal weights"
         if kind == _SINKS
-        else "and twice what equal weights give, beyond chance"
+        else f"and twice what uniform attention gives{_uniform(results, kind)}, beyond chance"
     )
     return f"no {kind} head: none has {least} of its weight {where} {beyond}"
+
+
+def _uniform(results: xr.Dataset, kind: str) -> str:
+    """What uniform attention has inside the band, where that is known: in short texts more than half."""
+    if kind != "local" or "equal_outside" not in results:
+        return ""
+    return f" ({float((1 - text_mean(results.equal_outside)).max()):.2f} at most)"
 
 
 def kinds_said(results: xr.Dataset) -> str:

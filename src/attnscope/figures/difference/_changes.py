@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 from attnscope._returned import reads
 from attnscope.difference import same_heads
 from attnscope.figures.palette import LEFT, MARK, RIGHT
-from attnscope.figures.reading import readings_of
 from attnscope.figures.style import figure_style
 
 if TYPE_CHECKING:
@@ -31,12 +30,12 @@ _READINGS = {
     "change-maps": (
         "How much each head changed",
         "Orange: the statistic rose; blue: it fell; in standard deviations of all heads of both models.",
-        "A dot: told from 0 with all heads and statistics looked at together.",
+        "A dot: a significant change (corrected for all heads and statistics).",
     ),
     "before-after": (
         "Before and after",
         "One point a head. On the grey line nothing changed.",
-        "Filled points are told from it, rings are not.",
+        "Filled points are significant changes, rings are not.",
     ),
 }
 
@@ -69,11 +68,15 @@ def difference_readings(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
     >>> from attnscope import diff, scan
     >>> from attnscope.figures.difference import difference_readings
     >>> run = scan(limit=2, window=32)
-    >>> difference_readings(diff(run, run))["before-after"][1][-76:]
-    'Nothing is tested, and there are no intervals: that takes 6 or more windows.'
+    >>> difference_readings(diff(run, run))["before-after"]
+    ('Before and after', 'One point a head. On the grey line nothing changed.')
     """
     readings = _READINGS if same_heads(changes) else _READINGS_OF_PAIRS
-    return readings_of(readings, tested=bool(changes.tested.any()), of="windows")
+    tested = bool(changes.tested.any())  # that nothing was tested is in the headline
+    return {
+        name: (title, f"{reading} {told}" if tested else reading)
+        for name, (title, reading, told) in readings.items()
+    }
 
 
 @reads("diff")

@@ -24,8 +24,8 @@ _READINGS = {
             "head."
         ),
         (
-            "Each line is the 95% interval of that head alone. Filled points have an effect that is told from 0 with "
-            "all heads of the ablation looked at together, rings have not."
+            "Each line is the 95% interval of that head alone. Filled points have a significant effect "
+            "(corrected for all heads and ablations), rings have not."
         ),
     ),
     "effect-maps": (
@@ -33,12 +33,12 @@ _READINGS = {
         (
             "Orange: the loss rises without the head; blue: it falls. Colours end at what 98% of the heads stay below."
         ),
-        "A dot: told from 0 with all heads of the panel looked at together.",
+        "A dot: a significant effect (corrected for all heads and ablations).",
     ),
     "weight-against-effect": (
         "Weight and effect are two things",
         "Right: nearly all weight at one offset. Up: the loss rises without the head.",
-        "Filled points have an effect that is told from 0, rings have not.",
+        "Filled points have a significant effect, rings have not.",
     ),
     "forbidden": (
         "Where heads may not look",
@@ -47,7 +47,7 @@ _READINGS = {
             "Right: the change of the loss when that head alone looks elsewhere. A cross: there is no such head, or it "
             "is cross-attention, which has no offsets."
         ),
-        "A dot: told from 0 with all heads looked at together.",
+        "A dot: a significant change (corrected for all heads).",
     ),
     "estimates": (
         "Estimates beside the effects measured",

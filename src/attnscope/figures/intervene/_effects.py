@@ -30,7 +30,7 @@ _QUANTILE = (
 def effect_maps(heads: xr.Dataset) -> Figure:
     """Draw the effect of every head under each ablation, layers by heads.
 
-    Orange: the loss rises without the head; blue: it falls. A dot marks what is told from 0 with all heads together.
+    Orange: the loss rises without the head; blue: it falls. A dot marks a significant effect.
     The strongest colour stands for the effect that 98% of the heads stay below.
 
     Parameters
@@ -87,7 +87,7 @@ def effect_maps(heads: xr.Dataset) -> Figure:
 def effect_intervals(tree: xr.DataTree) -> Figure:
     """Draw the heads with the largest effects, each under every ablation with its 95% interval.
 
-    Filled points are told from 0 with all heads of their ablation looked at together, rings are not.
+    Filled points are significant (corrected for all heads and ablations), rings are not.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnscope._returned import reads
+from attnscope.detection._summary import reaching
 from attnscope.figures.palette import MARK
 from attnscope.figures.style import figure_style
 
@@ -88,10 +89,10 @@ def role_maps(result: xr.Dataset) -> Figure:
             axes.remove()
         for number, axes in enumerate(grid[:count]):
             part = result.isel(role=number)
-            score, threshold = part["score"].values, float(part["threshold"])
+            score = part["score"].values
             axes.set_facecolor("0.85")
             axes.imshow(score, cmap="Blues", norm=Normalize(0.0, 1.0), aspect="equal")
-            dots = np.argwhere(score >= threshold)
+            dots = np.argwhere(reaching(str(part.role.item()), score, part["equal"].values))
             size_of = float(np.clip(18 * cell, 2.5, 5))
             axes.plot(dots[:, 1], dots[:, 0], "o", color=MARK, markersize=size_of, mec="white", mew=0.6)
             axes.set_title(str(part.title.item()), loc="left")
