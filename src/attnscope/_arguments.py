@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from attnscope._caller import own_state
 from attnscope.checks import is_a, unexpected
 
 P = ParamSpec("P")
@@ -28,7 +29,8 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
     Types of the language are checked, and what lists of them hold; so are classes that the signature has beside them or
     by the name of their package, such as ``xr.Dataset``. A name that may stand for several types, such as ``Sources``,
-    is left to the function. So is ``model``, whose loader says what measures what is not one.
+    is left to the function. So is ``model``, whose loader says what measures what is not one. The function runs in
+    `own_state`.
 
     Examples
     --------
@@ -72,7 +74,8 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
                 raise unexpected(expected[name].words, value, name)
             if expected[name].is_plain:
                 bound.arguments[name] = _plain(value)
-        return function(*bound.args, **bound.kwargs)
+        with own_state():
+            return function(*bound.args, **bound.kwargs)
 
     return checking
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnscope._caller import own_state
 from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._fused import can_fuse, fused_passes
@@ -53,6 +54,7 @@ def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused
     return "plain"
 
 
+@own_state()
 @torch.no_grad()
 def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tuple[Tensor, RowMeasures]:
     """Attend, and measure every row of the weights without holding them.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnscope._caller import random_state, same_random_numbers
+from attnscope._caller import own_state, random_state, same_random_numbers
 from attnscope.attention import AttentionCall, attend, output_of
 from attnscope.capture._eager import UncapturedError, future_of, without_cache
 from attnscope.capture._find_weights import eager_way
@@ -38,6 +38,7 @@ class OtherOutputError(UncapturedError):
     """What was captured is not what the model does."""
 
 
+@own_state()
 @torch.no_grad()
 def verify(
     model: PreTrainedModel,

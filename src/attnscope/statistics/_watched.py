@@ -11,6 +11,7 @@ from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 
 from attnscope._arguments import typed
+from attnscope._caller import own_state
 from attnscope.capture import TOLERANCE, PassObserver, calls_inside, check_finite
 from attnscope.checks import check_kind, check_whole
 from attnscope.errors import AttnscopeError
@@ -88,7 +89,8 @@ class Seen:
         call = seen.call
         reach = max(call.query.shape[2], call.key.shape[2]) - 1
         marks = Marks(seen.queries, seen.keys, torch.zeros_like(seen.keys))
-        output, of_call = measure_call(call, self._names, self._band, reach, marks)
+        with own_state(gradients=False):
+            output, of_call = measure_call(call, self._names, self._band, reach, marks)
         measured = {name: value.cpu() for name, value in of_call.items()}
         first = len(self)
         check_finite(

@@ -176,7 +176,7 @@ class GenerationObserver:
                 columns, beyond = _padded(self.prompts.columns(batch, call.key.shape[2]), 0, 2), -1
             elif self.is_pair:
                 columns, beyond = (
-                    _padded(torch.ones(batch, self.prompt or 0, 1), 1 + len(names), 1),
+                    _padded(torch.ones(batch, self.prompt or 0, 1, dtype=torch.float32), 1 + len(names), 1),
                     2 + len(names),
                 )
                 padding = torch.zeros_like(padding)
