@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NOTES = (
     "way",
+    "unseen",
     "places",
     "beyond",
     "unknown",
