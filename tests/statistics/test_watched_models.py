@@ -192,3 +192,23 @@ def test_layers_that_made_no_call_are_named():
     assert found.layer_name.values.tolist() == ["5"]
     note = "in 0 (TalkingHeadAttn), 1 (TalkingHeadAttn), 2 (TalkingHeadAttn) and 2 more"
     assert note in found.unseen
+
+
+@pytest.mark.parametrize("forbidden", ["False", "-inf", "lowest"])
+def test_a_row_whose_mask_forbids_every_key_counts_nowhere_in_either_form(forbidden):
+    model = large(LlamaModel(LlamaConfig(**SIZES | {"num_hidden_layers": 1})))
+    allowed = torch.ones(9, 9).tril().bool()[None, None]
+    allowed[..., 4, :] = False
+    mask = allowed
+    if forbidden != "False":
+        value = -torch.inf if forbidden == "-inf" else torch.finfo(torch.float32).min
+        mask = torch.zeros(1, 1, 9, 9).masked_fill(~allowed, value)
+    found = watched(model, IDS[:1], attention_mask=mask)
+    model.set_attn_implementation("eager")
+    bias = torch.zeros(1, 1, 9, 9).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        weights = model(IDS[:1], attention_mask=bias, output_attentions=True).attentions[0][0].double()
+    rows = [0, 1, 2, 3, 5, 6, 7, 8]
+    entropy = torch.special.entr(weights).sum(-1)[:, rows].mean(-1)
+    np.testing.assert_allclose(found.entropy[0, 0], entropy, atol=1e-5)
+    np.testing.assert_allclose(found.first_token[0, 0], weights[:, rows, 0].mean(-1), atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from attnscope._caller import own_state
 from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._fused import can_fuse, fused_passes
+from attnscope.attention._of_weights import with_mass
 from attnscope.attention._reference import attend, causal_mask
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention._triton import can_triton, triton_tiles
@@ -73,7 +75,8 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
     output : Tensor
         ``(batch, head, query, value_width)``, in the query's type.
     rows : RowMeasures
-        Float64 on the call's device, O(query) memory for each head.
+        Float64 on the call's device, O(query) memory for each head. A row that may look nowhere has no mass: its mask
+        is False everywhere, or its bias is -inf or about the lowest number of its type.
 
     Raises
     ------
@@ -98,7 +101,13 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
             f"engine 'compiled' works in float32 on the CPU, not in {call.query.dtype} on "
             f"{call.query.device.type}. Use 'plain' or 'auto'"
         )
-    return _ENGINES[chosen](call, need)
+    output, rows = _ENGINES[chosen](call, need)
+    if call.bias is None:
+        return output, rows
+    # a bias that forbids all keys of a row says what a mask says: the row attends to nothing, whatever its output is
+    nowhere = rows.log_sum_exp <= torch.finfo(call.bias.dtype).min / 2
+    rows = with_mass(rows, (~nowhere).double())
+    return output, replace(rows, log_sum_exp=rows.log_sum_exp.masked_fill(nowhere, -torch.inf))
 
 
 def output_of(call: AttentionCall) -> Tensor:

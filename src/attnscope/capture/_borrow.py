@@ -26,7 +26,8 @@ _of_locks = threading.Lock()
 def borrowed(model: PreTrainedModel) -> Generator[None]:
     """Put a model in eval mode for a while; afterwards, also after an error, it is as it was.
 
-    What is given back: which modules train and which do not, and the attention implementation of every config within.
+    What is given back: which modules train and which do not, what ``module.compile()`` made of them, and the attention
+    implementation of every config within.
     A second thread that borrows the model, or one with the same body, waits; a thread may borrow a model that it has.
 
     Examples
@@ -43,12 +44,21 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
     with _lock_of(model):
         modes = [(module, module.training) for module in model.modules()]
         before = implementations(model)
+        compiled = [
+            (part, made)
+            for part in model.modules()
+            if (made := part._compiled_call_impl) is not None  # noqa: SLF001
+        ]
         try:
+            for part, _ in compiled:  # what is compiled cannot be watched
+                part._compiled_call_impl = None  # noqa: SLF001
             model.eval()
             yield
         finally:
             for module, training in modes:
                 module.training = training
+            for part, made in compiled:
+                part._compiled_call_impl = made  # noqa: SLF001
             restore(before)
 
 

@@ -312,12 +312,19 @@ class _Mode(TorchFunctionMode):
 
 def _refuse_cache(name: str, cache: Any) -> None:
     """Refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text."""
-    length = getattr(cache, "get_seq_length", None)
-    if length is not None and (int(length()) > 0 or getattr(cache, "is_compileable", False)):
+    if hasattr(cache, "get_seq_length") and (cached_tokens(cache) or getattr(cache, "is_compileable", False)):
         raise AttnscopeError(
             f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix tuning), so the "
             "positions of its queries are unknown: leave it out, or call generate() within the context"
         )
+
+
+def cached_tokens(cache: Any) -> int:
+    """How many tokens a cache of transformers holds, also where its first layer keeps no keys (hybrids)."""
+    layers = getattr(cache, "layers", [])
+    return int(cache.get_seq_length()) or max(
+        (int(layer.get_seq_length()) for layer in layers if hasattr(layer, "get_seq_length")), default=0
+    )
 
 
 def _refuse_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> None:

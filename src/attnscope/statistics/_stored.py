@@ -24,6 +24,8 @@ NOTES = (
     "places",
     "beyond",
     "unknown",
+    "doubled",
+    "packed",
     "decoder",
     "causality",
     "bias",
