@@ -13,7 +13,6 @@ from attnscope._caller import own_state
 from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._fused import can_fuse, fused_passes
-from attnscope.attention._of_weights import with_mass
 from attnscope.attention._reference import attend, causal_mask
 from attnscope.attention._tiles import plain_tiles
 from attnscope.attention._triton import can_triton, triton_tiles
@@ -106,8 +105,12 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
         return output, rows
     # a bias that forbids all keys of a row says what a mask says: the row attends to nothing, whatever its output is
     nowhere = rows.log_sum_exp <= torch.finfo(call.bias.dtype).min / 2
-    rows = with_mass(rows, (~nowhere).double())
-    return output, replace(rows, log_sum_exp=rows.log_sum_exp.masked_fill(nowhere, -torch.inf))
+    emptied = {
+        name: value.masked_fill(nowhere[(...,) + (None,) * (value.ndim - nowhere.ndim)], 0)
+        for name in ("mass", "entropy", "largest", "collision", "band", "bins", "columns")
+        if (value := getattr(rows, name)) is not None
+    }
+    return output, replace(rows, log_sum_exp=rows.log_sum_exp.masked_fill(nowhere, -torch.inf), **emptied)
 
 
 def output_of(call: AttentionCall) -> Tensor:

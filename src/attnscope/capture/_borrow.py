@@ -20,6 +20,7 @@ R = TypeVar("R")
 
 _locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _of_locks = threading.Lock()
+_COMPILED = "_compiled_call_impl"  # what ``module.compile()`` made, which cannot be watched
 
 
 @contextmanager
@@ -44,21 +45,15 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
     with _lock_of(model):
         modes = [(module, module.training) for module in model.modules()]
         before = implementations(model)
-        compiled = [
-            (part, made)
-            for part in model.modules()
-            if (made := part._compiled_call_impl) is not None  # noqa: SLF001
-        ]
+        compiled = {part: vars(part).pop(_COMPILED) for part in model.modules() if _COMPILED in vars(part)}
         try:
-            for part, _ in compiled:  # what is compiled cannot be watched
-                part._compiled_call_impl = None  # noqa: SLF001
             model.eval()
             yield
         finally:
             for module, training in modes:
                 module.training = training
-            for part, made in compiled:
-                part._compiled_call_impl = made  # noqa: SLF001
+            for part, made in compiled.items():
+                vars(part)[_COMPILED] = made
             restore(before)
 
 
