@@ -20,6 +20,7 @@ from attnscope.errors import AttnscopeError
 
 Engine = Literal["auto", "compiled", "fused", "triton", "plain"]
 _ENGINES = {"compiled": compiled_tiles, "fused": fused_passes, "triton": triton_tiles, "plain": plain_tiles}
+_MEASURES = ("mass", "entropy", "mean_offset", "offset_variance", "largest", "collision")
 _REASONS = {"fused": can_fuse, "triton": can_triton}
 
 
@@ -107,7 +108,7 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
     nowhere = rows.log_sum_exp <= torch.finfo(call.bias.dtype).min / 2
     emptied = {
         name: value.masked_fill(nowhere[(...,) + (None,) * (value.ndim - nowhere.ndim)], 0)
-        for name in ("mass", "entropy", "largest", "collision", "band", "bins", "columns")
+        for name in (*_MEASURES, "band", "bins", "columns")
         if (value := getattr(rows, name)) is not None
     }
     return output, replace(rows, log_sum_exp=rows.log_sum_exp.masked_fill(nowhere, -torch.inf), **emptied)
