@@ -111,6 +111,8 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
         for name in (*_MEASURES, "band", "bins", "columns")
         if (value := getattr(rows, name)) is not None
     }
+    if rows.largest_key is not None:
+        emptied["largest_key"] = rows.largest_key.masked_fill(nowhere, -1)
     return output, replace(rows, log_sum_exp=rows.log_sum_exp.masked_fill(nowhere, -torch.inf), **emptied)
 
 
