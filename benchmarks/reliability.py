@@ -35,6 +35,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 os.environ |= {"OMP_WAIT_POLICY": "passive", "ATTNSCOPE_FLUSH_SECONDS": "0.05", "HF_HUB_OFFLINE": "1"}
@@ -624,6 +625,22 @@ def tiny(place: Path, _: list[Work], times: int, draw: random.Random) -> Counts:
     return counts
 
 
+def ambient(place: Path, all_works: list[Work], times: int, draw: random.Random) -> Counts:
+    """Modes of PyTorch that somebody set before: another default type, autocast, inference mode, no gradients."""
+    counts = Counts()
+    modes = [partial(torch.set_default_dtype, torch.float64)]
+    modes += [
+        context.__enter__ for context in (torch.autocast("cpu"), torch.inference_mode(), torch.no_grad())
+    ]
+    for number in range(times):
+        work, chosen = all_works[number % len(all_works)], draw.sample(modes, draw.randint(1, len(modes)))
+        with folder(place) as home:
+            counts.note(
+                *judge(work, home, run(work.words, home, lambda chosen=chosen: [mode() for mode in chosen]))
+            )
+    return counts
+
+
 def _half_of_memory() -> None:
     """What reads without end is stopped before the machine is."""
     limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
@@ -644,6 +661,7 @@ CLASSES: dict[str, tuple[str, Callable[..., Counts], int]] = {
     "twice": ("two writers", twice, 16),
     "inputs": ("bad input", inputs, 1),
     "tiny": ("texts of 1 to 40 words", tiny, 40),
+    "ambient": ("modes of PyTorch set before", ambient, 24),
 }
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from numbers import Integral, Real
@@ -28,7 +30,8 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
     Types of the language are checked, and what lists of them hold; so are classes that the signature has beside them or
     by the name of their package, such as ``xr.Dataset``. A name that may stand for several types, such as ``Sources``,
-    is left to the function. So is ``model``, whose loader says what measures what is not one.
+    is left to the function. So is ``model``, whose loader says what measures what is not one. The function runs in
+    `attnscope._caller.own_state`.
 
     Examples
     --------
@@ -72,9 +75,18 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
                 raise unexpected(expected[name].words, value, name)
             if expected[name].is_plain:
                 bound.arguments[name] = _plain(value)
-        return function(*bound.args, **bound.kwargs)
+        with _state():
+            return function(*bound.args, **bound.kwargs)
 
     return checking
+
+
+def _state() -> AbstractContextManager[None]:
+    if "torch" not in sys.modules:  # nobody has set its modes, and to read results does not need it
+        return nullcontext()
+    from attnscope._caller import own_state
+
+    return own_state()
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,54 @@
-"""What belongs to the caller's whole process, changed for a while and given back: random numbers and threads."""
+"""State of the caller's whole process, changed for a while and restored: random numbers, threads, PyTorch's modes."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import torch
+
+_in_own_state: ContextVar[bool] = ContextVar("attnscope_in_own_state", default=False)
+
+
+@contextmanager
+def own_state(*, gradients: bool = True) -> Generator[None]:
+    """Compute within as in a fresh process, whatever modes of PyTorch and NumPy the caller has set; then restore them.
+
+    The default type is float32 and the default device the processor; autocast is off, NumPy's floating-point errors
+    are as NumPy sets them; with `gradients`, inference mode is off and gradients are on. A context within another one
+    changes nothing.
+
+    Examples
+    --------
+    >>> with torch.inference_mode(), torch.autocast("cpu"):
+    ...     with own_state():
+    ...         inside = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+    ...     inside, torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+    ((False, False), True, True)
+    """
+    if _in_own_state.get():
+        yield
+        return
+    token, dtype = _in_own_state.set(True), torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.callback(_in_own_state.reset, token)
+        if dtype != torch.float32:
+            stack.callback(torch.set_default_dtype, dtype)
+            torch.set_default_dtype(torch.float32)
+        for device in ("cpu", "cuda", "mps", "xpu"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if gradients and torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(mode=False))
+        if gradients and not torch.is_grad_enabled():
+            stack.enter_context(torch.enable_grad())
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        stack.enter_context(np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"))
+        yield
 
 
 @contextmanager

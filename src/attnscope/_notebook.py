@@ -164,13 +164,12 @@ def _sample(result: xr.Dataset) -> xr.Dataset | None:
 
 def _sample_of_run(source: str, signature: str) -> xr.Dataset | None:
     from attnscope.statistics import SAMPLE
-    from attnscope.store import RunFolder, Signature, staged
+    from attnscope.store import RunFolder, Signature
 
-    with staged(source) as folder:
-        run = RunFolder(folder, json.loads(signature))
-        run.look()
-        same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
-        return run.load(SAMPLE) if same else None
+    run = RunFolder(source, json.loads(signature))
+    run.look()
+    same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
+    return run.load(SAMPLE) if same else None
 
 
 def _summary(command: str, result: Any) -> tuple[list[str], list[str]]:

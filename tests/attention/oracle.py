@@ -8,6 +8,9 @@ from attnscope.attention import attend, causal_mask
 def oracle(call, band, bins=()):
     """Output, row measures by their definitions, and weights, all from float64 attend()."""
     output, weights = attended(call)
+    if call.bias is not None:  # a row that it forbids has no weights to measure, whatever its output is
+        nowhere = (call.bias <= torch.finfo(call.bias.dtype).min / 2).all(-1, keepdim=True)
+        weights = weights.masked_fill(nowhere, 0)
     return output, from_weights(weights, band, bins), weights
 
 

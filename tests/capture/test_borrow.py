@@ -214,3 +214,14 @@ def test_silence_ends_with_the_last_who_wants_it():
     second.__exit__(None, None, None)
     assert transformers_logging.get_verbosity() == level
     assert transformers_logging.is_progress_bar_enabled()
+
+
+def test_a_model_compiled_in_place_runs_as_it_is_and_stays_compiled():
+    loaded = load_model(MODEL, device="cpu")
+    expected = attnscope.scan(loaded, TEXTS, limit=1, window=16)
+    model = loaded.model
+    model.compile(backend="eager")
+    made = model._compiled_call_impl
+    found = attnscope.scan(model, TEXTS, limit=1, window=16, tokenizer=loaded.tokenizer)
+    assert found.profile.equals(expected.profile)
+    assert model._compiled_call_impl is made

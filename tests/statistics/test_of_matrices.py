@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from attnscope import measure_weights
 from attnscope.capture import LoadedModel
@@ -57,6 +57,137 @@ def test_equal_to_a_scan_of_the_model(kind):
             err_msg=name,
         )
     assert found.kinds == expected.kinds
+
+
+@pytest.fixture(scope="module")
+def writer():
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=50, n_positions=40, n_embd=16, n_head=4, n_layer=2, eos_token_id=None)
+    )
+    for name, parameter in model.named_parameters():
+        if "weight" in name:
+            torch.nn.init.normal_(parameter, 0, 0.5)
+    model.set_attn_implementation("eager")
+    return model.double().eval()
+
+
+IDS = torch.tensor([[0, 0, 5, 6, 7, 8, 9, 10], [4, 5, 6, 7, 8, 9, 10, 11]])
+ALL = list(STATISTICS)
+
+
+def alone(model, ids, **options):
+    return measure_weights(
+        model(ids[None], output_attentions=True).attentions, statistics=ALL, band=3, **options
+    )
+
+
+def check_equal(found, expected):
+    for name in expected.data_vars:
+        np.testing.assert_allclose(
+            found[name].values.astype(float),
+            expected[name].values.astype(float),
+            rtol=1e-6,
+            atol=1e-7,
+            err_msg=name,
+        )
+
+
+@torch.no_grad()
+def test_a_text_padded_on_the_left_is_measured_by_its_mask_as_it_is_alone(writer):
+    mask = (IDS > 0).long()
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    padded = writer(IDS, attention_mask=mask, position_ids=places, output_attentions=True).attentions
+    found = measure_weights(padded, mask=mask, statistics=["entropy", "profile", "first_token"], band=3)
+    assert found.layer_kind.values.tolist() == ["causal", "causal"]
+    assert found.length.values.tolist() == [6, 8]
+    for text, ids in enumerate((IDS[0, 2:], IDS[1])):
+        expected = alone(writer, ids)
+        for name in ("entropy", "profile", "first_token"):
+            np.testing.assert_allclose(found[name][text], expected[name][0], atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+@torch.no_grad()
+def test_padding_on_the_left_that_nobody_named_is_rejected(writer, kind):
+    mask = (IDS > 0).long()
+    model = writer
+    if kind == "bert":
+        model = BertModel(BertConfig(vocab_size=50, **SMALL)).eval()
+        model.set_attn_implementation("eager")
+    padded = model(IDS, attention_mask=mask, output_attentions=True).attentions
+    with pytest.raises(AttnscopeError, match="text 1: its first 2 tokens get no weight"):
+        measure_weights(padded)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_steps_of_generate_are_one_pass_over_the_whole_text(writer, cache):
+    options = {"do_sample": False, "output_attentions": True, "return_dict_in_generate": True}
+    made = writer.generate(IDS[1:], max_new_tokens=5, pad_token_id=0, cache_implementation=cache, **options)
+    with torch.no_grad():
+        expected = alone(writer, made.sequences[0, :-1])
+    check_equal(measure_weights(made.attentions, statistics=ALL, band=3), expected)
+
+
+def test_steps_of_padded_prompts_take_the_mask_of_the_prompts(writer):
+    mask = (IDS > 0).long()
+    options = {"do_sample": False, "output_attentions": True, "return_dict_in_generate": True}
+    made = writer.generate(IDS, attention_mask=mask, max_new_tokens=4, pad_token_id=0, **options)
+    found = measure_weights(made.attentions, mask=mask, statistics="profile", band=3)
+    for text, start in enumerate((2, 0)):
+        with torch.no_grad():
+            expected = alone(writer, made.sequences[text, start:-1])
+        np.testing.assert_allclose(found.profile[text], expected.profile[0], atol=1e-7)
+
+
+def test_a_single_query_is_the_last_token(writer):
+    with torch.no_grad():
+        whole = writer(IDS[1:], output_attentions=True).attentions
+    step = [layer[:, :, -1:] for layer in whole]
+    found = measure_weights(step, statistics=["mean_offset", "profile"], band=3)
+    expected = np.stack([(layer[0, :, -1].numpy() * np.arange(-7, 1)).sum(-1) for layer in whole])
+    np.testing.assert_allclose(found.mean_offset[0], expected)
+    assert found.layer_kind.values.tolist() == ["causal", "causal"]
+    across = measure_weights(step, statistics="mean_offset", band=3, causal=False)
+    assert across.layer_kind.values.tolist() == ["cross", "cross"]
+    np.testing.assert_allclose(across.mean_offset[0], expected + 7)
+
+
+def test_chunks_of_the_last_tokens_are_said_to_be_causal(writer):
+    with torch.no_grad():
+        whole = writer(IDS[1:], output_attentions=True).attentions
+    found = measure_weights([layer[:, :, 5:] for layer in whole], statistics="mean_offset", causal=True)
+    expected = [
+        np.mean([(layer[0, :, row].numpy() * (np.arange(8) - row)).sum(-1) for row in (5, 6, 7)], 0)
+        for layer in whole
+    ]
+    np.testing.assert_allclose(found.mean_offset[0], expected)
+
+
+def test_steps_of_cross_attention_are_rows_beside_the_source():
+    steps = [(rows(1, 2, 1, 7, seed=step),) for step in range(4)]
+    found = measure_weights(steps, statistics="entropy")
+    assert found.layer_kind.item() == "cross"
+    assert found.equals(measure_weights([torch.cat([step[0] for step in steps], 2)], statistics="entropy"))
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "said"),
+    [
+        ([(1, 2, 6, 6), (1, 2, 4, 4)], {}, "layer 1 of the weights has 4 keys, a layer before it 6"),
+        ([(1, 2, 6, 6)], {"mask": [[1, 1, 1]]}, r"mask has the shape \(1, 3\); expected \(1, 6\)"),
+        ([(1, 2, 6, 6)], {"mask": [[0] * 6]}, "a real token in each text"),
+        ([(1, 2, 6, 6)], {"mask": [[1] * 6], "lengths": [5]}, "mask does not agree with the lengths"),
+        ([[(1, 2, 6, 6)], [(1, 2, 1, 9)]], {}, "a key more for each new query"),
+        ([[(1, 2, 6, 6)] * 2, [(1, 2, 1, 7)]], {}, "expected as many in each"),
+    ],
+)
+def test_what_cannot_be_placed_is_rejected(weights, options, said):
+    made = [
+        rows(*shape) if isinstance(shape, tuple) else [rows(*each) for each in shape] for shape in weights
+    ]
+    with pytest.raises(AttnscopeError, match=said):
+        measure_weights(made, **options)
 
 
 def rows(batch, heads, queries, keys, seed=0):
@@ -133,7 +264,7 @@ def test_what_are_no_weights_is_refused(change, said):
     [
         ({"lengths": [6]}, "expected 2 numbers from 1 to 6"),
         ({"lengths": [6, 7]}, "expected 2 numbers from 1 to 6"),
-        ({"lengths": [6, 4]}, "on what lies beyond a text's length"),
+        ({"lengths": [6, 4]}, "on padding: is it masked"),
         ({"causal": True}, "it is not causal"),
         ({"lengths": [6, 6], "tokens": [["a"], ["b"]]}, "do not agree"),
         ({"special": [[True]]}, "special marks"),

@@ -105,7 +105,9 @@ def block_weights(
         raise AttnscopeError(f"the size of a block is {size}: expected 1 or more")
     batch, heads, queries, _ = call.query.shape
     counts = [-(-length // size) for length in (queries, call.key.shape[2])]
-    total, largest = torch.zeros(2, batch, heads, *counts, device=call.query.device).unbind()
+    total, largest = torch.zeros(
+        2, batch, heads, *counts, dtype=torch.float32, device=call.query.device
+    ).unbind()
     # rows that may look nowhere, or whose bias forbids all, are left out as those of infinity are
     real = log_sum_exp.isfinite() & (log_sum_exp > torch.finfo(torch.float32).min / 2)
     level = log_sum_exp.masked_fill(~real, torch.inf)

@@ -260,7 +260,7 @@ _OWN = threading.local()
 def _scores_of_a_tile(shape: tuple[int, ...]) -> Tensor:
     """Memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page."""
     if not hasattr(_OWN, "scores"):
-        _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE), {}
+        _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE, dtype=torch.float32), {}
     if shape not in _OWN.shaped:
         _OWN.shaped = {shape: _OWN.scores[: math.prod(shape)].view(shape)}
     return _OWN.shaped[shape]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnscope._caller import own_state
 from attnscope.attention._by_head import compiled_tiles
 from attnscope.attention._call import AttentionCall, Need, RowMeasures
 from attnscope.attention._fused import can_fuse, fused_passes
@@ -18,6 +20,7 @@ from attnscope.errors import AttnscopeError
 
 Engine = Literal["auto", "compiled", "fused", "triton", "plain"]
 _ENGINES = {"compiled": compiled_tiles, "fused": fused_passes, "triton": triton_tiles, "plain": plain_tiles}
+_MEASURES = ("mass", "entropy", "mean_offset", "offset_variance", "largest", "collision")
 _REASONS = {"fused": can_fuse, "triton": can_triton}
 
 
@@ -53,6 +56,7 @@ def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused
     return "plain"
 
 
+@own_state()
 @torch.no_grad()
 def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tuple[Tensor, RowMeasures]:
     """Attend, and measure every row of the weights without holding them.
@@ -71,7 +75,8 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
     output : Tensor
         ``(batch, head, query, value_width)``, in the query's type.
     rows : RowMeasures
-        Float64 on the call's device, O(query) memory for each head.
+        Float64 on the call's device, O(query) memory for each head. A row that may look nowhere has no mass: its mask
+        is False everywhere, or its bias is -inf or about the lowest number of its type.
 
     Raises
     ------
@@ -96,7 +101,19 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
             f"engine 'compiled' works in float32 on the CPU, not in {call.query.dtype} on "
             f"{call.query.device.type}. Use 'plain' or 'auto'"
         )
-    return _ENGINES[chosen](call, need)
+    output, rows = _ENGINES[chosen](call, need)
+    if call.bias is None:
+        return output, rows
+    # a bias that forbids all keys of a row says what a mask says: the row attends to nothing, whatever its output is
+    nowhere = rows.log_sum_exp <= torch.finfo(call.bias.dtype).min / 2
+    emptied = {
+        name: value.masked_fill(nowhere[(...,) + (None,) * (value.ndim - nowhere.ndim)], 0)
+        for name in (*_MEASURES, "band", "bins", "columns")
+        if (value := getattr(rows, name)) is not None
+    }
+    if rows.largest_key is not None:
+        emptied["largest_key"] = rows.largest_key.masked_fill(nowhere, -1)
+    return output, replace(rows, log_sum_exp=rows.log_sum_exp.masked_fill(nowhere, -torch.inf), **emptied)
 
 
 def output_of(call: AttentionCall) -> Tensor:

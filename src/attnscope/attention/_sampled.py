@@ -171,7 +171,7 @@ def _band(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:
         return weights_at_offsets(call, log_sum_exp, range(-band, band + 1)).float()
     from attnscope.attention._compiled import band_compiled  # numba is loaded when it is first needed
 
-    weights = torch.zeros(*call.query.shape[:3], 2 * band + 1)
+    weights = torch.zeros(*call.query.shape[:3], 2 * band + 1, dtype=torch.float32)
     level = log_sum_exp.masked_fill(log_sum_exp == -torch.inf, torch.inf).float()
 
     def work(text: int, head: int) -> None:
@@ -190,7 +190,7 @@ def _columns(call: AttentionCall, log_sum_exp: Tensor, columns: Tensor) -> Tenso
     query = call.query.float() * call.scale
     values = columns[:, None, marked].float()
     start, stop = (bound[:, None, :, None] for bound in call.extent)
-    sums = torch.zeros(*call.query.shape[:3], columns.shape[-1], device=query.device)
+    sums = torch.zeros(*call.query.shape[:3], columns.shape[-1], dtype=torch.float32, device=query.device)
     step = max(1, _WEIGHTS // max(1, len(marked) * query.shape[0] * query.shape[1]))
     for first in range(0, query.shape[2], step):
         rows = slice(first, first + step)

@@ -20,13 +20,15 @@ R = TypeVar("R")
 
 _locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _of_locks = threading.Lock()
+_COMPILED = "_compiled_call_impl"  # what ``module.compile()`` made, which cannot be watched
 
 
 @contextmanager
 def borrowed(model: PreTrainedModel) -> Generator[None]:
     """Put a model in eval mode for a while; afterwards, also after an error, it is as it was.
 
-    What is given back: which modules train and which do not, and the attention implementation of every config within.
+    What is given back: which modules train and which do not, what ``module.compile()`` made of them, and the attention
+    implementation of every config within.
     A second thread that borrows the model, or one with the same body, waits; a thread may borrow a model that it has.
 
     Examples
@@ -43,12 +45,15 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
     with _lock_of(model):
         modes = [(module, module.training) for module in model.modules()]
         before = implementations(model)
+        compiled = {part: vars(part).pop(_COMPILED) for part in model.modules() if _COMPILED in vars(part)}
         try:
             model.eval()
             yield
         finally:
             for module, training in modes:
                 module.training = training
+            for part, made in compiled.items():
+                vars(part)[_COMPILED] = made
             restore(before)
 
 

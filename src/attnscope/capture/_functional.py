@@ -146,6 +146,22 @@ def of_flex(output: Any, *given: Any, **named: Any) -> SeenCall:
     return _seen(call, _allowed(call), None, first.detach())
 
 
+def of_eager(output: Tensor, arguments: dict[str, Any]) -> SeenCall:
+    """A call of a model's own ``eager_attention_forward``, by the names of its arguments, and what it gave."""
+    named = arguments | arguments.get("kwargs", {})
+    query, key, value = (named[name].detach() for name in ("query", "key", "value"))
+    mask, bias = named.get("attention_mask"), named.get("position_bias")
+    if mask is not None:
+        mask = mask[..., : key.shape[2]].detach()
+        if bias is not None and mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
+    if bias is not None:
+        mask = bias.detach() if mask is None else bias.detach() + mask
+    call = call_of_product(query, key, value, mask, named.get("dropout") or 0.0, scale=named.get("scaling"))
+    call = replace(call, softcap=named.get("softcap"), sinks=named.get("s_aux"))
+    return _seen(call, _allowed(call), None, output.detach().transpose(1, 2))
+
+
 def of_multi_head(*given: Any, **named: Any) -> SeenCall:
     """A call of ``torch.nn.functional.multi_head_attention_forward``, the function behind ``nn.MultiheadAttention``.
 
@@ -166,6 +182,12 @@ def of_multi_head(*given: Any, **named: Any) -> SeenCall:
         hidden = padding if padding.dtype == torch.bool else padding == -math.inf
         keys = ~hidden.reshape(keys.shape)
     same = query is key or (query.shape == key.shape and torch.equal(query, key))
+    tokens, more = len(query), len(key) - len(query)  # (position, batch, width), whatever `batch_first`
+    if more > 0 and tokens > 1 and torch.equal(key[more:], query):
+        raise AttnscopeError(
+            f"nn.MultiheadAttention is given {more} keys before its own tokens, so the positions of its queries are "
+            "unknown: leave these keys out, or give the weights to attnscope.measure_weights"
+        )
     return _seen(call_of_weights(weights), weights != 0, keys, None, is_cross=not same)
 
 
@@ -232,6 +254,17 @@ def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
             mask = mask[(None,) * (_FOUR - mask.ndim)]
         bias = mask if bias is None else bias + mask
     return call_of_product(query, key, value, bias), is_cross
+
+
+def have_same_weights(one: AttentionCall, other: AttentionCall) -> bool:
+    """Whether two calls have the same queries in memory, and keys and masks of the same numbers."""
+    first, second = one.query, other.query
+    if not first.numel() or first.data_ptr() != second.data_ptr() or first.shape != second.shape:
+        return False
+    pairs = ((one.key, other.key), (one.mask, other.mask), (one.bias, other.bias))
+    return (one.scale, one.causal) == (other.scale, other.causal) and all(
+        a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs
+    )
 
 
 def sees_ahead(call: AttentionCall) -> bool:

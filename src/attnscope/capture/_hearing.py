@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import AutoFeatureExtractor, PreTrainedModel
 
+from attnscope._caller import own_state
 from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
 from attnscope.capture._heuristics import frames_of_wave, frames_of_window, seconds_at_once
 from attnscope.capture._inner import inner_model
@@ -126,6 +127,7 @@ class SpeechModel:
         return hash_of_settings(self.extractor.to_dict())
 
 
+@own_state()
 def load_speech_model(
     source: Model,
     *,

@@ -51,6 +51,29 @@ def is_attention(module: nn.Module) -> bool:
     return named and _class(module) not in _RUNNING and not takes_points(module)
 
 
+def is_called_attention(module: nn.Module) -> bool:
+    """Whether a module with matrices is called so, whoever wrote it: `watch` names those that made no call.
+
+    Where it attends under another name, `watch` does not miss it.
+
+    Examples
+    --------
+    >>> is_called_attention(nn.MultiheadAttention(4, 1)), is_called_attention(nn.Linear(4, 4))
+    (True, False)
+    """
+    name = _class(module).lower()
+    return (
+        ("attention" in name or "attn" in name)
+        and not name.endswith(("output", "mlp"))
+        and any(parameter.ndim >= 2 for parameter in module.parameters())  # noqa: PLR2004
+    )
+
+
+def related(name: str, other: str) -> bool:
+    """Whether one of two modules, by their names, is the other or within it."""
+    return name == other or name.startswith(f"{other}.") or other.startswith(f"{name}.")
+
+
 def is_norm(module: nn.Module) -> bool:
     """Whether a module normalises, so that a query may come out of it.
 

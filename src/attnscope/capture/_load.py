@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope._caller import own_random_numbers
+from attnscope._caller import own_random_numbers, own_state
 from attnscope.bundled import MODEL
 from attnscope.capture._beside import is_place, repository_beside
 from attnscope.capture._from_checkpoint import from_checkpoint
@@ -41,6 +41,7 @@ _one_at_a_time = (
 )  # while it loads, transformers changes PyTorch's default type for all threads
 
 
+@own_state()
 def load_model(
     source: Model | None = None,
     *,

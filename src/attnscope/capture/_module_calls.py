@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedModel
 
 from attnscope._caller import own_random_numbers
 from attnscope.capture._flex import flex_attention_seen
-from attnscope.capture._functional import SeenCall, of_flex, of_multi_head, of_scaled_dot_product
+from attnscope.capture._functional import (
+    SeenCall,
+    have_same_weights,
+    of_eager,
+    of_flex,
+    of_multi_head,
+    of_scaled_dot_product,
+)
+from attnscope.capture._heuristics import is_called_attention, related
 from attnscope.capture._watch import Site
 from attnscope.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from attnscope.attention import AttentionCall
 
 _FAST = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # they have a fast path
 _MARK = "_attnscope_watched"
+_EAGER = "eager_attention_forward"
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,13 +112,49 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleC
     try:
         for name, part in module.named_modules():
             part.__dict__["forward"] = watched.wrap(name or type(module).__name__, part)
-        with flex_attention_seen(watched.flex):
+        with flex_attention_seen(watched.flex), _eager_seen(module, watched):
             yield watched
     finally:
         for part, own in before.items():
             part.__dict__.pop("forward", None)
             if own is not None:
                 part.__dict__["forward"] = own
+
+
+@contextmanager
+def _eager_seen(module: nn.Module, watched: ModuleCalls) -> Generator[None]:
+    """See what layers of transformers compute by their file's own ``eager_attention_forward``."""
+    parts = set(module.modules())
+    files = {
+        id(file): file for part in parts for file in map(_names_beside, type(part).__mro__) if _EAGER in file
+    }
+    before = [(file, file[_EAGER]) for file in files.values()]
+
+    def seen(inner: Callable[..., Any]) -> Callable[..., Any]:
+        known = inspect.signature(inner)
+
+        @wraps(inner)
+        def eager_attention_forward(*args: Any, **options: Any) -> Any:
+            made = inner(*args, **options)
+            arguments = known.bind(*args, **options).arguments
+            if watched.running and arguments.get("module") in parts:
+                watched.see(of_eager(made[0], arguments))
+            return made
+
+        return eager_attention_forward
+
+    try:
+        for file, inner in before:
+            file[_EAGER] = seen(inner)
+        yield
+    finally:
+        for file, inner in before:
+            file[_EAGER] = inner
+
+
+def _names_beside(kind: type) -> dict[str, Any]:
+    """The names of the file in which a class was made."""
+    return getattr(sys.modules.get(kind.__module__), "__dict__", {})
 
 
 class ModuleCalls:
@@ -124,7 +175,10 @@ class ModuleCalls:
     def __init__(self, observer: PassObserver) -> None:
         self.observer = observer
         self.running: list[str] = []
+        self.given: list[Sequence[Any]] = []  # to each of the modules that run
+        self.attending: dict[str, str] = {}  # modules that ran and are called attention, with their classes
         self.calls = 0
+        self.last: SeenCall | None = None
         self.is_aside = False
         self.in_fast = self.in_flex = False
         self.mode = _Mode(self.see)
@@ -137,15 +191,26 @@ class ModuleCalls:
         def forward(*args: Any, **options: Any) -> Any:
             if self.is_aside:
                 return inner(*args, **options)
-            if not self.running:
+            if not self.running or isinstance(
+                module, PreTrainedModel
+            ):  # perhaps within a prompt of somebody else's
                 _refuse_cache(name, options.get("past_key_values"))
-            with self.within(name):
+            if is_called_attention(module):
+                self.attending[name] = type(module).__name__
+            with self.within(name, [*args, *options.values()]):
                 if may_be_fast and not self.in_fast and not module.training:
                     return self.twice(inner, args, options)
                 return inner(*args, **options)
 
         setattr(forward, _MARK, True)
         return forward
+
+    def unseen(self, seen: Iterable[str]) -> dict[str, str]:
+        """Modules that ran, are called attention and made no call that was seen, with their classes."""
+        names = [name for name in self.attending if not any(related(name, other) for other in seen)]
+        # a layer, rather than what holds it
+        inner = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
+        return {name: self.attending[name] for name in inner}
 
     @contextmanager
     def aside(self) -> Generator[None]:
@@ -157,15 +222,17 @@ class ModuleCalls:
             self.is_aside = False
 
     @contextmanager
-    def within(self, name: str) -> Generator[None]:
+    def within(self, name: str, given: Sequence[Any] = ()) -> Generator[None]:
         if self.running:
             self.running.append(name)
+            self.given.append(given)
             try:
                 yield
             finally:
                 self.running.pop()
+                self.given.pop()
             return
-        self.running, self.calls = [name], 0
+        self.running, self.given, self.calls = [name], [given], 0
         try:
             with self.mode:
                 yield
@@ -182,7 +249,7 @@ class ModuleCalls:
         else:
             self.observer.done(self.calls)
         finally:
-            self.running = []
+            self.running, self.given, self.last = [], [], None
 
     def twice(self, inner: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
         """Run a module once for the observer, and once with no mode about, as its owner would."""
@@ -213,7 +280,13 @@ class ModuleCalls:
         return output
 
     def see(self, call: SeenCall) -> None:
-        site = Site(self.calls, self.running[-1], call.kind)
+        name = self.running[-1]
+        last, self.last = self.last, replace(call, kind=name)
+        if last is not None and last.kind == name and have_same_weights(last.call, call.call):
+            return  # the second half of the values (DiffLlama): one layer, which was seen
+        if call.kind == "cross":
+            _refuse_own_keys(name, call.call, self.given[-1])
+        site = Site(self.calls, name, call.kind)
         self.calls += 1
         self.observer.see(site, call)
 
@@ -239,11 +312,34 @@ class _Mode(TorchFunctionMode):
 
 def _refuse_cache(name: str, cache: Any) -> None:
     """Refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text."""
-    length = getattr(cache, "get_seq_length", None)
-    if length is not None and (int(length()) > 0 or getattr(cache, "is_compileable", False)):
+    if hasattr(cache, "get_seq_length") and (cached_tokens(cache) or getattr(cache, "is_compileable", False)):
         raise AttnscopeError(
-            f"{name} is given a cache of keys, so that the places of its queries are not known: leave past_key_values "
-            "out, or call generate() within the context"
+            f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix tuning), so the "
+            "positions of its queries are unknown: leave it out, or call generate() within the context"
+        )
+
+
+def cached_tokens(cache: Any) -> int:
+    """How many tokens a cache of transformers holds, also where its first layer keeps no keys (hybrids)."""
+    layers = getattr(cache, "layers", [])
+    return int(cache.get_seq_length()) or max(
+        (int(layer.get_seq_length()) for layer in layers if hasattr(layer, "get_seq_length")), default=0
+    )
+
+
+def _refuse_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> None:
+    """Reject more keys than queries where nothing that a module was given has that many positions."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    states = [
+        leaf.shape[:-1]
+        for leaf in tree_leaves(given)
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim > 2  # noqa: PLR2004
+    ]
+    if keys > queries > 1 and states and all(queries in shape and keys not in shape for shape in states):
+        raise AttnscopeError(
+            f"{name} attends from {queries} tokens to {keys} keys, {keys - queries} of which are not its tokens (a "
+            "prefix or a memory), so offsets are unknown: leave them out, or give the weights of the tokens to "
+            "attnscope.measure_weights"
         )
 
 

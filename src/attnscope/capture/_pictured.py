@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from attnscope._caller import own_state
 from attnscope.attention import output_of
 from attnscope.capture._beside import hash_of_settings, repository_beside
 from attnscope.capture._eager import without_cache
@@ -244,6 +245,7 @@ class _SeenError(Exception):
     """Ends a pass whose beginning was looked at."""
 
 
+@own_state()
 def load_pictured_model(
     source: Model,
     *,

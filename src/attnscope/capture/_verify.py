@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnscope._caller import random_state, same_random_numbers
+from attnscope._caller import own_state, random_state, same_random_numbers
 from attnscope.attention import AttentionCall, attend, output_of
 from attnscope.capture._eager import UncapturedError, future_of, without_cache
 from attnscope.capture._find_weights import eager_way
 from attnscope.capture._forward import check_finite, check_ids, forward, note_drawing
-from attnscope.capture._heuristics import is_attention, is_pooling_head, main_output, other_states, said_heads
+from attnscope.capture._heuristics import (
+    is_attention,
+    is_pooling_head,
+    main_output,
+    other_states,
+    related,
+    said_heads,
+)
 from attnscope.capture._products import are_products_taken, take_products
 from attnscope.capture._registry import are_written_out, write_masks_out
 from attnscope.capture._watching import capture_of, only_weights, take_weights, watching
@@ -38,6 +45,7 @@ class OtherOutputError(UncapturedError):
     """What was captured is not what the model does."""
 
 
+@own_state()
 @torch.no_grad()
 def verify(
     model: PreTrainedModel,
@@ -191,7 +199,7 @@ def _verified(
             made = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
         raise _nothing_seen(model)
-    unseen = sorted(module for module in ran if not any(_related(module, other) for other in seen))
+    unseen = sorted(module for module in ran if not any(related(module, other) for other in seen))
     # a layer, rather than what holds it
     unseen = [name for name in unseen if not any(other.startswith(f"{name}.") for other in unseen)]
     if unseen:
@@ -246,10 +254,6 @@ def pooling_heads(model: PreTrainedModel) -> list[str]:
     1
     """
     return [name for name, module in model.named_modules() if is_pooling_head(module)]
-
-
-def _related(name: str, other: str) -> bool:
-    return name == other or name.startswith(other + ".") or other.startswith(name + ".")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 from transformers import AutoConfig, AutoVideoProcessor, PreTrainedModel
 from transformers.utils.import_utils import is_torchvision_available
 
+from attnscope._caller import own_state
 from attnscope.capture._beside import hash_of_settings, repository_beside
 from attnscope.capture._heuristics import frames_of, is_video_processor, without_predictor
 from attnscope.capture._hub import out_of_reach
@@ -111,6 +112,7 @@ class VideoModel:
         return None if self.processor is None else hash_of_settings(self.processor.to_dict())
 
 
+@own_state()
 def load_video_model(
     source: Model,
     *,

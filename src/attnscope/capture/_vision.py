@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoImageProcessor, PreTrainedModel
 
+from attnscope._caller import own_state
 from attnscope.capture._beside import hash_of_settings, load_preprocessor, repository_beside
 from attnscope.capture._heuristics import image_token_of
 from attnscope.capture._inner import inner_model
@@ -81,6 +82,7 @@ class VisionModel:
         return hash_of_settings(self.processor.to_dict())
 
 
+@own_state()
 def load_vision_model(
     source: Model,
     *,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from attnscope._caller import own_state
 from attnscope.attention import AttentionCall, Extent, RowMask, extent_of, output_of
 from attnscope.capture._heuristics import is_attention, other_states
 
@@ -89,7 +90,8 @@ class Watch:
         self.calls += 1
         self.is_observing = True
         try:
-            output = self.observer(site, call)
+            with own_state(gradients=False):  # in `watch`, all around it is the caller's
+                output = self.observer(site, call)
             if output is None:
                 output = output_of(call) if own is None else own()
         finally:

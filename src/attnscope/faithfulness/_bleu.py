@@ -106,7 +106,7 @@ def bleu_without_heads(
     tell = progress or tell_nobody
     systems = {WHOLE: _translated(inquiry, texts, beams, None, None)}
     for done, (layer, head) in enumerate(chosen, start=1):
-        stands_in = torch.zeros(1) if means is None else means.of(layer)[head]
+        stands_in = torch.zeros(1, dtype=torch.float32) if means is None else means.of(layer)[head]
         systems[f"{layer}.{head}"] = _translated(inquiry, texts, beams, (names[layer], head), stands_in)
         tell(Progress("translations without a head", done / len(chosen), {"heads": done}))
     scores = score(systems, list(targets))

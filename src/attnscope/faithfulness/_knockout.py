@@ -128,7 +128,7 @@ def knock_out(
             shares: list[list[Tensor]] = []
             for call, site in enumerate(passes.sites):
                 if rule.offsets and site.kind == "cross":
-                    unknown = torch.full((len(asked), heads[call]), torch.nan)
+                    unknown = torch.full((len(asked), heads[call]), torch.nan, dtype=torch.float32)
                     of_texts.append([unknown])
                     shares.append([unknown])
                     continue
@@ -169,7 +169,7 @@ class _Knocked:
 
     def __init__(self, rule: Forbidden, valid: Tensor, keys: Tensor, *, renormalise: bool) -> None:
         self.rule, self.valid, self.keys, self.renormalise = rule, valid, keys, renormalise
-        self.share = torch.empty(0)
+        self.share = torch.empty(0, dtype=torch.float32)
 
     def edit(self, heads: Iterable[int]) -> Callable[[AttentionCall, Tensor], Tensor]:
         """Variant i has the i-th of these heads changed."""

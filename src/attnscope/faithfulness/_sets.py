@@ -93,7 +93,7 @@ def changes_by_sets(
                     if bool((chosen := some[..., bounds[call] : bounds[call + 1]]).any())
                 }
                 if not edits:
-                    parts.append(torch.zeros(len(some), len(asked)))
+                    parts.append(torch.zeros(len(some), len(asked), dtype=torch.float32))
                     continue
                 parts.append(asked.scores(passes.run(edits, len(some)))["loss"] - loss)
         changes.append(torch.cat(parts).T.double().cpu().numpy())

@@ -11,6 +11,7 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
+from attnscope._numbers import count
 from attnscope.attention import AttentionCall
 from attnscope.capture import (
     LoadedModel,
@@ -49,6 +50,7 @@ from attnscope.statistics._row_samples import rows_note
 from attnscope.statistics._sample import KEYS, WEIGHTS, WINDOWS, MapObserver, shown_heads, tile_size
 from attnscope.statistics._sample_dataset import sample_dataset
 from attnscope.statistics._second_pass import OBSERVATION, settings_of
+from attnscope.statistics._special import has_twice, is_packed
 from attnscope.statistics._standing import Standing
 from attnscope.statistics._turns import UNIT, turn_of
 from attnscope.statistics._words import WordReading
@@ -101,7 +103,8 @@ class Measurement:
         self.numbers: list[int] = []  # of the windows that the walk has come to
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
-        self.tokens = self.unknown = 0
+        self.tokens = self.unknown = self.doubled = self.packed = 0
+        self.is_chat = isinstance(corpus, ChatTexts)
 
     @property
     def unit(self) -> int:
@@ -129,9 +132,11 @@ class Measurement:
         From `start` on, if it is given, which `standing` said of an earlier walk.
         """
         self.share, self.seen, self.tokens, self.unknown, self.parts = 0.0, 0, 0, 0, 0
+        self.doubled = self.packed = 0
         if start is not None:
             self.share, self.tokens, self.unknown = start.share, start.tokens, start.unknown
             self.seen, self.parts = start.place.windows, start.parts
+            self.doubled, self.packed = start.doubled, start.packed
         self.furthest = self.seen - 1
         self.notes.pop("unknown", None)
         try:
@@ -143,6 +148,7 @@ class Measurement:
                 self.seen = texts.stop
         finally:  # also where enough is measured
             self._say_unknown()
+            self._say_special()
             self._say_words()
             self._say_pools()
         self._tell(self._of_all())
@@ -157,7 +163,9 @@ class Measurement:
         if self.cutting is None or self.furthest + 1 != windows:
             return None
         place = self.cutting.place(windows)
-        return place and Standing(self.parts, place, self.share, self.tokens, self.unknown)
+        return place and Standing(
+            self.parts, place, self.share, self.tokens, self.unknown, self.doubled, self.packed
+        )
 
     def measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
         """Measure a batch, or a pool, of the walk."""
@@ -204,6 +212,12 @@ class Measurement:
         for window in (side for pair in batch for side in (pair, pair.target) if side is not None):
             self.tokens += len(window)
             self.unknown += 0 if unknown is None else window.ids.count(unknown)
+        self.doubled += sum(has_twice(window) for window in batch)
+        if not self.is_chat:
+            looks_back = any(site.kind == "causal" for site in self.sites)
+            self.packed += sum(
+                is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in batch
+            )
 
     def _say_unknown(self) -> None:
         """Say it where the tokenizer knows too little of the text for its numbers to be of this text."""
@@ -211,6 +225,20 @@ class Measurement:
             self.notes["unknown"] = (
                 f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
                 "tokenizer: is the model made for such text?"
+            )
+
+    def _say_special(self) -> None:
+        """Say it where special tokens are there twice, or stand between documents in a window."""
+        if self.doubled:
+            self.notes["doubled"] = (
+                f"{count(self.doubled, 'window')} of {self.furthest + 1} begin or end with the same special token "
+                "twice, as where a tokenizer adds it to texts that have it already: remove it from the texts."
+            )
+        if self.packed:
+            self.notes["packed"] = (
+                f"{count(self.packed, 'window')} of {self.furthest + 1} seem to hold several documents, with a special "
+                "token between them, which are read as one text: later documents attend to earlier ones. Give each "
+                "document as its own text."
             )
 
     def _say_words(self) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from attnscope._arguments import typed
 from attnscope.attention import call_of_weights
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Weights = Float[Tensor, "batch head query key"] | Float[np.ndarray, "batch head query key"]
+    Mask = Sequence[Sequence[int]] | Tensor | np.ndarray
 
 _FOUR, _FIVE = 4, 5  # batch, head, query, key; a layer before them
 #: What rounding may add to a row's 1, or take from 0, in each type.
@@ -33,11 +36,12 @@ _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torc
 @typed
 @torch.no_grad()
 def measure_weights(
-    weights: Weights | Sequence[Weights],
+    weights: Weights | Sequence[Weights] | Sequence[Sequence[Weights]],
     *,
     statistics: Sequence[str] | str | None = None,
     tokens: Sequence[Sequence[str]] | None = None,
     lengths: Sequence[int] | None = None,
+    mask: Mask | None = None,
     special: Sequence[Sequence[bool]] | None = None,
     causal: bool | None = None,
     band: int = BAND,
@@ -49,18 +53,24 @@ def measure_weights(
     weights
         A tuple or list over layers of ``(batch, head, query, key)``, torch or NumPy, as ``output_attentions=True``
         gives them and BertViz takes them; layers may have other numbers of heads. Or one array, layers first.
-        Rows sum to 1; where they sum to less, the rest counts as lying on no token (a learned sink).
+        Rows sum to 1; where they sum to less, the rest counts as lying on no token (a learned sink). A tuple over
+        steps of a tuple over layers, as ``generate(output_attentions=True)`` gives without beams, is read as one pass
+        over the whole text. A single query next to several keys is the last token.
     statistics, band
         See `attnscope.scan`. There is no ``offsets`` here: a wider band, or ``offset_sum``, has them.
     tokens
         The tokens of each text, as strings. They give `lengths`, and stand in ``token (text, position)`` of the result.
     lengths
         Real tokens of each text, padding on the right not counted; by default all are real.
+    mask
+        In place of `lengths`: ``(text, position)``, 1 on real tokens and 0 on padding, as a model takes its
+        ``attention_mask``; padding may be on either side. For steps of ``generate``, that of the prompts.
     special
         For each text, which of its tokens are special; by default none is.
     causal
-        Whether queries may look to the right; by default a layer is causal if none does. A layer whose queries and keys
-        are not of the same number is of the kind ``cross``.
+        Whether queries attend to no later key; by default a layer is causal if none does. With ``True``, fewer queries
+        than keys are the last tokens. Otherwise a layer with several queries, and keys of another number, is of the
+        kind ``cross``; so is one with a single query if this is ``False``.
 
     Returns
     -------
@@ -71,8 +81,8 @@ def measure_weights(
     Raises
     ------
     AttnscopeError
-        If shapes do not agree, a weight is negative or not finite, a row sums to more than 1, or weight lies on padding
-        or, though `causal`, to the right.
+        If shapes do not agree, a weight is negative or not finite, a row sums to more than 1, weight lies on padding
+        or, though `causal`, to the right; or if texts seem to be padded on the left, and there is no `mask`.
 
     Examples
     --------
@@ -82,28 +92,32 @@ def measure_weights(
     ([[[1.0, 1.0]]], 'causal')
     """
     names = choose(statistics)
-    layers = _layers(weights)
-    texts = layers[0].shape[0]
-    longest = max(max(layer.shape[2:]) for layer in layers)
+    is_steps = _is_steps(weights)
+    layers = _in_one_pass(weights) if is_steps else [_placed(layer, causal) for layer in _layers(weights)]
+    texts = layers[0].weights.shape[0]
+    longest = max(max(layer.weights.shape[2:]) for layer in layers)
     check_whole(1, max(BAND, longest - 1), band=band)
-    lengths = _lengths(lengths, tokens, texts, longest)
-    marked = _special(special, lengths)
+    real = _real(mask, lengths, tokens, texts, longest, more=is_steps)
+    marked = _special(special, real)
+    _check_alike(layers, whole=mask is not None)
+    if mask is None and lengths is None and tokens is None:
+        _refuse_left_padding(layers)
     run = MeasuredPass()
     for index, layer in enumerate(layers):
+        own = layer.weights
         where = f"layer {index} of the weights"
-        if layer.shape[0] != texts:
-            raise AttnscopeError(f"{where} has {layer.shape[0]} texts, layer 0 has {texts}: expected as many")
-        wide = layer.detach().double()
-        queries, keys = (_real(lengths, count, layer.device) for count in layer.shape[2:])
-        if layer.shape[2] != layer.shape[3]:
+        queries, keys = (real[:, :count].to(own.device) for count in own.shape[2:])
+        if layer.is_cross:
             queries = torch.ones_like(queries)
-        slack = _ROUNDING.get(layer.dtype, _ROUNDING[torch.float64])
-        mass = _checked(where, wide, slack, queries, keys)
-        kind = _kind(where, wide.where(queries[:, None, :, None], 0.0), causal, slack)
+        queries = queries & (torch.arange(own.shape[2], device=own.device) >= layer.first)
+        wide = own.detach().double().where(queries[:, None, :, None], 0.0)
+        slack = _ROUNDING.get(own.dtype, _ROUNDING[torch.float64])
+        mass = _checked(where, wide, slack, keys)
+        kind = "cross" if layer.is_cross else _kind(where, wide, causal, slack)
         shares = wide / torch.where(mass > 0, mass, 1.0)[..., None]
         mass = torch.where((mass - 1).abs() <= slack, (mass > 0).double(), mass)
-        mark = _fitting(marked, layer.shape[3], layer.device)
-        reach = max(layer.shape[2:]) - 1
+        mark = marked[:, : own.shape[3]].to(own.device)
+        reach = max(own.shape[2:]) - 1
         _, measured = measure_call(
             call_of_weights(shares), names, band, reach, Marks(queries, keys, mark), mass
         )
@@ -111,6 +125,100 @@ def measure_weights(
         run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
     results = collected([run], names, band).assign_attrs(capture="weights")
     return results if tokens is None else results.assign_coords(token=(("text", "position"), _padded(tokens)))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Weights of a layer; the number of rows at the beginning that are not given; and whether it is cross-attention."""
+
+    weights: Tensor
+    first: int
+    is_cross: bool
+
+
+def _placed(layer: Tensor, causal: bool | None) -> _Layer:
+    """One layer; rows of the last tokens alone stand at the end of a square."""
+    queries, keys = layer.shape[2:]
+    if queries < keys and (causal or (causal is None and queries == 1)):
+        return _Layer(pad(layer, (0, 0, keys - queries, 0)), keys - queries, is_cross=False)
+    return _Layer(layer, 0, is_cross=queries != keys)
+
+
+def _is_steps(weights: Any) -> bool:
+    """Whether these are steps of ``generate``, each with its layers; a single one is a list of layers."""
+    return isinstance(weights, list | tuple) and any(isinstance(step, list | tuple) for step in weights)
+
+
+def _in_one_pass(steps: Any) -> list[_Layer]:
+    """The rows of all steps, layer by layer."""
+    layers = [_layers(step) for step in steps]
+    if len({len(step) for step in layers}) != 1:
+        raise AttnscopeError(
+            f"the steps have {[len(step) for step in layers]!s:.80} layers; expected as many in each, as "
+            "generate(output_attentions=True) gives them"
+        )
+    if len(layers) == 1:
+        return [_placed(layer, None) for layer in layers[0]]
+    return [_of_steps(index, own) for index, own in enumerate(zip(*layers, strict=True))]
+
+
+def _of_steps(index: int, own: Sequence[Tensor]) -> _Layer:
+    keys, begun = [step.shape[3] for step in own], own[0].shape[2]
+    grows = all(step.shape[3] - before == step.shape[2] for before, step in zip(keys, own[1:], strict=False))
+    if len({step.shape[:2] for step in own}) != 1 or not (grows or len(set(keys)) == 1):
+        raise AttnscopeError(
+            f"layer {index}: the steps have the shapes {[tuple(step.shape) for step in own]!s:.120}; expected the same "
+            "texts and heads, and a key more for each new query (or always as many)"
+        )
+    whole = torch.cat([pad(step, (0, keys[-1] - step.shape[3])) for step in own], 2)
+    rows = whole.shape[2]
+    if grows:
+        return _Layer(pad(whole, (0, 0, keys[-1] - rows, 0)), keys[-1] - rows, is_cross=False)
+    if rows <= keys[-1] and not bool(whole[:, :, begun:].triu(begun + 1).any()):  # a cache of a fixed length
+        return _Layer(whole[..., :rows], 0, is_cross=False)
+    return _Layer(whole, 0, is_cross=True)
+
+
+def _check_alike(layers: Sequence[_Layer], *, whole: bool) -> None:
+    """Reject layers of other texts or lengths than the first: it is not known which tokens they have."""
+    known: int | None = None
+    texts = len(layers[0].weights)
+    for index, layer in enumerate(layers):
+        if len(layer.weights) != texts:
+            raise AttnscopeError(
+                f"layer {index} of the weights has {len(layer.weights)} texts, layer 0 has {texts}: expected as many"
+            )
+        keys = layer.weights.shape[3]
+        if layer.is_cross and not whole:
+            continue
+        if known is not None and keys != known:
+            raise AttnscopeError(
+                f"layer {index} of the weights has {keys} keys, a layer before it {known}: expected as many in each "
+                "layer of self-attention. Measure them one by one"
+            )
+        known = keys
+
+
+def _refuse_left_padding(layers: Sequence[_Layer]) -> None:
+    """Reject texts whose first tokens get no weight in any layer, but for rows of padding: zeros, or the same for all.
+
+    Layers of cross-attention do not show it, and hard patterns of one head or layer do not either.
+    """
+    firsts: list[Tensor] = []
+    for layer in layers:
+        own = layer.weights
+        if layer.is_cross or own.shape[3] == 1:
+            continue
+        is_padding = (own == own[..., :1]).all(-1).all(1)  # (text, query)
+        given = (own != 0).any(1) & ~is_padding[..., None]
+        missing = (given.any(1).cumsum(1) == 0).sum(1)  # keys at the beginning that get nothing
+        firsts.append(missing.where(~is_padding.all(1), 0).cpu())
+    if firsts and int((least := torch.stack(firsts).amin(0)).amax()):
+        text = int(least.argmax())
+        raise AttnscopeError(
+            f"text {text + 1}: its first {int(least[text])} tokens get no weight, as padding on the left does. Give "
+            "mask (1 on real tokens, 0 on padding)"
+        )
 
 
 def _layers(weights: Any) -> list[Tensor]:
@@ -138,51 +246,59 @@ def _layers(weights: Any) -> list[Tensor]:
     return tensors
 
 
-def _lengths(
-    lengths: Sequence[int] | None, tokens: Sequence[Sequence[str]] | None, texts: int, longest: int
-) -> list[int]:
+def _real(
+    mask: Mask | None,
+    lengths: Sequence[int] | None,
+    tokens: Sequence[Sequence[str]] | None,
+    texts: int,
+    longest: int,
+    *,
+    more: bool,
+) -> Tensor:
+    """``(text, position)``: which tokens are real. A mask of prompts alone goes on with `more` real tokens."""
     if tokens is not None:
         counted = [len(text) for text in tokens]
         if lengths is not None and list(lengths) != counted:
             raise AttnscopeError("lengths and tokens do not agree: give one of them")
         lengths = counted
-    if lengths is None:
-        return [longest] * texts
-    given = [int(length) for length in lengths]
+    if mask is not None:
+        real = torch.as_tensor(mask).cpu()
+        width = real.shape[-1] if real.ndim else 0
+        fits = real.ndim == 2 and len(real) == texts and (width == longest or (more and width < longest))  # noqa: PLR2004
+        if not fits or not bool(((real == 0) | (real == 1)).all()) or not bool(real.any(1).all()):
+            raise AttnscopeError(
+                f"mask has the shape {tuple(real.shape)}; expected ({texts}, {longest}), 1 on real tokens and 0 on "
+                "padding, and a real token in each text"
+            )
+        real = pad(real.bool(), (0, longest - width), value=True)
+        if lengths is not None and real.sum(1).tolist() != list(lengths):
+            raise AttnscopeError("mask does not agree with the lengths or tokens: give one of them")
+        return real
+    given = [longest] * texts if lengths is None else [int(length) for length in lengths]
     if len(given) != texts or not all(1 <= length <= longest for length in given):
         raise AttnscopeError(
             f"the lengths of texts are {given}; expected {texts} numbers from 1 to {longest}, the weights' own sizes"
         )
-    return given
+    return torch.arange(longest) < torch.tensor(given)[:, None]
 
 
-def _special(special: Sequence[Sequence[bool]] | None, lengths: list[int]) -> list[list[bool]]:
+def _special(special: Sequence[Sequence[bool]] | None, real: Tensor) -> Tensor:
+    """``(text, position)``: which tokens are special."""
+    whole = torch.zeros_like(real)
     if special is None:
-        return [[False] * length for length in lengths]
+        return whole
     marked = [[bool(mark) for mark in text] for text in special]
+    lengths = real.sum(1).tolist()
     if [len(text) for text in marked] != lengths:
         raise AttnscopeError(
             f"special marks {[len(text) for text in marked]} tokens of the texts; expected one for each of {lengths}"
         )
-    return marked
-
-
-def _real(lengths: list[int], places: int, device: torch.device) -> Tensor:
-    return torch.arange(places, device=device) < torch.tensor(lengths, device=device)[:, None]
-
-
-def _fitting(marked: list[list[bool]], places: int, device: torch.device) -> Tensor:
-    """Marks of tokens as far as a layer has places."""
-    whole = torch.zeros(len(marked), places, dtype=torch.bool, device=device)
-    for text, marks in enumerate(marked):
-        own = torch.tensor(marks[:places], dtype=torch.bool, device=device)
-        whole[text, : len(own)] = own
+    whole[real] = torch.tensor([mark for text in marked for mark in text], dtype=torch.bool)
     return whole
 
 
-def _checked(where: str, weights: Tensor, slack: float, queries: Tensor, keys: Tensor) -> Tensor:
-    """Sums of the rows, once they are known to be weights."""
-    real = weights.where(queries[:, None, :, None], 0.0)
+def _checked(where: str, real: Tensor, slack: float, keys: Tensor) -> Tensor:
+    """Sums of the rows, once they are known to be weights; those of padding are 0."""
     if not bool(real.isfinite().all()):
         raise AttnscopeError(f"{where} holds NaN or infinity: expected weights from 0 to 1")
     if float(real.amin()) < 0:
@@ -198,15 +314,13 @@ def _checked(where: str, weights: Tensor, slack: float, queries: Tensor, keys: T
     beyond = float(real.where(~keys[:, None, None], 0.0).amax())
     if beyond > slack:
         raise AttnscopeError(
-            f"{where} puts {beyond:.4f} on what lies beyond a text's length: is padding on the right, and masked?"
+            f"{where} puts {beyond:.4f} on padding: is it masked, and on the right (else give mask, not lengths)?"
         )
     return mass
 
 
 def _kind(where: str, weights: Tensor, causal: bool | None, slack: float) -> str:
-    queries, keys = weights.shape[2:]
-    if queries != keys:
-        return "cross"
+    queries = weights.shape[2]
     future = float(weights.triu(1).amax())
     if causal and future > slack:
         raise AttnscopeError(f"{where} puts {future:.4f} on a later token: it is not causal")

@@ -23,6 +23,8 @@ class Standing:
         Part of all characters that came before.
     tokens, unknown
         How many came before, and how many of them the tokenizer does not know.
+    doubled, packed
+        Windows before with a special token twice at an end, and with several documents.
     """
 
     parts: int
@@ -30,3 +32,5 @@ class Standing:
     share: float
     tokens: int
     unknown: int
+    doubled: int = 0
+    packed: int = 0

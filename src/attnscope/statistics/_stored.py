@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 NOTES = (
     "way",
+    "unseen",
     "places",
     "beyond",
     "unknown",
+    "doubled",
+    "packed",
     "decoder",
     "causality",
     "bias",

@@ -11,6 +11,7 @@ from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 
 from attnscope._arguments import typed
+from attnscope._caller import own_state
 from attnscope.capture import TOLERANCE, PassObserver, calls_inside, check_finite
 from attnscope.checks import check_kind, check_whole
 from attnscope.errors import AttnscopeError
@@ -52,6 +53,7 @@ class Seen:
         self._now = MeasuredPass()
         self._without = 0  # passes in which nothing was seen
         self._written: list[Written] = []
+        self._calls: ModuleCalls | None = None
 
     def __len__(self) -> int:
         """How many texts were read, or written by ``generate()``."""
@@ -80,7 +82,20 @@ class Seen:
                 "attnscope.measure_weights (attnscope.walk follows a module of one head)"
             )
         results = collected(self._passes, self._names, self._band)
-        return results.assign_attrs(model=self._module, capture="function calls")
+        return results.assign_attrs(model=self._module, capture="function calls", **self._unseen())
+
+    def _unseen(self) -> dict[str, str]:
+        """The note that names what made no call."""
+        calls, seen = self._calls, {site.name for site in self._passes[0].sites}
+        unseen = {} if calls is None else calls.unseen(seen)
+        if not unseen:
+            return {}
+        named = ", ".join(f"{name} ({kind})" for name, kind in list(unseen.items())[:3])
+        more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""  # noqa: PLR2004
+        return {
+            "unseen": f"No attention call was captured in {named}{more}: if these modules compute attention by hand, "
+            "the result is incomplete."
+        }
 
     def _see(self, site: Site, seen: SeenCall) -> None:
         where = f"layer {site.index} ({site.name})"
@@ -88,7 +103,8 @@ class Seen:
         call = seen.call
         reach = max(call.query.shape[2], call.key.shape[2]) - 1
         marks = Marks(seen.queries, seen.keys, torch.zeros_like(seen.keys))
-        output, of_call = measure_call(call, self._names, self._band, reach, marks)
+        with own_state(gradients=False):
+            output, of_call = measure_call(call, self._names, self._band, reach, marks)
         measured = {name: value.cpu() for name, value in of_call.items()}
         first = len(self)
         check_finite(
@@ -150,8 +166,9 @@ def watch(
     """Measure the attention inside any PyTorch module, while you call it in your own way.
 
     Every call of ``torch.nn.functional.scaled_dot_product_attention``, of ``flex_attention`` and of
-    ``torch.nn.MultiheadAttention`` (its fast path included) is measured as it happens. What the module returns is what
-    it returns without. Calls of one submodule, in their order, are the layers.
+    ``torch.nn.MultiheadAttention`` (its fast path included) is measured as it happens; so are layers of transformers
+    that are set to eager attention. What the module returns is what it returns without. Calls of one submodule, in
+    their order, are the layers; two calls with the same queries, keys and mask are one.
 
     Parameters
     ----------
@@ -178,11 +195,13 @@ def watch(
     ------
     AttnscopeError
         If calls cannot be seen (scripted, compiled or data-parallel modules), if attention drops
-        weights, passes differ in their layers, or what was seen does not give the module's own numbers.
+        weights, keys are not tokens (a cache, a prefix), passes differ in their layers, or what was seen does not give
+        the module's own numbers.
 
     Notes
     -----
     Attention that a module writes out itself, by products and a softmax, is not seen: take `measure_weights`. The
+    attribute ``unseen`` of the result names submodules that are called attention and made no call. The
     weights of ``nn.MultiheadAttention`` and the scores of ``flex_attention`` are in memory, one layer at a time; and
     modules of PyTorch with a fast path (``nn.TransformerEncoder``, ...) are run twice. ``flex_attention`` runs as it
     does without ``torch.compile``, and its ``score_mod`` must take all scores of a call at once.
@@ -207,6 +226,7 @@ def watch(
     seen = Seen(module, choose(statistics), band)
     observer = PassObserver(seen._see, seen._done, seen._lost)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     with calls_inside(module, observer) as calls, _generating(module, calls, spans, seen._written.extend):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        seen._calls = calls  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         yield seen
 
 
@@ -275,6 +295,10 @@ def _shown(seen: SeenCall) -> Tensor:
 
 def _check_output(where: str, ours: Tensor, theirs: Tensor, valid: Tensor) -> None:
     """Refuse a call whose arguments do not give the module's own output."""
+    if ours.shape != theirs.shape:
+        raise AttnscopeError(
+            f"{where}: the module's attention gives the shape {tuple(theirs.shape)}, expected {tuple(ours.shape)}"
+        )
     own, other = (output.transpose(1, 2)[valid].double() for output in (ours, theirs))
     if not len(own):
         return

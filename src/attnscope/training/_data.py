@@ -189,10 +189,10 @@ class MaskedWindows(TrainingData):
         first, last = (torch.full((len(starts), 1), end) for end in self.ends)
         window = torch.cat([first, body, last], 1)
         draw = torch.Generator().manual_seed(seed)
-        chosen = torch.rand(window.shape, generator=draw) < self.config.mask_share
+        chosen = torch.rand(window.shape, generator=draw, dtype=torch.float32) < self.config.mask_share
         chosen[:, [0, -1]] = False
         chosen[:, 1] |= ~chosen.any(1)  # every window has something to say
-        how = torch.rand(window.shape, generator=draw)
+        how = torch.rand(window.shape, generator=draw, dtype=torch.float32)
         other = torch.randint(len(self.tokenizer), window.shape, generator=draw)
         given = torch.where(chosen & (how < 0.8), self.tokenizer.mask_token_id, window)  # noqa: PLR2004
         given = torch.where(chosen & (how >= 0.9), other, given)  # noqa: PLR2004

@@ -213,7 +213,7 @@ class Training:
         self.model.train()
         parts = self.data.parts(members, self.group.world * config.accumulate, seed)
         count = sum(target_tokens(part) for part in parts if part is not None)
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros((), dtype=torch.float32, device=self.device)
         for number in range(config.accumulate):
             part_number = self.group.rank * config.accumulate + number
             torch.manual_seed(seed * 1009 + part_number)  # what is random depends on nothing that was before

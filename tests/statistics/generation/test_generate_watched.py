@@ -20,6 +20,8 @@ from transformers import (
     GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MiniMaxConfig,
+    MiniMaxForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     T5Config,
@@ -66,6 +68,15 @@ MAKERS = {
     ),
     "gpt_oss": lambda: GptOssForCausalLM(
         GptOssConfig(**DECODER, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)
+    ),
+    "minimax": lambda: MiniMaxForCausalLM(  # its first layer keeps no keys
+        MiniMaxConfig(
+            **DECODER,
+            layer_types=["linear_attention", "full_attention"],
+            block_size=4,
+            num_local_experts=2,
+            num_experts_per_tok=1,
+        )
     ),
     "bloom": lambda: BloomForCausalLM(BloomConfig(hidden_size=32, n_head=4, n_layer=2, vocab_size=60)),
     "falcon": lambda: FalconForCausalLM(FalconConfig(**COMMON, multi_query=True)),
@@ -116,6 +127,9 @@ def full_pass(model, text, source):
     with torch.no_grad():
         if not source:
             given = eager(ids, use_cache=False, output_attentions=True).attentions
+            given = [
+                weights for weights in given if weights.shape[-1] == len(text)
+            ]  # none of linear attention
         else:
             output = eager(
                 input_ids=torch.tensor([source]),
@@ -202,6 +216,7 @@ def prompts(*lengths, seed=0):
 
 
 CASES = [
+    ("minimax", (7,), {}),
     ("llama", (7,), {}),
     ("llama", (1,), {}),
     ("llama", (7,), {"use_cache": False}),

@@ -80,7 +80,7 @@ class OneText:
         with torch.no_grad():
             self.weights = [weights_of(record.call)[0] for record in self.records]
         self.positions = torch.zeros(0, dtype=torch.int64)
-        self.predicted, self.outcomes = torch.zeros(0, 0), list[int]()
+        self.predicted, self.outcomes = torch.zeros(0, 0, dtype=torch.float32), list[int]()
         if not self.headless:
             self._predict(output, outcomes)
 

@@ -47,7 +47,7 @@ class Rollout:
 
     def __init__(self, sides: Sides, residual: float = 0.5) -> None:
         self.sides, self.residual = sides, residual
-        self.matrix = torch.eye(sides.tokens)
+        self.matrix = torch.eye(sides.tokens, dtype=torch.float32)
 
     def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
         """A layer further; what of it lies between queries and keys of that layer."""
@@ -80,4 +80,8 @@ class Relevance(Rollout):
         new[queries] += mean @ matrix[keys]
         self.matrix = new
         grown = new[queries, keys]
-        return grown - torch.eye(len(grown)).to(grown) if queries == keys else grown
+        return (
+            grown - torch.eye(len(grown), dtype=grown.dtype, device=grown.device)
+            if queries == keys
+            else grown
+        )

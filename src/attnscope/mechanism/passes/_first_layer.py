@@ -127,7 +127,7 @@ def _split(
                 continue
             matrix = projection.weight.detach().double().cpu()
             constant = (
-                torch.zeros(1)
+                torch.zeros(1, dtype=torch.float64)
                 if "bias" not in dict(projection.named_parameters())
                 else projection.bias.detach()
             )

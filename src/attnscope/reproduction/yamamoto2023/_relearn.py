@@ -204,7 +204,9 @@ class Relearning:
         changed = copy.deepcopy(self.loaded.model)
         weight = _parameter(changed, self.table.name)
         generator = torch.Generator().manual_seed(self.seed)
-        drawn = torch.randn(weight[self.table.reserved :].shape, generator=generator) * self.deviation
+        drawn = self.deviation * torch.randn(
+            weight[self.table.reserved :].shape, generator=generator, dtype=torch.float32
+        )
         with torch.no_grad():
             weight[self.table.reserved :] = drawn.to(weight)
         changed.requires_grad_(False)

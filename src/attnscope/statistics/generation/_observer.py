@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attnscope.capture import check_finite
+from attnscope.capture._module_calls import cached_tokens
 from attnscope.errors import AttnscopeError
 from attnscope.statistics.generation._rows import KeyMarks, measure_rows
 from attnscope.statistics.generation._spans import OWN, PROMPT, SOURCE, START, Prompts
@@ -165,7 +166,7 @@ class GenerationObserver:
                 "the passes of generate() use more than one cache, so it is not known which of them write the text"
             )
         self._cache = cache
-        return int(held.get_seq_length())
+        return cached_tokens(held)
 
     def _marks_of(self, call: AttentionCall, *, is_cross: bool) -> KeyMarks:
         device = call.query.device
@@ -176,7 +177,7 @@ class GenerationObserver:
                 columns, beyond = _padded(self.prompts.columns(batch, call.key.shape[2]), 0, 2), -1
             elif self.is_pair:
                 columns, beyond = (
-                    _padded(torch.ones(batch, self.prompt or 0, 1), 1 + len(names), 1),
+                    _padded(torch.ones(batch, self.prompt or 0, 1, dtype=torch.float32), 1 + len(names), 1),
                     2 + len(names),
                 )
                 padding = torch.zeros_like(padding)

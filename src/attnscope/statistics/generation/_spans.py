@@ -71,7 +71,7 @@ class Prompts:
     def columns(self, batch: int, length: int) -> Tensor:
         """Indicators of the whole text and of each span, ``(batch, place, 1 + name)``, float32."""
         padding = self.padding(batch)
-        columns = torch.zeros(batch, length, 1 + len(self.names))
+        columns = torch.zeros(batch, length, 1 + len(self.names), dtype=torch.float32)
         columns[..., 0] = (torch.arange(length) >= padding[:, None]).float()
         for row in range(batch if self.spans else 0):
             for name, tokens in self.spans[row * len(self.spans) // batch].items():

@@ -147,7 +147,7 @@ def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
     torch.Size([3, 2, 3])
     """
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(like.shape[0], *size, generator=generator).to(like)
+    return torch.randn(like.shape[0], *size, generator=generator, dtype=torch.float32).to(like)
 
 
 def first_states(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor | None:

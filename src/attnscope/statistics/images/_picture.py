@@ -47,7 +47,7 @@ def jpeg(pixels: Tensor, processor: Processor) -> str:
     values = pixels.float().cpu()
     mean, spread = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
     if getattr(processor, "do_normalize", False) and mean is not None and len(mean) == len(values):
-        values = values * torch.tensor(spread)[:, None, None] + torch.tensor(mean)[:, None, None]
+        values = values * values.new_tensor(spread)[:, None, None] + values.new_tensor(mean)[:, None, None]
     elif processor is None:
         values = (values - values.amin()) / (values.amax() - values.amin()).clamp_min(1e-9)
     bytes_ = (values.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()

@@ -133,7 +133,9 @@ class Frames:
         """How much each token changes with the pixels of one frame."""
         changed = given[key].clone()
         flat = changed.flatten(0, -4)  # a view
-        noise = torch.randn(flat[frame].shape, generator=torch.Generator().manual_seed(0))
+        noise = torch.randn(
+            flat[frame].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
+        )
         flat[frame] += noise.to(flat)
         states = self.model.decoder_inputs({**given, key: changed})["inputs_embeds"][0, tokens]
         return (states.double() - before).norm(dim=-1)

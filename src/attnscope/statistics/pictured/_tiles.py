@@ -247,5 +247,7 @@ def _changed(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Ten
     down = slice(row * height // tile.rows, (row + 1) * height // tile.rows)
     right = slice(column * width // tile.columns, (column + 1) * width // tile.columns)
     place = image[:, down, right]
-    place += torch.randn(place.shape, generator=torch.Generator().manual_seed(0)).to(place)
+    place += torch.randn(place.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(
+        place
+    )
     return changed
