@@ -166,7 +166,7 @@ def _sample_of_run(source: str, signature: str) -> xr.Dataset | None:
     from attnscope.statistics import SAMPLE
     from attnscope.store import RunFolder, Signature
 
-    run = RunFolder(source, json.loads(signature))
+    run = RunFolder(Path(source), json.loads(signature))
     run.look()
     same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
     return run.load(SAMPLE) if same else None

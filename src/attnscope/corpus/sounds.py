@@ -227,7 +227,7 @@ def _read(name: str, file: Unchanged) -> Sound:
 
 def _checked(name: str, samples: np.ndarray, rate: Any) -> Sound:
     """A sound, if it has a rate and each sample is a number."""
-    if not isinstance(rate, Real) or not float(rate).is_integer() or not 1 <= rate <= _FASTEST:
+    if not isinstance(rate, Real) or not float(rate).is_integer() or not 1 <= float(rate) <= _FASTEST:
         raise AttnscopeError(
             f"{name} has {rate!r:.40} samples a second: expected a whole number from 1 to {_FASTEST:,}"
         )
