@@ -41,7 +41,7 @@ CALLS = [
     (lambda: attnscope.translate(3, ["a"]), "model is 3 (int)"),
     (lambda: attnscope.translate("bundled", 3), "the text is 3 (int); expected a string, a pathlib.Path"),
     (lambda: attnscope.align("bundled", ["a"], [3]), "line 1 of the target is 3 (int)"),
-    (lambda: attnscope.walk(texts=3), "texts is 3 (int); expected a string or None"),
+    (lambda: attnscope.walk(texts=3), "texts is 3 (int); expected a string or Tensor or None"),
     (lambda: attnscope.walk(model=torch.nn.Linear(2, 2)), "Linear is not a model of transformers"),
     (lambda: attnscope.walk(query_token=[3]), "query_token is [3] (list); expected a whole number"),
     (lambda: attnscope.score(3, [["a"]]), "hypotheses is 3 (int)"),

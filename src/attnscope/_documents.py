@@ -121,7 +121,7 @@ def interval(
     --------
     >>> low, high = interval(np.tile([[0.1, np.nan], [0.3, 1.0]], (4, 1)), list("abcdeeef"))
     >>> low.round(2).tolist(), high.round(2).tolist()
-    ([0.15, nan], [0.26, nan])
+    ([0.11, nan], [0.3, nan])
     """
     flat = values.reshape(len(values), -1)
     member = membership(units)

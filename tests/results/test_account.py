@@ -30,6 +30,7 @@ TEXTS = ["The tide comes in twice a day.", "It rained 12 days, and 3 nights.", "
 OF_TABLES = (
     "\n",  # headings
     "Equal: what",
+    "* is significant",
     "and ",
     "offset",
     "weights",

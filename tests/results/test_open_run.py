@@ -97,7 +97,7 @@ def test_what_another_version_wrote_is_said_to_be_of_one(tmp_path):
     with OwnedFolder(tmp_path / "run", "align") as folder, folder.replacing("links.txt", "run.json") as new:
         (new / "run.json").write_text(json.dumps(record))
         (new / "links.txt").write_text("")
-    with pytest.raises(AttnscopeError, match=r"has no '.*', so another version of attnscope wrote it"):
+    with pytest.raises(AttnscopeError, match=r"is not as this version of attnscope writes it"):
         open_run(tmp_path / "run")
 
 

@@ -58,7 +58,7 @@ def test_a_head_that_looks_at_one_block_needs_no_other():
     weights = torch.zeros(1, 1, 640, 640)
     weights[..., 130] = 1.0
     weights[0, 0, :, 5] = weights[0, 0, :, 5] + 1e-9
-    found = measure_weights([weights], statistics=NAMES)
+    found = measure_weights([weights], statistics=NAMES, lengths=[640])
     assert found.block_recall.values.ravel() == pytest.approx([1, 1, 1])
     # the map's best 5 of 100 hold half of the ten that have any weight; equal weights lie on two columns of blocks
     assert found.map_block_recall.values.ravel() == pytest.approx([0.1, 0.2, 0.5], abs=1e-6)

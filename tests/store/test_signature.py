@@ -53,5 +53,5 @@ def test_a_bar_in_a_name_does_not_end_its_entry():
 
 
 def test_a_part_that_no_signature_has_is_refused():
-    with pytest.raises(AttnscopeError, match="no signature has a part 'colour'"):
+    with pytest.raises(AttnscopeError, match="colour of a signature is 'red'"):
         Signature.of({"command": "scan", "colour": "red"})

@@ -47,7 +47,7 @@ def path_or_url(given: str) -> Path | Url:
     return Url(given) if "://" in given else Path(given)
 
 
-def run_folder(given: str) -> Path:
+def run_folder(given: str | Path) -> Path:
     """A local folder; a URL and an empty name are rejected."""
     from attnscope.store import local_folder
 

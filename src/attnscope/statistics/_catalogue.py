@@ -259,7 +259,7 @@ STATISTICS: dict[str, Statistic] = {
         Wording(
             "Spread of the offset within a row",
             "tokens",
-            "Standard deviation of key minus query position under the weights: the root mean square over rows.",
+            "Root mean square over rows of the standard deviation of key minus query.",
         ),
         lambda rows: rows.mean_of("offset_variance").sqrt(),
         ("offsets", "variance"),
@@ -282,8 +282,7 @@ STATISTICS: dict[str, Statistic] = {
         Wording(
             f"Weight that the best {_EACH_SHARE} of the blocks of each row of blocks hold",
             "share",
-            "Blocks of 64 x 64 tokens, the best of each row of blocks, each row of blocks weighted by its queries; "
-            "compare with equal weights.",
+            "The best 64 x 64 blocks of each row of blocks, by queries; compare with equal weights.",
         ),
         lambda rows: rows.blocks.recall(),
         ("blocks",),

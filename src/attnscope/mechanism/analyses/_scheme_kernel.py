@@ -117,8 +117,8 @@ def told(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
     xarray.Dataset
         ``share``, ``offset_of_weights``, ``agree`` and ``chance`` are NaN of heads that prefer no offset.
         ``offset_of_kernel`` is NaN of these too, unless the kernel makes the scores' profile (the lower end of its
-        share, or the share where fewer than 6 texts give no interval, is above a half) and is not flat (it alone would
-        make the largest weight twice the smallest).
+        share is above a half; fewer than 6 texts give none) and is not flat (it alone would make the largest weight
+        twice the smallest).
 
     Examples
     --------
@@ -127,12 +127,9 @@ def told(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
     >>> kernel["swing"] = ("head", [0.01, 2.0, 0.01])
     >>> told(kernel, xr.DataArray([True, False, False], dims="head")).offset_of_kernel.values.tolist()
     [-1.0, -1.0, nan]
-    >>> nowhere = xr.DataArray([False] * 3, dims="head")  # and few texts, whose share has no interval
-    >>> told(kernel.assign(share_low=kernel.share * np.nan), nowhere).offset_of_kernel.values.tolist()
-    [nan, -1.0, nan]
     """
     asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
-    makes = (kernel.share_low.fillna(kernel.share) > MOST) & (kernel.swing > np.log(2))
+    makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
     return kernel.assign(asked.data_vars).assign(
         offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes)
     )

@@ -13,7 +13,6 @@ import numpy as np
 import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from scipy.stats import skew
 from scipy.stats import t as student
 
 from attnscope._arguments import typed
@@ -26,6 +25,7 @@ from attnscope.translation._lines import Lines, check_parallel, gives_entries, i
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
 METRICS = ("BLEU", "chrF")
 _MOST_RESAMPLES = 1_000_000
+_ROUNDING = 1e-9  # points of a score
 _OF_NO_SPACES = frozenset({"ja-mecab", "zh", "char"})
 _TOKENIZER_OF = {"ja": "ja-mecab", "zh": "zh"}
 
@@ -319,7 +319,9 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     """Fill in intervals and p-values from the scores of all resamples, (system, resample)."""
     resamples, stretch = drawn.shape[1], np.sqrt(sentences / (sentences - 1))
     ordered, cut = np.sort(drawn, axis=1), round(resamples * outside(sentences))
-    skewness, score = skew(drawn, axis=1), out["score"][:, column]
+    apart = drawn - drawn.mean(1, keepdims=True)
+    spread = np.where(np.ptp(drawn, axis=1) > _ROUNDING, (apart**2).mean(1), np.inf)  # of equal scores there is none
+    skewness, score = (apart**3).mean(1) / spread**1.5, out["score"][:, column]
     low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
     error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
     left, right = (error * long_tail(quantile, np.maximum(sign * skewness, 0)) for sign in (-1, 1))
