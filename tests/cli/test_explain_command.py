@@ -155,7 +155,9 @@ def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
     one = next(row for row in answer["interventions"] if row | at | {"change": "words-zero"} == row)
     place = changed.sel(change="words-zero", **at)
     assert one["weight_after"] == float(place.mass_after)
-    assert one["weight_change_low"] is one["weight_change_high"] is None  # of two windows there is no interval
+    assert (
+        one["weight_change_low"] is one["weight_change_high"] is None
+    )  # of two windows there is no interval
     row = next(row for row in rows if (row["layer"], row["head"]) == ("0", "1"))
     assert float(row["words-zero_weight"]) == pytest.approx(float(place.mass_after), rel=1e-5)
     assert float(row["before_weight"]) == pytest.approx(float(place.mass_before), rel=1e-5)

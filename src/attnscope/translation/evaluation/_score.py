@@ -320,7 +320,9 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     resamples, stretch = drawn.shape[1], np.sqrt(sentences / (sentences - 1))
     ordered, cut = np.sort(drawn, axis=1), round(resamples * outside(sentences))
     apart = drawn - drawn.mean(1, keepdims=True)
-    spread = np.where(np.ptp(drawn, axis=1) > _ROUNDING, (apart**2).mean(1), np.inf)  # of equal scores there is none
+    spread = np.where(
+        np.ptp(drawn, axis=1) > _ROUNDING, (apart**2).mean(1), np.inf
+    )  # of equal scores there is none
     skewness, score = (apart**3).mean(1) / spread**1.5, out["score"][:, column]
     low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
     error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
