@@ -20,14 +20,14 @@ from tests.sketched import sketched
 
 MORE = int(os.environ.get("ATTNSCOPE_TINY_TEXTS", "0"))
 FEW = {
-    "scan": 16,
-    "generate": 10,
+    "scan": 10,
+    "generate": 6,
     "roles": 4,
-    "explain": 5,
-    "intervene": 6,
-    "patch": 10,
-    "diff": 4,
-    "walk": 15,
+    "explain": 4,
+    "intervene": 4,
+    "patch": 6,
+    "diff": 3,
+    "walk": 10,
 }
 SIZES = {
     "vocab_size": 640,
