@@ -10,6 +10,9 @@ makes the interval or the test. To add one, write a function `(random, units, ki
 
 from __future__ import annotations
 
+if __name__ != "__main__":  # numba asks for the package of this name, and goes on without it
+    raise ImportError("benchmarks/coverage.py is a command")
+
 import sys
 import time
 import warnings
