@@ -238,9 +238,8 @@ def _independent(units: int, kind: str) -> dict[str, float]:
         profiles = profile_means + drawn(random, kind, (units, HEADS, 5))
         found = independence(np.zeros((units, HEADS), int), directions, profiles, clusters=1)
         ends.append([(found[name].low, found[name].high) for name in true])
-    return {
-        name: holds(*np.array(ends)[:, place].T, truth) for place, (name, truth) in enumerate(true.items())
-    }
+    low, high = np.moveaxis(np.array(ends), -1, 0)
+    return {name: holds(low[:, place], high[:, place], true[name]) for place, name in enumerate(true)}
 
 
 def of_independence(name: str) -> Simulation:
@@ -325,8 +324,8 @@ def _translated(metric: str, count: int, kind: str) -> tuple[np.ndarray, ...]:
 
 def of_score(metric: str) -> Simulation:
     def simulated(_: np.random.Generator, units: int, kind: str) -> float:
-        lower, upper, *_, truth = _translated(metric, units, kind)
-        return holds(lower, upper, truth)
+        found = _translated(metric, units, kind)
+        return holds(found[0], found[1], float(found[-1]))
 
     return simulated
 

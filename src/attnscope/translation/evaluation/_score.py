@@ -13,7 +13,6 @@ import numpy as np
 import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from scipy.stats import skew
 from scipy.stats import t as student
 
 from attnscope._arguments import typed
@@ -321,7 +320,10 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     ordered, cut = np.sort(drawn, axis=1), round(resamples * outside(sentences))
     few = sentences < FEW  # their scores are biased too, and show half of the skewness
     unbiased = np.sqrt(sentences * (sentences - 1)) / (sentences - 2) * (2 if few else 1)
-    skewness, score = unbiased * skew(drawn, axis=1), out["score"][:, column]
+    apart = drawn - drawn.mean(1, keepdims=True)
+    third, spread = (apart**3).mean(1), (apart**2).mean(1) ** 1.5
+    skewness = unbiased * np.divide(third, spread, out=np.zeros_like(third), where=spread > 0)
+    score = out["score"][:, column]
     low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
     error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
     left, right = (error * long_tail(quantile, np.maximum(sign * skewness, 0)) for sign in (-1, 1))
