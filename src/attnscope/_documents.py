@@ -271,18 +271,23 @@ def reach(count: int | None = None) -> float:
     return float(-np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - LEVEL) / 2))
 
 
-def without_skewness(quantile: Any, skewness: Any) -> Any:
-    r"""Quantile of (estimate - truth) / error, from that of Student's t and the skewness g of the estimate.
+def unskewed(t: Any, skewness: Any) -> Any:
+    r"""Student's t of a mean, and the skewness g of the mean, as a statistic that has no skewness to first order.
 
-    A skewed estimate and its error go up and down together. :math:`x + g x^2 / 3 + g^2 x^3 / 27 + g / 6` has no
-    skewness to first order, and grows with x (Hall 1992, On the removal of skewness by transformation, Journal of the
-    Royal Statistical Society B 54, 221-228); this is its inverse.
+    A skewed estimate and its error go up and down together. :math:`t + g t^2 / 3 + g^2 t^3 / 27 + g / 6` grows with t
+    (Hall 1992, On the removal of skewness by transformation, Journal of the Royal Statistical Society B 54, 221-228).
+    """
+    return t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
+
+
+def without_skewness(quantile: Any, skewness: Any) -> Any:
+    """Quantile of (estimate - truth) / error, from that of Student's t and the skewness: the inverse of `unskewed`.
 
     Examples
     --------
     >>> two, skewness = np.array([2.0, -2.0]), np.array([0.5, 0.5])
     >>> x = without_skewness(two, skewness)
-    >>> (x + skewness * x**2 / 3 + skewness**2 * x**3 / 27 + skewness / 6).round(9).tolist()
+    >>> unskewed(x, skewness).round(9).tolist()
     [2.0, -2.0]
     """
     known = skewness.clip(-_MOST_SKEW, _MOST_SKEW)

@@ -76,3 +76,13 @@ def test_five_windows_tell_nothing():
 def test_what_is_exactly_equal_has_not_changed():
     found = changes_by_document(np.zeros((8, 3)), range(8))
     assert found.p.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_skewed_documents_without_a_change_seldom_have_a_small_p():
+    """Without the correction for skewness, 0.02 of these."""
+    skewed = np.random.default_rng(0).exponential(1.0, (20, 4000)) - 1
+    assert np.mean(changes_by_document(skewed, range(20)).p < 0.004) < 0.01
+
+
+def test_a_change_alike_in_all_documents_is_found():
+    assert changes_by_document(np.ones((20, 3)), range(20)).changed.all()

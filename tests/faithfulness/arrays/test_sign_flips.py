@@ -42,3 +42,14 @@ def test_what_is_nowhere_or_not_known_is_not_told():
     parts = np.stack([np.ones(8), np.zeros(8), np.r_[np.nan, np.ones(7)]], axis=1)
     assert above_zero([parts], 8)[0].tolist() == [True, False, False]
     assert apart_from_zero(parts, np.random.default_rng(0)).tolist() == [True, False, False]
+
+
+def test_skewed_families_of_nothing_have_few_that_are_told(rng):
+    """Without the correction for skewness, 0.25 of these."""
+    families = rng.exponential(1.0, (200, 20, 12)) - 1
+    assert np.mean([apart_from_zero(family, rng).any() for family in families]) < 0.12
+    assert np.mean([above_zero([-family], 20)[0].any() for family in families]) < 0.12
+
+
+def test_of_alike_parts_the_mean_is_told():
+    assert apart_from_zero(np.ones((30, 2)) * [1.0, -2.0], np.random.default_rng(0)).all()

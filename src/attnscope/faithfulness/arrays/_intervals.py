@@ -53,7 +53,8 @@ def by_document(
     The interval is that of `attnscope._documents.bootstrap_interval`, which allows for few documents.
     `shown` is by sign flips: under no effect, a document's part is as likely to have the other sign, so the largest
     :math:`|t|` of all means is held against those of all choices of signs (of 4,096 at random where there are more). Of
-    effects that are symmetric about 0 this is exact (Winkler et al. 2014).
+    effects that are symmetric about 0 this is exact (Winkler et al. 2014). With fewer than 20 documents, strongly
+    skewed effects whose mean is 0 are called significant in up to a third of families (docs/coverage.md).
 
     Parameters
     ----------

@@ -319,15 +319,17 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     """Fill in intervals and p-values from the scores of all resamples, (system, resample)."""
     resamples, stretch = drawn.shape[1], np.sqrt(sentences / (sentences - 1))
     ordered, cut = np.sort(drawn, axis=1), round(resamples * outside(sentences))
+    few = sentences < FEW  # their scores are biased too, and show half of the skewness
+    unbiased = np.sqrt(sentences * (sentences - 1)) / (sentences - 2) * (2 if few else 1)
     apart = drawn - drawn.mean(1, keepdims=True)
-    spread = np.where(
-        np.ptp(drawn, axis=1) > _ROUNDING, (apart**2).mean(1), np.inf
-    )  # of equal scores there is none
-    skewness, score = (apart**3).mean(1) / spread**1.5, out["score"][:, column]
+    third, spread = (apart**3).mean(1), (apart**2).mean(1) ** 1.5
+    skewness = unbiased * np.divide(
+        third, spread, out=np.zeros_like(third), where=np.ptp(drawn, axis=1) > _ROUNDING
+    )
+    score = out["score"][:, column]
     low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
     error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
     left, right = (error * long_tail(quantile, np.maximum(sign * skewness, 0)) for sign in (-1, 1))
-    few = sentences < FEW  # scores of few sentences are biased too
     out["lower"][:, column] = np.where(few | (skewness < -SKEWED), np.fmin(low, score - left), low).clip(0)
     out["upper"][:, column] = np.where(few | (skewness > SKEWED), np.fmax(high, score + right), high).clip(
         max=100
