@@ -76,6 +76,16 @@ def test_no_verb_removes_what_is_outside(verb, home, tmp_path):
         VERBS[verb](run)
 
 
+@pytest.mark.parametrize("where", ["undefined", "growing", "files"])
+def test_names_without_a_signature_are_rejected_and_what_lies_there_stays(where, tmp_path):
+    entry = {"thesis.tex": [5, "0" * 64]} if where == "files" else ["thesis.tex"]
+    run = forged(tmp_path / "run", **{where: entry})
+    (run / "thesis.tex").write_text("mine")
+    with pytest.raises(AttnscopeError, match="names files and no signature"), RunFolder(run, SIGNATURE):
+        pass
+    assert (run / "thesis.tex").read_text() == "mine"
+
+
 def test_nor_do_diff_and_compare(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     attnscope.scan(texts=TEXTS, out="one", statistics="entropy")

@@ -73,6 +73,8 @@ class RunFolder(OwnedFolder):
                 if "signature" in self.state:
                     self._check_signature()
                     self._mend()
+                else:
+                    self._refuse_names()
                 if RUN not in self.files and not self.complete:
                     signature = self.signature.to_dict()
                     self._begun = not self.files
@@ -192,6 +194,14 @@ class RunFolder(OwnedFolder):
             *lost,
             *(name for name in self.files if name not in lost and name.rpartition("/")[2] in texts),
         ]
+
+    def _refuse_names(self) -> None:
+        """The first write has the signature: without it there is no other file of ours."""
+        if {*self.files, *self._growing, *self._undefined} - {RUN}:
+            raise AttnscopeError(
+                f"{self.path / MANIFEST} names files and no signature, which attnscope never writes: choose another "
+                "folder with --out"
+            )
 
     def _check_signature(self) -> None:
         differing = Signature.of(self.state["signature"]).differences(self.signature)
