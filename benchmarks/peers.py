@@ -89,7 +89,7 @@ def _by_attnscope(folder: Path, ids: Any) -> Any:
             window=ids.shape[1],
             batch_size=1,
             statistics="band_sum,profile,entropy",
-            show=None,
+            show=False,
         )
         return found.profile.values[0], found.entropy.values[0], None
 

@@ -14,7 +14,7 @@ TEXTS = ["The tide comes in twice a day.", "A <b>bold</b> word & an & sign.", "I
 
 @pytest.fixture(scope="module")
 def results():
-    scan = attnscope.scan(texts=TEXTS)
+    scan = attnscope.scan(texts=TEXTS, show=[])
     return {
         "scan": scan,
         "diff": attnscope.diff(scan, scan),
@@ -101,17 +101,17 @@ MAP = '<canvas id="map"'
 
 
 def test_the_page_of_a_scan_has_its_window_and_its_map(tmp_path):
-    """In memory, from a run folder, and opened later; None keeps none, and a part with other heads has none."""
+    """In memory, from a run folder, and opened later; False keeps none, and a part with other heads has none."""
     result = attnscope.scan(texts=TEXTS, show=[(2, 1)])
     assert MAP in result.attnscope.show().text
     assert result.encoding["sample"].attrs["asked"] == "[[2, 1]]"
     kept = attnscope.scan(texts=TEXTS, out=tmp_path / "run")
     assert MAP in kept.attnscope.show().text
     assert MAP in attnscope.open_run(tmp_path / "run").attnscope.show().text
-    attnscope.scan(texts=TEXTS, out=tmp_path / "other", show=None)
+    attnscope.scan(texts=TEXTS, out=tmp_path / "other", show=False)
     assert MAP not in attnscope.open_run(tmp_path / "other").attnscope.show().text
     kept.encoding["source"] = str(tmp_path / "gone")
-    for without in (kept, attnscope.scan(texts=TEXTS, show=None), result.isel(head=[0, 1])):
+    for without in (kept, attnscope.scan(texts=TEXTS), result.isel(head=[0, 1])):
         assert MAP not in without.attnscope.show().text
 
 

@@ -88,7 +88,7 @@ class Shown:
     def show(self, height: int = 800) -> Page:
         """The page of the result, in a frame.
 
-        Of a scan it holds the attention over the first windows, unless ``show=None`` (``--no-report``) kept none.
+        Of a scan it holds the attention over the first windows, unless ``show=False`` (``--no-report``) kept none.
 
         Parameters
         ----------

@@ -60,7 +60,7 @@ def test_the_windows_that_a_page_shows_open_as_a_part(tmp_path):
     assert {"layer", "head", "window"} <= set(sample.received.dims)
     received = sample.received.sum("position")  # every query gives 1 in all
     xr.testing.assert_allclose(received, xr.full_like(received, 64), rtol=1e-5)
-    attnscope.scan(texts=[TEXT], window=64, limit=2, device="cpu", out=tmp_path / "bare", show=None)
+    attnscope.scan(texts=[TEXT], window=64, limit=2, device="cpu", out=tmp_path / "bare", show=False)
     with pytest.raises(AttnscopeError, match=r"has no part 'sample'.*one with a page has 'sample'"):
         open_run(tmp_path / "bare", part="sample")
 

@@ -105,7 +105,7 @@ def kept(folder):
 
 def test_nothing_is_kept_unless_it_is_to_be_shown_and_a_finished_run_takes_it_up(tmp_path):
     folder = tmp_path / "run"
-    attnscope.scan(texts=[TEXT], out=folder, show=None)
+    attnscope.scan(texts=[TEXT], out=folder, show=False)
     assert not (folder / "sample.npz").exists()
     attnscope.scan(texts=[TEXT], out=folder, show=[])
     sample = kept(folder)

@@ -253,7 +253,13 @@ def scan(
     if results is None:
         engine = {"ray": ray, "workers": workers, "ray_gpus": ray_gpus}
         memory = options.memory_of(max_memory)
-        asked = {"out": place, "max_memory": memory, "show": shown} | engine | rules | apart | settings
+        asked = (
+            {"out": place, "max_memory": memory, "show": False if shown is None else shown}
+            | engine
+            | rules
+            | apart
+            | settings
+        )
         results = _measured(model, text or None, **asked)
         if not results.data_vars:  # another process keeps and prints them
             tell(results.attrs.get("task", ""))

@@ -110,7 +110,7 @@ class Description:
     >>> import tempfile
     >>> import attnscope
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", statistics="entropy", show=None)
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", statistics="entropy", show=False)
     ...     told = describe(Path(place) / "run")
     >>> told.run.command, list(told.files), told.damaged  # nobody asked for damage
     ('scan', ['windows measured', 'signature'], None)

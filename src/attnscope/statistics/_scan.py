@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +80,7 @@ def scan(
     words: Words | None = None,
     by: str | None = None,
     offsets: Sequence[int] | None = None,
-    show: Sequence[tuple[int, int]] | None = (),
+    show: Sequence[tuple[int, int]] | bool | None = None,
     progress: Tell | None = None,
 ) -> xr.Dataset:
     """Measure where every attention head of a model looks, over a corpus.
@@ -193,7 +194,8 @@ def scan(
     show
         Keep the attention over the first three windows, for the page: these heads (layer, head) and those that lead the
         rankings token by token, the others in tiles; where there is room, all heads token by token. It is kept in the
-        run folder, or with a result in memory in ``.encoding["sample"]``. None keeps none, and saves these passes.
+        run folder, or with a result in memory in ``.encoding["sample"]``. By default it is kept with a run folder
+        and in a notebook; False keeps none, and saves these passes.
     progress
         Called with a `Progress` after each batch, and after each layer of the windows that are kept; it tells of
         ``windows`` done.
@@ -263,12 +265,19 @@ def scan(
         band=band,
         observation=observation,
         seed=seed,
-        show=show,
+        show=_shown(show, out),
         progress=progress,
         loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement, tp_plan),
     )
     sense = sense_of(model, texts, field=field, revision=revision)
     return _measured(model, texts, sense, asked, of_texts, cluster)
+
+
+def _shown(show: Sequence[tuple[int, int]] | bool | None, out: object) -> Sequence[tuple[int, int]] | None:
+    """By default a result that will have a page keeps the attention that the page shows."""
+    if show is None:
+        show = out is not None or "ipykernel" in sys.modules
+    return (() if show else None) if isinstance(show, bool) else show
 
 
 def _device_of(device: str | None, task: str | Task | None) -> str | None:
