@@ -26,16 +26,16 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from scipy.stats import false_discovery_control
 
-from attnscope._documents import DRAWS, LEAST, interval, jackknife_interval, without_each
-from attnscope.difference._changes import LEVEL, _chances
-from attnscope.difference._contrasts import _welch, contrasts
-from attnscope.faithfulness._summary import heads_of, order_agreement
-from attnscope.faithfulness.arrays import above_zero, by_document
-from attnscope.mechanism.passes._cause import _fits
-from attnscope.mechanism.passes._content import _exact_shares, _shares_of_means, split_halves
-from attnscope.statistics._independence import independence
-from attnscope.translation.alignment._baselines import _OUTSIDE, _interval, _interval_of_rate
-from attnscope.translation.evaluation._score import _intervals, _value
+from attnscope.comparison.contrasts import _welch, contrasts
+from attnscope.comparison.diff import LEVEL, _chances
+from attnscope.explanation.passes.cause import _fits
+from attnscope.explanation.passes.content import _exact_shares, _shares_of_means, split_halves
+from attnscope.intervention.verdicts import heads_of, order_agreement
+from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
+from attnscope.lineage.score import _intervals, _value
+from attnscope.measure.documents import DRAWS, LEAST, interval, jackknife_interval, without_each
+from attnscope.measure.independence import independence
+from attnscope.measure.intervals import above_zero, by_document
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)

@@ -22,10 +22,12 @@ from scan import roberta_shape
 from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
-from attnscope.capture import LoadedModel
-from attnscope.corpus import Corpus, cut_windows
-from attnscope.mechanism import ANALYSES, Study
-from attnscope.mechanism.evidence import batches, token_ids
+from attnscope.capture.loaded import LoadedModel
+from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.study import Study
+from attnscope.explanation.tokens import batches, token_ids
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import cut_windows
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ from tests.every_family.judge import EAGER, FAST, NONE, PART, REFUSED, UNTRIED, 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.utils import logging
 
-from attnscope.capture import load_model
+from attnscope.capture.load import load_model
 
 SECONDS, ADDRESSES = 80, 8 << 30
 SECOND = "\nNor by its eager weights: "
@@ -190,7 +190,7 @@ by `python benchmarks/families.py`; all numbers and reasons are what came out.
 * **refused**: for the reason that the commands give.
 
 The commands read text, and `scan` reads images, sounds and texts with images too (docs/). Of models that read
-something else than text, the table shows what `attnscope.capture.watching` sees in Python, on random inputs; a head
+something else than text, the table shows what `attnscope.capture.watching.watching` sees in Python, on random inputs; a head
 that pools what a vision encoder gives (SigLIP, AIMv2) stands aside. What draws random numbers draws the same in every
 pass. A model that tracks objects through a video was tried on its second frame. Families of timm were tried with timm
 and torchvision, which nothing else here needs. For two families stand-ins took the place of detectron2's backbone of

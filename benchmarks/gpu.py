@@ -30,10 +30,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnscope.attention import AttentionCall, Need, choose_engine, far_starts, measure
-from attnscope.capture import forward, watching
-from attnscope.corpus import Window
-from attnscope.statistics import DEFAULT, Reading, StatisticsObserver
+from attnscope.capture.forward import forward
+from attnscope.capture.watching import watching
+from attnscope.kernels.bins import far_starts
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.measure import choose_engine, measure
+from attnscope.measure.observer import Reading
+from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.quantities import DEFAULT
+from attnscope.read.windows import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable

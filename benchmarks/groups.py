@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import attnscope
-from attnscope._documents import units_of
-from attnscope._group_pairs import group_pairs
-from attnscope.faithfulness.arrays import by_document
+from attnscope.comparison.spans import group_pairs
+from attnscope.measure.documents import units_of
+from attnscope.measure.intervals import by_document
 
 
 def at_random(seed: int) -> Callable[[Sequence[str]], list[str]]:

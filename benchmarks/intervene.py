@@ -20,11 +20,16 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from attnscope.attention import AttentionCall
-from attnscope.capture import LoadedModel, Site, load_model, watching
-from attnscope.corpus import Window
-from attnscope.faithfulness import Inquiry, effects
-from attnscope.faithfulness.passes import kind_of_question, output_with_gradient
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.intervention.measured_effects import effects
+from attnscope.intervention.passes.attend import output_with_gradient
+from attnscope.intervention.passes.questions import kind_of_question
+from attnscope.intervention.session import Inquiry
+from attnscope.kernels.call import AttentionCall
+from attnscope.read.windows import Window
 
 T = TypeVar("T")
 

@@ -29,9 +29,11 @@ os.environ |= {"OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "ATTNSCOPE_F
 import torch
 import xarray as xr
 
-from attnscope.statistics import WINDOWS, load_scan, scan
-from attnscope.statistics._measurement import Measurement
-from attnscope.store import RunFolder, manifest_of
+from attnscope.measure.measurement import Measurement
+from attnscope.measure.scan import scan
+from attnscope.measure.stored import WINDOWS, load_scan
+from attnscope.store.folder import manifest_of
+from attnscope.store.runs import RunFolder
 
 
 def worker(given: argparse.Namespace, out: Path, task: str | None, log: Path) -> int:

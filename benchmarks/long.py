@@ -41,11 +41,16 @@ from transformers import (
 )
 
 from attnscope.bundled import MODEL
-from attnscope.capture import forward, watching
-from attnscope.corpus import Corpus, collate, cut_windows
-from attnscope.models import EncoderConfig, EncoderForMaskedLM
-from attnscope.statistics import DEFAULT, Reading, StatisticsObserver
-from attnscope.statistics._row_draws import RowSample
+from attnscope.capture.forward import forward
+from attnscope.capture.watching import watching
+from attnscope.measure.observer import Reading
+from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.quantities import DEFAULT
+from attnscope.measure.row_samples import RowSample
+from attnscope.models.configs import EncoderConfig
+from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import collate, cut_windows
 
 WAYS = ("plain", "scan", "rows", "eager")
 RANDOM = {"random": LlamaConfig, "sliding": partial(MistralConfig, sliding_window=1024)}

@@ -21,7 +21,8 @@ from rich.progress import track
 from rich.table import Table
 from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaForMaskedLM
 
-from attnscope.reproduction.yamamoto2023 import GPT2, ROBERTA, ROWS, SHAPES, paper_table
+from attnscope.reproduction.yamamoto2023.models import GPT2, ROBERTA, SHAPES
+from attnscope.reproduction.yamamoto2023.rows import ROWS, paper_table
 
 LENGTH = {ROBERTA: 512, GPT2: 512}
 

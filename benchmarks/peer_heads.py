@@ -178,9 +178,11 @@ def ours(folder: Path) -> None:
     import numpy as np
     from intervene import _Tokenizer
 
-    from attnscope.capture import LoadedModel, load_model
-    from attnscope.corpus import Window
-    from attnscope.faithfulness import Inquiry, effects
+    from attnscope.capture.load import load_model
+    from attnscope.capture.loaded import LoadedModel
+    from attnscope.intervention.measured_effects import effects
+    from attnscope.intervention.session import Inquiry
+    from attnscope.read.windows import Window
 
     model = load_model(folder, device="cpu", need_tokenizer=False).model
     rows = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
@@ -280,11 +282,10 @@ def detect_ours(folder: Path) -> None:
     """Ours, beside theirs; and the roles on tokens said twice, which are the same but for what is divided by."""
     import numpy as np
 
-    from attnscope.capture import load_model
-    from attnscope.detection import pattern_scores
-    from attnscope.detection._measured import measured, sites_of
-    from attnscope.detection._probes import Probe, plain_window
-    from attnscope.detection._seen import SeenTwice
+    from attnscope.capture.load import load_model
+    from attnscope.detection.role import Probe, pattern_scores, plain_window
+    from attnscope.detection.roles import measured, sites_of
+    from attnscope.detection.seen import SeenTwice
 
     theirs = json.loads((folder / "detected.json").read_text(encoding="utf-8"))
     apart, of_roles, largest = {}, [], 0.0

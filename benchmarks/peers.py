@@ -72,10 +72,10 @@ def measure(peer: str, folder: Path, length: int) -> dict[str, Any]:
 
 def _by_attnscope(folder: Path, ids: Any) -> Any:
     import attnscope
-    from attnscope.capture import load_model
-    from attnscope.report import write_report
-    from attnscope.statistics import SAMPLE
-    from attnscope.store import RunFolder
+    from attnscope.capture.load import load_model
+    from attnscope.measure.stored import SAMPLE
+    from attnscope.results.page.scan import write_report
+    from attnscope.store.runs import RunFolder
 
     model = load_model(folder, device="cpu", need_tokenizer=False).model  # before the clock starts
     tokenizer = _tokenizer()

@@ -18,16 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from attnscope.attention import (
-    AttentionCall,
-    Need,
-    column_sums,
-    exchanged,
-    far_starts,
-    measure,
-    weight_sums,
-    weights_at_offsets,
-)
+from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.bins import far_starts
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.measure import measure
+from attnscope.kernels.sums import column_sums, exchanged, weight_sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable

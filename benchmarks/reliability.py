@@ -47,8 +47,11 @@ from rich.table import Table
 
 import attnscope.cli  # so that no child has to import it
 from attnscope.bundled import TEXT
-from attnscope.statistics import scan as _also_loaded  # noqa: F401
-from attnscope.store import MANIFEST, RunFolder, json_bytes, manifest_of, unpacked
+from attnscope.measure.scan import scan as _also_loaded  # noqa: F401
+from attnscope.store.arrays import unpacked
+from attnscope.store.files import MANIFEST, json_bytes
+from attnscope.store.folder import manifest_of
+from attnscope.store.runs import RunFolder
 
 OUTCOMES = ("refused clearly", "the same", "lost", "silently other")
 _SHUTDOWN, _WITHOUT_LOG = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN and its flag

@@ -29,15 +29,21 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.attention import AttentionCall, Need, RowMeasures, far_starts, fused_attention, measure
-from attnscope.capture import LoadedModel, Site, load_model, watching
-from attnscope.corpus import Corpus, cut_windows
-from attnscope.statistics import DEFAULT, STATISTICS, intervals
-from attnscope.statistics._catalogue import OF_ESTIMATES
-from attnscope.statistics._pass import Marks, measure_call
-from attnscope.statistics._reduce import reduce_call
-from attnscope.statistics._row_draws import RowSample, sizes_of
-from attnscope.statistics._row_samples import OF_ALL_ROWS, KnownOfAll, estimates
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.kernels.bins import far_starts
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures
+from attnscope.kernels.fused import fused_attention
+from attnscope.kernels.measure import measure
+from attnscope.measure.documents import intervals
+from attnscope.measure.observer import reduce_call
+from attnscope.measure.passes import Marks, measure_call
+from attnscope.measure.quantities import DEFAULT, OF_ESTIMATES, STATISTICS
+from attnscope.measure.row_samples import OF_ALL_ROWS, KnownOfAll, RowSample, estimates, sizes_of
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import cut_windows
 
 BAND = 10
 ESTIMATED = [name for name in DEFAULT if not set(STATISTICS[name].needs) <= OF_ALL_ROWS]

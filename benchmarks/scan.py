@@ -27,11 +27,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 import torch
 
-from attnscope.attention import AttentionCall, Need, RowMeasures, far_starts, measure
 from attnscope.bundled import MODEL
-from attnscope.capture import forward, watching
-from attnscope.corpus import Corpus, collate, cut_windows
-from attnscope.statistics import DEFAULT, Reading, StatisticsObserver, indicator_columns, reduce_call
+from attnscope.capture.forward import forward
+from attnscope.capture.watching import watching
+from attnscope.kernels.bins import far_starts
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures
+from attnscope.kernels.measure import measure
+from attnscope.measure.observer import Reading, reduce_call
+from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.quantities import DEFAULT
+from attnscope.measure.rows import indicator_columns
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import collate, cut_windows
 
 BAND = 10
 

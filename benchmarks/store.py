@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from attnscope.results import describe
-from attnscope.results._nodes import Node
-from attnscope.results._zarr import write_zarr
-from attnscope.statistics import HEADS, WINDOWS, heads_of_run, load_heads
-from attnscope.store import RunFolder
+from attnscope.measure.over_documents import heads_of_run
+from attnscope.measure.stored import HEADS, WINDOWS, load_heads
+from attnscope.results.describe import describe
+from attnscope.results.export import write_zarr
+from attnscope.results.open import Node
+from attnscope.store.runs import RunFolder
 
 SCALARS = (
     "outside",

@@ -24,7 +24,7 @@ import yaml
 from safetensors.torch import load_file
 
 import attnscope.models  # noqa: F401 known to the Auto classes
-from attnscope.attention import sinusoidal_table
+from attnscope.kernels.positions import sinusoidal_table
 
 SIZES = {"width": 128, "heads": 4, "feed_forward": 256, "layers": 4, "dropout": 0.3}
 SPECIALS, ORDER = ("unk", "pad", "bos", "eos"), (3, 0, 1, 2)  # of JoeyNMT, and their places in our vocabulary
@@ -75,7 +75,7 @@ class Ours:
     def translate(self, model, sentences, beams):
         program = (
             "import sys, time, torch; from attnscope.capture import load_model;"
-            "from attnscope.translation._translate import translate_lines;"
+            "from attnscope.lineage.translate import translate_lines;"
             f"torch.set_num_threads({self.args.threads});"
             f"one = load_model({str(model)!r}, device='cpu'); lines = open({str(sentences)!r}).read().splitlines();"
             "start = time.monotonic();"
@@ -109,7 +109,7 @@ class JoeyNMT:
         (self.work / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
     def ids(self, lines):
-        from attnscope.translation import encode_lines
+        from attnscope.lineage.vocabulary import encode_lines
 
         return encode_lines(self.tokenizer, lines)
 

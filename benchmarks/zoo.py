@@ -4,7 +4,7 @@
     python benchmarks/zoo.py --each 2 --by-kind     # a quick look, and every kind by itself
     python benchmarks/zoo.py --each 4 --only search # recall of the search by random sets on 200 animals
 
-Each row is a method: AUROC and precision at k, means over the animals of `attnscope.zoo`, with 95% bootstrap intervals
+Each row is a method: AUROC and precision at k, means over the animals of `attnscope.testing`, with 95% bootstrap intervals
 over kinds; k is the number of heads (or tokens of a prediction) that matter. A method ranks the heads of one animal,
 or the tokens that one prediction could see. A kind misleads a method if its AUROC is below 0.5 in more animals of the
 kind than chance allows, and the method is blind to a kind if it is neither below nor above 0.5 in more of them (sign
@@ -32,14 +32,24 @@ from rich.table import Table
 from scipy.stats import binomtest
 from torch import Tensor
 
-from attnscope.attention import AttentionCall, Need, attend_in_full, measure
-from attnscope.capture import LoadedModel, Site, watching
-from attnscope.corpus import Batch, Window
-from attnscope.faithfulness import Given, Inquiry, effects, search_heads, token_contributions
-from attnscope.faithfulness.arrays import by_document
-from attnscope.faithfulness.passes import ABLATIONS, Questions
-from attnscope.statistics import Reading, indicator_columns, reduce_call
-from attnscope.zoo import Animal, Zoo, names, zoo
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.intervention.contributions.tokens import token_contributions
+from attnscope.intervention.given import Given
+from attnscope.intervention.measured_effects import effects
+from attnscope.intervention.passes.questions import Questions
+from attnscope.intervention.passes.replacements import ABLATIONS
+from attnscope.intervention.session import Inquiry
+from attnscope.intervention.sets import search_heads
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.measure import attend_in_full, measure
+from attnscope.measure.intervals import by_document
+from attnscope.measure.observer import Reading, reduce_call
+from attnscope.measure.rows import indicator_columns
+from attnscope.read.windows import Batch, Window
+from attnscope.testing.catalogue import Zoo, names, zoo
+from attnscope.testing.zoo import Animal
 
 KINDS = {re.sub(r"-(decoder|encoder|encoder-decoder)-\d+$", "", name) for name in names(1)}
 LEVEL = 0.05  # of chance, over all kinds

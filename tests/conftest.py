@@ -53,7 +53,7 @@ install(
         for path in _SOURCE.rglob("*.py")
         # machine code takes no wrapped functions; configurations are checked by transformers, which wants them bare
         if path.stem
-        not in {"_compiled", "_triton_kernels", "_triton_parts", "_triton_results", "configs", "__init__"}
+        not in {"compiled", "_triton_kernels", "_triton_parts", "_triton_results", "configs", "__init__"}
     ]
 )
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from attnscope.attention import OffsetBias, RowMask
+from attnscope.kernels.masks import OffsetBias, RowMask
 
 THERE = torch.device("cuda", 0)
 SOURCE = str(Path(__file__).parents[1] / "src" / "attnscope")
@@ -194,7 +194,7 @@ def _has_mask(index):
 def gpu(monkeypatch):
     """Have ``device="cuda"`` work; Triton's kernel, which reads memory itself, is not there."""
     for module in ("_measure", "_weight_sums"):
-        monkeypatch.setattr(f"attnscope.attention.{module}.can_triton", lambda *_: "no memory to read")
+        monkeypatch.setattr(f"attnscope.kernels.{module}.can_triton", lambda *_: "no memory to read")
     # `Module.to` then keeps its parameters, and so what several modules share
     monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)
     mode = Gpu()

@@ -16,7 +16,8 @@ from transformers import modeling_utils  # noqa: F401
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from attnscope import cli, explain, intervene, scan, train  # noqa: F401
-from attnscope.attention import AttentionCall, Need, measure
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.measure import measure
 
 os.fsync = os.fstat  # as in conftest
 

@@ -1,5 +1,7 @@
 """Public functions refuse arguments of wrong types by name, before anything is done."""
 
+import ast
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -11,32 +13,19 @@ import xarray as xr
 from torch import nn
 
 import attnscope
-from attnscope import (
-    AttnscopeError,
-    comparison,
-    detection,
-    difference,
-    faithfulness,
-    mechanism,
-    results,
-    statistics,
-    translation,
-    zoo,
-)
-from attnscope._arguments import typed
-from attnscope.mechanism import arrays, words
-from attnscope.statistics import generation, images
-from attnscope.translation import alignment, evaluation
+from attnscope import AttnscopeError
+from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+from attnscope.support.arguments import typed
 
-PACKAGES = (attnscope, mechanism, arrays, words, faithfulness, detection, results, zoo)
-PUBLIC = {
-    f"{package.__name__}.{name}": getattr(package, name)
-    for package in PACKAGES
-    for name in package.__all__
-    if inspect.isfunction(getattr(package, name)) and inspect.signature(getattr(package, name)).parameters
-}
-VERBS = [name for name in attnscope.__all__ if f"attnscope.{name}" in PUBLIC]
-MORE = (comparison, difference, statistics, images, generation, translation, alignment, evaluation)
+VERBS = [name for name in attnscope.__all__ if inspect.isfunction(getattr(attnscope, name))]
+PUBLIC = {f"attnscope.{name}": getattr(attnscope, name) for name in VERBS}
+for path in sorted(Path(attnscope.__file__).parent.rglob("*.py")):
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and "typed" in map(ast.unparse, node.decorator_list):
+            name = ".".join(
+                ("attnscope", *path.relative_to(Path(attnscope.__file__).parent).with_suffix("").parts)
+            )
+            PUBLIC.setdefault(f"{name}.{node.name}", getattr(importlib.import_module(name), node.name))
 WRONG = b"neither a number nor a string"
 PLAIN = ("int", "float", "bool", "str", "Path", "Sequence[str", "Sequence[int", "Sequence[tuple")
 
@@ -63,12 +52,7 @@ def test_every_public_function_checks():
 
 
 def test_no_public_signature_takes_or_gives_whatever_there_is():
-    functions = PUBLIC | {
-        f"{package.__name__}.{name}": getattr(package, name)
-        for package in MORE
-        for name in package.__all__
-        if inspect.isfunction(getattr(package, name))
-    }
+    functions = PUBLIC
     untyped = {
         f"{name}: {annotation}"
         for name, function in functions.items()
@@ -108,7 +92,7 @@ def test_a_model_is_given_in_the_same_forms_everywhere():
         name: {*parameters["model"].annotation.split(" | ")}
         for name, function in PUBLIC.items()
         if "model" in (parameters := inspect.signature(function).parameters)
-        and name != "attnscope.detection.control"  # it changes the weights of a model object
+        and name != "attnscope.detection.role_controls.control"  # it changes the weights of a model object
     }
     assert len(given) > 30
     assert all("Model" in forms for forms in given.values())
@@ -285,7 +269,7 @@ def fitting(parameter):
         ),
         (lambda: attnscope.intervene(curves=2.5), "curves is 2.5 (float); expected True or False"),
         (
-            lambda: mechanism.cross_spectrum(band=(3, 10, 12)),
+            lambda: cross_spectrum(band=(3, 10, 12)),
             "band is (3, 10, 12) (tuple); expected two whole numbers or None",
         ),
         (

@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
-from attnscope.comparison import _test_text as held_out
-from attnscope.reproduction.yamamoto2023._relearn import relearn_positions
-from attnscope.training.config import read_config
-from attnscope.walkthrough import walk_toy
+from attnscope.capture.load import load_model
+from attnscope.lineage import compare as held_out
+from attnscope.lineage.config import read_config
+from attnscope.lineage.walk import walk_toy
+from attnscope.reproduction.yamamoto2023.relearn import relearn_positions
 from tests.comparison.small_systems import SMALL
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -15,19 +15,13 @@ NAMED = re.findall(r"`([\w/]+)/`", MAP)
 
 def test_the_map_names_every_package_once():
     packages = [path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("__init__.py")]
-    drawn = [name for name in packages if name != "." and not name.startswith("figures/")]
+    drawn = [name for name in packages if name != "."]
     assert sorted(NAMED) == sorted(drawn)
 
 
 def test_the_map_goes_from_the_top_down():
     floors = [FLOORS[name] for name in NAMED if "/" not in name]
     assert floors == sorted(floors)
-
-
-def test_every_kind_of_figures_is_named():
-    kinds = {f"`figures/{path.parent.name}/`" for path in (SOURCE / "figures").glob("*/__init__.py")}
-    assert len(kinds) > 5
-    assert not {name for name in kinds if name not in TEXT}
 
 
 def test_every_path_is_there():

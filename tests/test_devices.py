@@ -14,27 +14,22 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import attnscope
-from attnscope.attention import (
-    AttentionCall,
-    Need,
-    OffsetBias,
-    RowMask,
-    block_weights,
-    causal_mask,
-    column_sums,
-    extent_of,
-    measure,
-    measure_by_level,
-    measure_rows,
-    padding_mask,
-    weight_sums,
-    weights_at_offsets,
-    window_mask,
-)
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture import load_model, watching
-from attnscope.statistics import SAMPLE, STATISTICS
-from attnscope.store import RunFolder, Signature
+from attnscope.capture.load import load_model
+from attnscope.capture.watching import watching
+from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.blocks import block_weights
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.masks import OffsetBias, RowMask, extent_of
+from attnscope.kernels.measure import measure
+from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
+from attnscope.kernels.sampled import measure_by_level, measure_rows
+from attnscope.kernels.sums import column_sums, weight_sums
+from attnscope.measure.quantities import STATISTICS
+from attnscope.measure.stored import SAMPLE
+from attnscope.read.encoded import texts_of, windows_of
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import Signature
 from tests.attention.oracle import attended, oracle
 from tests.models.lineage import LABELS, MASK, SOURCE, small
 
@@ -185,9 +180,7 @@ def test_every_statistic_of_a_scan_is_that_of_eager_attention(device, no_types):
     found = attnscope.scan(MODEL, TEXTS, device=device, statistics=names, band=3, batch_size=2)
     reference = load_model(MODEL, device="cpu")
     reference.model.set_attn_implementation("eager")
-    windows = [
-        *attnscope.corpus.windows_of(attnscope.corpus.texts_of(TEXTS), reference.tokenizer, length=128)
-    ]
+    windows = [*windows_of(texts_of(TEXTS), reference.tokenizer, length=128)]
     assert len({len(window) for window in windows}) == 2
     for text, window in enumerate(windows):
         with torch.no_grad():

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnscope.attention import magnitude
-from attnscope.capture import check_finite
+from attnscope.capture.forward import check_finite
+from attnscope.kernels.call import magnitude
 from tests.elsewhere import gpu
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

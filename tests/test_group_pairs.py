@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope._group_pairs import group_pairs, no_interval_said, said_of
+from attnscope.comparison.spans import group_pairs, no_interval_said, said_of
 from tests.report.planted_result import planted, with_groups
 
 

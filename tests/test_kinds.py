@@ -6,7 +6,7 @@ from transformers import BertConfig, BertModel
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
+from attnscope.capture.load import load_model
 
 _SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
 BERT = BertModel(BertConfig(vocab_size=4096, **_SIZES)).eval()

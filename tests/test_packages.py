@@ -15,42 +15,20 @@ SOURCE = Path(attnscope.__file__).parent
 ORDER = (
     {"__main__"},
     {"cli"},
-    {"_expect", "_notebook"},
-    {"results"},
+    {"testing"},
     {"reproduction"},
-    {"report"},
-    {"figures"},
-    {"comparison", "difference", "_group_pairs", "_named_spans", "_turning"},
-    {"training"},
-    {"walkthrough"},
-    {"faithfulness", "detection"},
-    {"mechanism"},
-    {"statistics"},
-    {"translation.alignment", "translation.evaluation"},
-    {"translation"},
+    {"results"},
+    {"comparison", "detection"},
+    {"intervention"},
+    {"lineage"},
+    {"explanation"},
+    {"measure"},
     {"capture"},
-    {"tasks"},
-    {"corpus"},
     {"store"},
-    {"zoo"},
+    {"read"},
     {"models"},
-    {"attention"},
-    {"workers"},
-    {"_arguments", "_returned"},
-    {
-        "bundled",
-        "progress",
-        "checks",
-        "array_checks",
-        "_caller",
-        "_documents",
-        "_nulls",
-        "_cells",
-        "_numbers",
-        "_stopping",
-        "remote",
-    },
-    {"errors", "_paths"},
+    {"kernels"},
+    {"bundled", "support"},
 )
 FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}
 
@@ -101,7 +79,7 @@ def test_a_module_imports_only_what_stands_below(path):
 
 
 #: Packages that see other people's models.
-SEE_MODELS = ("capture", "statistics", "mechanism", "faithfulness", "detection", "walkthrough")
+SEE_MODELS = ("capture", "measure", "explanation", "intervention", "detection", "lineage")
 
 
 def names_compared(path):
@@ -117,21 +95,16 @@ def test_what_a_class_is_called_is_looked_at_in_one_file():
     guesses = {
         str(path.relative_to(SOURCE)): found
         for path in MODULES
-        if path.relative_to(SOURCE).parts[0] in SEE_MODELS and path.stem != "_heuristics"
+        if path.relative_to(SOURCE).parts[0] in SEE_MODELS and path.stem != "families"
         if (found := list(names_compared(path)))
     }
     assert not guesses
 
 
-#: A study makes analyses, and an analysis computes from a study: one of them names the other for types alone.
-MUTUAL = {"attnscope.mechanism._study": "attnscope.mechanism._analysis"}
-
-
 def test_modules_of_a_package_import_each_other_without_a_circle():
     known = {name_of(path): path for path in MODULES if path.stem != "__init__"}
     graph = {
-        name: {other.rpartition(".")[0] for other in imports_of(path, for_types_too=True)}
-        & known.keys() - {name, MUTUAL.get(name)}
+        name: {other.rpartition(".")[0] for other in imports_of(path, at_once=True)} & known.keys() - {name}
         for name, path in known.items()
     }
     assert len(list(TopologicalSorter(graph).static_order())) == len(set(chain(known, *graph.values())))

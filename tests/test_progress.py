@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope import faithfulness
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
-from attnscope.comparison import _test_text as held_out
-from attnscope.corpus import texts_of
-from attnscope.mechanism.evidence import gather
-from attnscope.progress import Progress
-from attnscope.training.config import read_config
+from attnscope.capture.load import load_model
+from attnscope.explanation.evidence import gather
+from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
+from attnscope.intervention.measured_effects import effects
+from attnscope.intervention.session import inquiry
+from attnscope.intervention.sets import removal_curves, search_heads
+from attnscope.lineage import compare as held_out
+from attnscope.lineage.config import read_config
+from attnscope.read.encoded import texts_of
+from attnscope.support.progress import Progress
 from tests.comparison.small_systems import SMALL
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -60,7 +63,7 @@ def of_heads(measure):
 
     def verb(_, **told):
         texts = texts_of(["The tide comes in twice.", "It goes out again."])
-        asked = faithfulness.inquiry(load_model(MODEL, device="cpu"), texts, window=16, limit=2)
+        asked = inquiry(load_model(MODEL, device="cpu"), texts, window=16, limit=2)
         asked.check()
         measure(asked, **told)
 
@@ -69,11 +72,11 @@ def of_heads(measure):
 
 ORDERS = {"first": (np.zeros((3, 4)), np.zeros((3, 4)))}
 OF_HEADS = [
-    of_heads(lambda asked, **told: list(faithfulness.effects(asked, ["zero"], steps=0, **told))),
-    of_heads(lambda asked, **told: faithfulness.search_heads(asked, passes=1, **told)),
-    of_heads(lambda asked, **told: faithfulness.removal_curves(asked, ORDERS, random_orders=1, **told)),
-    of_heads(lambda asked, **told: faithfulness.knock_out(asked, faithfulness.Forbidden(first=True), **told)),
-    of_heads(lambda asked, **told: faithfulness.shuffled_weights(asked, texts=1, **told)),
+    of_heads(lambda asked, **told: list(effects(asked, ["zero"], steps=0, **told))),
+    of_heads(lambda asked, **told: search_heads(asked, passes=1, **told)),
+    of_heads(lambda asked, **told: removal_curves(asked, ORDERS, random_orders=1, **told)),
+    of_heads(lambda asked, **told: knock_out(asked, Forbidden(first=True), **told)),
+    of_heads(lambda asked, **told: shuffled_weights(asked, texts=1, **told)),
 ]
 
 

@@ -5,10 +5,25 @@ import json
 import pytest
 import xarray as xr
 
-from attnscope import AttnscopeError, detection, difference, faithfulness, mechanism, report, statistics
-from attnscope.figures.explain import explain_figures
-from attnscope.mechanism import words
-from attnscope.statistics import images
+from attnscope import AttnscopeError
+from attnscope.comparison.contrasts import contrast_rows, contrasts_said
+from attnscope.comparison.findings import changes_of
+from attnscope.comparison.findings import headline as difference_headline
+from attnscope.detection.role_controls import counts_of
+from attnscope.detection.role_controls import headline as detection_headline
+from attnscope.explanation.catalogue import analyses_of
+from attnscope.explanation.ranking import best_heads, rank_explanations
+from attnscope.explanation.words import cause, headline, mask_note, skipped_by_reason
+from attnscope.intervention.patch_findings import patch_headline, patched_places
+from attnscope.intervention.verdicts import headline as faithfulness_headline
+from attnscope.intervention.verdicts import verdicts
+from attnscope.measure.grid import rank_patch_heads
+from attnscope.measure.over_documents import over_documents
+from attnscope.measure.ranking import heads_apart, peaks, rank_heads
+from attnscope.results.figures.explain import explain_figures
+from attnscope.results.page.explain import write_explain_report
+from attnscope.results.page.intervene import write_intervention_report
+from attnscope.results.page.scan import write_report
 
 
 def of(verb, result):
@@ -20,32 +35,32 @@ GRID = {"prefers": (("layer", "head"), [[True]])}
 EXPLAINED = of("explain", xr.DataTree.from_dict({"verdict": xr.Dataset(GRID)}))
 READERS = {
     "explain": (
-        mechanism.rank_explanations,
-        mechanism.best_heads,
-        mechanism.analyses_of,
-        words.headline,
-        words.cause,
-        words.mask_note,
-        words.skipped_by_reason,
+        rank_explanations,
+        best_heads,
+        analyses_of,
+        headline,
+        cause,
+        mask_note,
+        skipped_by_reason,
         explain_figures,
-        lambda tree: report.write_explain_report(tree, "page.html", []),
+        lambda tree: write_explain_report(tree, "page.html", []),
     ),
     "intervene": (
-        faithfulness.verdicts,
-        faithfulness.headline,
-        lambda tree: report.write_intervention_report(tree, "page.html"),
+        verdicts,
+        faithfulness_headline,
+        lambda tree: write_intervention_report(tree, "page.html"),
     ),
-    "patch": (faithfulness.patched_places, faithfulness.patch_headline),
-    "roles": (detection.counts_of, detection.headline),
-    "diff": (difference.changes_of, difference.headline),
-    "contrasts": (difference.contrast_rows, difference.contrasts_said),
+    "patch": (patched_places, patch_headline),
+    "roles": (counts_of, detection_headline),
+    "diff": (changes_of, difference_headline),
+    "contrasts": (contrast_rows, contrasts_said),
     "scan": (
-        statistics.rank_heads,
-        statistics.heads_apart,
-        statistics.peaks,
-        statistics.over_documents,
-        images.rank_patch_heads,
-        lambda result: report.write_report(result, None, "page.html"),
+        rank_heads,
+        heads_apart,
+        peaks,
+        over_documents,
+        rank_patch_heads,
+        lambda result: write_report(result, None, "page.html"),
     ),
 }
 WRONG = {
@@ -73,8 +88,8 @@ def test_the_words_say_what_was_found():
         ("something else", "of type str"),
     ):
         with pytest.raises(AttnscopeError, match=f"^tree is {found}; "):
-            mechanism.rank_explanations(WRONG[given])
+            rank_explanations(WRONG[given])
 
 
 def test_a_tree_without_a_verdict_is_read():
-    assert mechanism.rank_explanations(of("explain", xr.DataTree())) == []
+    assert rank_explanations(of("explain", xr.DataTree())) == []

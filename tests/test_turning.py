@@ -3,9 +3,8 @@
 import numpy as np
 import xarray as xr
 
-from attnscope._turning import said_of_turns, turns
-from attnscope.statistics.generation._places import by_places
-from attnscope.statistics.generation._rows import BINS, RANGES
+from attnscope.comparison.spans import said_of_turns, turns
+from attnscope.measure.generation_rows import BINS, RANGES, by_places
 
 STEPS, GIVEN = 24, 30
 

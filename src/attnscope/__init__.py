@@ -8,13 +8,54 @@ import lazy_loader
 
 __version__ = "0.1.0"
 
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules={
+        "capture",
+        "comparison",
+        "detection",
+        "explanation",
+        "intervention",
+        "kernels",
+        "lineage",
+        "measure",
+        "models",
+        "read",
+        "reproduction",
+        "results",
+        "store",
+        "support",
+        "testing",
+    },
+    submod_attrs={
+        "comparison.contrasts": ["contrasts"],
+        "comparison.diff": ["diff"],
+        "detection.roles": ["roles"],
+        "explanation.explain": ["explain"],
+        "intervention.intervene": ["intervene"],
+        "intervention.patch": ["patch"],
+        "lineage.align": ["align"],
+        "lineage.compare": ["compare"],
+        "lineage.score": ["score"],
+        "lineage.train": ["train"],
+        "lineage.translate": ["translate"],
+        "lineage.walk": ["walk"],
+        "measure.generation": ["generate"],
+        "measure.raw": ["measure_weights", "weights"],
+        "measure.received_text": ["received"],
+        "measure.scan": ["scan"],
+        "measure.watched": ["watch"],
+        "results.open": ["open_run", "runs"],
+        "support.errors": ["AttnscopeError"],
+        "testing.expect": ["expect"],
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
     loaded = _load(name)
     if name in __all__:
-        from attnscope import _notebook  # noqa: F401 from here on, results show themselves  # pyright: ignore[reportUnusedImport]
+        from attnscope.results import notebook  # noqa: F401 from here on, results show themselves  # pyright: ignore[reportUnusedImport]
     return loaded
 
 

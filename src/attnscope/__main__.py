@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from attnscope._stopping import leave
+from attnscope.support.errors import leave
 
 
 def main() -> None:

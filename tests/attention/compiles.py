@@ -18,15 +18,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from attnscope.attention import (
-    AttentionCall,
-    Need,
-    OffsetBias,
-    RowMeasures,
-    _triton,
-    _triton_kernels,
-    causal_mask,
-)
+from attnscope.kernels import _triton_kernels
+from attnscope.kernels import triton as _triton
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures
+from attnscope.kernels.masks import OffsetBias
+from attnscope.kernels.reference import causal_mask
 
 BINS = (9, 17, 33, 65, 129, 257)
 

@@ -3,7 +3,7 @@
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnscope.attention import OffsetBias
+from attnscope.kernels.masks import OffsetBias
 
 
 class Largest(TorchDispatchMode):

@@ -2,7 +2,7 @@
 
 import torch
 
-from attnscope.attention import attend, causal_mask
+from attnscope.kernels.reference import attend, causal_mask
 
 
 def oracle(call, band, bins=()):

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import AttentionCall, Need, block_weights, measure
+from attnscope.kernels.blocks import block_weights
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.measure import measure
 from tests.attention.oracle import attended
 from tests.attention.test_measure import CALLS
 

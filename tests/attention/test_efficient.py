@@ -8,21 +8,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attnscope import AttnscopeError
-from attnscope.attention import (
-    Need,
-    attend,
+from attnscope.bundled import MODEL, TEXT
+from attnscope.capture.load import load_model
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import Need
+from attnscope.kernels.efficient import (
     block_sparse_attention,
     block_sparse_mask,
-    causal_mask,
     linear_attention,
-    measure,
     sliding_window_attention,
-    window_mask,
 )
-from attnscope.bundled import MODEL, TEXT
-from attnscope.capture import load_model, watching
-from attnscope.corpus import Corpus, cut_windows
-from attnscope.statistics import compare_call
+from attnscope.kernels.measure import measure
+from attnscope.kernels.reference import attend, causal_mask, window_mask
+from attnscope.measure.forms import compare_call
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import cut_windows
 
 
 def states(*shape, seed=0, count=3):

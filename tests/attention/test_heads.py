@@ -8,7 +8,9 @@ from torch.testing import assert_close
 from transformers import DynamicCache
 
 from attnscope import AttnscopeError
-from attnscope.attention import MultiHeadAttention, SelfAttention, causal_mask, padding_mask, rotation
+from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
+from attnscope.kernels.reference import causal_mask, padding_mask
+from attnscope.kernels.rotary import rotation
 
 X = torch.randn(2, 7, 12)
 MEMORY = torch.randn(2, 5, 12)

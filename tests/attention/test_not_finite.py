@@ -6,16 +6,10 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from attnscope.attention import (
-    AttentionCall,
-    Need,
-    attend,
-    can_fuse,
-    causal_mask,
-    measure,
-    padding_mask,
-    window_mask,
-)
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.fused import can_fuse
+from attnscope.kernels.measure import measure
+from attnscope.kernels.reference import attend, causal_mask, padding_mask, window_mask
 
 N, BAND = 12, 3
 NAN, INF = math.nan, math.inf

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from attnscope.attention import Need, attend_in_full, call_of_weights, measure
+from attnscope.kernels.call import Need, call_of_weights
+from attnscope.kernels.measure import attend_in_full, measure
 from tests.attention.oracle import from_weights
 
 BAND, BINS = 4, (5, 9, 17)

@@ -8,24 +8,14 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import (
-    AttentionCall,
-    Need,
-    OffsetBias,
-    RelativeBias,
-    RowMeasures,
-    alibi_bias,
-    alibi_by_offset,
-    attend_in_full,
-    block_weights,
-    measure,
-    measure_rows,
-    of_queries,
-    row_weights,
-    weight_sums,
-    weights_at,
-    weights_at_offsets,
-)
+from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.blocks import block_weights
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, of_queries, weights_at
+from attnscope.kernels.masks import OffsetBias
+from attnscope.kernels.measure import attend_in_full, measure
+from attnscope.kernels.positions import RelativeBias, alibi_bias, alibi_by_offset
+from attnscope.kernels.sampled import measure_rows
+from attnscope.kernels.sums import row_weights, weight_sums
 from tests.attention.largest import Largest
 
 QUERIES, KEYS = 4, 6

@@ -7,20 +7,18 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from attnscope import AttnscopeError
-from attnscope.attention import (
+from attnscope.kernels.positions import (
     LearnedPositions,
     RelativeBias,
-    Rotation,
     alibi_bias,
     alibi_slopes,
-    causal_mask,
-    layout_permutation,
     offsets,
-    rotation,
     sinusoidal_shift,
     sinusoidal_table,
     t5_buckets,
 )
+from attnscope.kernels.reference import causal_mask
+from attnscope.kernels.rotary import Rotation, layout_permutation, rotation
 
 
 def test_b1_sinusoids_turn_with_the_position():

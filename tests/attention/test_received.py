@@ -8,18 +8,11 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import (
-    AttentionCall,
-    Need,
-    alibi_slopes,
-    column_sums,
-    exchanged,
-    measure,
-    offsets,
-    t5_buckets,
-    weight_sums,
-    weights_at_offsets,
-)
+from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.measure import measure
+from attnscope.kernels.positions import alibi_slopes, offsets, t5_buckets
+from attnscope.kernels.sums import column_sums, exchanged, weight_sums
 from tests.attention.oracle import attended
 from tests.attention.test_measure import CALLS as MEASURED
 from tests.attention.test_measure import LENGTH, draw

@@ -6,8 +6,11 @@ import pickle
 import pytest
 import torch
 
-from attnscope.attention import AttentionCall, Need, RowMask, exchanged, extent_of, measure, measure_rows
-from attnscope.attention._masks import transposed
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.masks import RowMask, extent_of, transposed
+from attnscope.kernels.measure import measure
+from attnscope.kernels.sampled import measure_rows
+from attnscope.kernels.sums import exchanged
 
 START = torch.tensor([[0, 0, 1, 2, 0], [1, 1, 2, 0, 3]])
 STOP = torch.tensor([[1, 2, 3, 4, 5], [2, 2, 5, 0, 5]])

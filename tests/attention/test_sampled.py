@@ -5,7 +5,9 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from attnscope.attention import Need, RowMeasures, measure, measure_by_level, measure_rows
+from attnscope.kernels.call import Need, RowMeasures
+from attnscope.kernels.measure import measure
+from attnscope.kernels.sampled import measure_by_level, measure_rows
 from tests.attention.test_measure import BINS, CALLS, LENGTH
 
 NEED = Need.everything(10, torch.ones(2, LENGTH, 1) * (torch.arange(LENGTH) % 300 == 0)[:, None], BINS)

@@ -12,21 +12,13 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import (
-    AttentionCall,
-    Need,
-    OffsetBias,
-    alibi_slopes,
-    can_triton,
-    causal_mask,
-    choose_engine,
-    exchanged,
-    measure,
-    offsets,
-    padding_mask,
-    t5_buckets,
-    window_mask,
-)
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.masks import OffsetBias
+from attnscope.kernels.measure import choose_engine, measure
+from attnscope.kernels.positions import alibi_slopes, offsets, t5_buckets
+from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
+from attnscope.kernels.sums import exchanged
+from attnscope.kernels.triton import can_triton
 from tests.attention.oracle import attended, check_largest_keys, first_of_the_largest, oracle, tied
 
 pytest.importorskip("triton")

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.capture.load import load_model
 
 TEXTS = ["Once upon a time there was a girl called Lily.", "A dog.", "She liked the tide, and it liked her."]
 
@@ -31,7 +32,7 @@ def main(model, run, said):
     kept = attnscope.scan(model, **given, out=run, show=[(0, 1)])
     print(f"rank {rank} has {len(kept.data_vars) > 0}", flush=True)
     try:
-        attnscope.weights(attnscope.capture.load_model(model, tp_plan="auto", in_parts=True).model, "A dog.")
+        attnscope.weights(load_model(model, tp_plan="auto", in_parts=True).model, "A dog.")
     except AttnscopeError as error:
         print(error, flush=True)
     dist.destroy_process_group()

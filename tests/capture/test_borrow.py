@@ -13,10 +13,12 @@ from transformers.utils import logging as transformers_logging
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.capture import borrowed, load_model, quiet, watching
-from attnscope.capture._borrow import _locks
-from attnscope.mechanism import position_cca, projections
-from attnscope.reproduction.yamamoto2023._relearn import relearn_positions
+from attnscope.capture.borrow import _locks, borrowed, quiet
+from attnscope.capture.load import load_model
+from attnscope.capture.watching import watching
+from attnscope.explanation.analyses.position_cca import position_cca
+from attnscope.explanation.ranking import projections
+from attnscope.reproduction.yamamoto2023.relearn import relearn_positions
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from attnscope import AttnscopeError, scan
-from attnscope.capture import load_model
+from attnscope.capture.load import load_model
 
 SECONDS = 5.0  # that a refusal may take on a busy machine; each takes a few hundredths
 WORDS = ["[UNK]", "[PAD]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
-from attnscope.capture._repository import Repository
+from attnscope.capture.checkpoint import Repository
+from attnscope.capture.load import load_model
 from tests.families import MAKERS, inputs, tiny
 
 INDEX = "model.safetensors.index.json"

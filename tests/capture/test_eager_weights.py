@@ -7,10 +7,14 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import attend_in_full, output_of
-from attnscope.capture import _eager, _verify, capture_of, load_model, verify, watching
-from attnscope.capture._layouts import band_as_matrix, blocks_as_matrix
-from attnscope.faithfulness import intervene
+from attnscope.capture import eager as _eager
+from attnscope.capture import verify as _verify
+from attnscope.capture.eager import band_as_matrix, blocks_as_matrix
+from attnscope.capture.load import load_model
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import capture_of, watching
+from attnscope.intervention.intervene import intervene
+from attnscope.kernels.measure import attend_in_full, output_of
 from tests.every_family.given import inputs_of
 from tests.every_family.judge import EAGER, FAST, REFUSED, judge, larger
 from tests.every_family.making import tiny_model

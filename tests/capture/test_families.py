@@ -4,14 +4,20 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import Need, RowMeasures, attend, extent_of, measure, output_of
-from attnscope.attention._bins import far_starts
-from attnscope.capture import _watch, attnscope_attention, verify, watching
-from attnscope.corpus import Batch
-from attnscope.statistics import DEFAULT, STATISTICS, reduce_call
-from attnscope.statistics._pass import StatisticsObserver
-from attnscope.statistics._reading import Reading
-from attnscope.statistics._rows import indicator_columns
+from attnscope.capture import watch as _watch
+from attnscope.capture.registry import attnscope_attention
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import watching
+from attnscope.kernels.bins import far_starts
+from attnscope.kernels.call import Need, RowMeasures
+from attnscope.kernels.masks import extent_of
+from attnscope.kernels.measure import measure, output_of
+from attnscope.kernels.reference import attend
+from attnscope.measure.observer import Reading, reduce_call
+from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.quantities import DEFAULT, STATISTICS
+from attnscope.measure.rows import indicator_columns
+from attnscope.read.windows import Batch
 from tests.attention.oracle import from_weights
 from tests.families import MAKERS, UNREGISTERED, inputs, tiny
 
@@ -186,7 +192,7 @@ def test_layers_of_one_shared_module_are_told_apart():
 
 def test_a_leak_of_the_future_is_found(monkeypatch):
     """A leak of what should look back only is refused; one that masks written out mend gives the model's own output."""
-    import attnscope.capture._registry as registry
+    from attnscope.capture import registry
 
     given, _ = inputs("llama", padded=False)
     model = tiny("llama")
@@ -213,7 +219,7 @@ def test_a_leak_of_the_future_is_found(monkeypatch):
 @pytest.mark.parametrize("name", ["llama", "bert", "t5"])
 def test_a_model_that_computes_otherwise_is_refused(name, monkeypatch):
     """Sharper scores than the model's own are no matter of masks: no way of capturing it gives its output."""
-    import attnscope.capture._registry as registry
+    from attnscope.capture import registry
 
     given, _ = inputs(name, padded=False)
     whole = registry.attnscope_attention
@@ -238,7 +244,7 @@ def test_an_unseen_attention_layer_is_refused():
 
 def test_a_layer_whose_output_is_not_its_weights_times_the_values_is_refused(monkeypatch):
     given, valid = inputs("bert", padded=False)
-    monkeypatch.setattr("attnscope.capture._verify.output_of", lambda call: 1.01 * output_of(call))
+    monkeypatch.setattr("attnscope.kernels.measure.output_of", lambda call: 1.01 * output_of(call))
     with pytest.raises(AttnscopeError, match=r"layer 0 .* differs from its weights times the values"):
         verify(tiny("bert"), given, valid)
 
@@ -250,7 +256,7 @@ def test_rows_that_do_not_sum_to_one_are_refused(monkeypatch):
         output, weights = attend(*arguments, **options)
         return output, weights / 2
 
-    monkeypatch.setattr("attnscope.capture._verify.attend", halved)
+    monkeypatch.setattr("attnscope.kernels.reference.attend", halved)
     with pytest.raises(AttnscopeError, match=r"the weights of a row sum to 0\.5000, not to 1"):
         verify(tiny("bert"), given, valid)
 

@@ -5,8 +5,11 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from attnscope import AttnscopeError
-from attnscope.attention import Need, measure
-from attnscope.capture import forward, verify, watching
+from attnscope.capture.forward import forward
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import Need
+from attnscope.kernels.measure import measure
 from tests.planted import overflowing_bert
 
 STRANGE = 7

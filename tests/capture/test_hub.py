@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from attnscope import AttnscopeError, scan
 from attnscope.bundled import MODEL
-from attnscope.capture import _hub, load_model
+from attnscope.capture import checkpoint as _hub
+from attnscope.capture.load import load_model
 from tests.capture.test_checkpoints import INDEX, Payload
 
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}

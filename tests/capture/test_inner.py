@@ -6,10 +6,13 @@ from torch import nn
 from transformers import AutoTokenizer
 
 import attnscope
-from attnscope import faithfulness, mechanism
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture import inner_model, load_model
-from attnscope.errors import AttnscopeError
+from attnscope.capture.borrow import inner_model
+from attnscope.capture.load import load_model
+from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+from attnscope.explanation.analyses.position_spectrum import position_spectrum
+from attnscope.intervention.weights.replaced import uniform_test
+from attnscope.support.errors import AttnscopeError
 from tests.statistics.generation.writers import writer
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -78,9 +81,9 @@ CALLS = {  # by the name of a fixture: who reads
         "intervene": lambda model, **own: attnscope.intervene(model, why=False, **FEW, **own)["effects"],
         "patch": lambda model, **own: attnscope.patch(model, PAIRS, steps=0, **own)["pairs"],
         "walk": lambda model, **own: attnscope.walk(model, TEXTS[0], **own)["weights"],
-        "an analysis": lambda model, **own: mechanism.cross_spectrum(model, **FEW, **own),
-        "a position table": lambda model, **_: mechanism.position_spectrum(model),
-        "a test of weights": lambda model, **own: faithfulness.uniform_test(model, TEXTS, **own),
+        "an analysis": lambda model, **own: cross_spectrum(model, **FEW, **own),
+        "a position table": lambda model, **_: position_spectrum(model),
+        "a test of weights": lambda model, **own: uniform_test(model, TEXTS, **own),
     },
     "writing": {"generate": lambda model, **own: attnscope.generate(model, TEXTS, new_tokens=2, **own)},
     "translating": {

@@ -10,8 +10,9 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, 
 
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model, position_table_length, usable_device
-from attnscope.store import OwnedFolder
+from attnscope.capture.load import load_model, usable_device
+from attnscope.capture.verify import position_table_length
+from attnscope.store.folder import OwnedFolder
 from tests.families import tiny
 
 SMALL = {"hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 8}

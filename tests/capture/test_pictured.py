@@ -7,8 +7,9 @@ import transformers
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
 from attnscope import AttnscopeError
-from attnscope.capture import Loading, load_pictured_model
-from attnscope.corpus import pictured_of
+from attnscope.capture.load import Loading
+from attnscope.capture.modalities import load_pictured_model
+from attnscope.read.image_text import pictured_of
 from tests.pictured import TEMPLATE, picture, save_pictured_model
 
 TEXT = {"text": "<image> What?", "images": [picture(0)]}

@@ -11,10 +11,12 @@ from safetensors.torch import load_file, save_file
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.capture import Placement, load_model
+from attnscope.capture.load import load_model
+from attnscope.capture.placement import Placement
 from attnscope.cli.options import memory_of
-from attnscope.corpus import collate, texts_of, windows_of
-from attnscope.statistics._pass import _marks
+from attnscope.measure.passes import _marks
+from attnscope.read.encoded import texts_of, windows_of
+from attnscope.read.windows import collate
 from tests.families import tiny
 
 TEXT = "The tide comes in twice a day."

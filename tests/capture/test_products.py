@@ -7,16 +7,21 @@ from torch.nn import functional
 from transformers import SamVisionConfig, SamVisionModel
 
 from attnscope import AttnscopeError
-from attnscope.attention import attend_in_full, output_of
-from attnscope.capture import _heuristics, capture_notes, capture_of, forward, verify, watching
-from attnscope.capture._functional import (
+from attnscope.capture import families as _heuristics
+from attnscope.capture.forward import forward
+from attnscope.capture.functional import (
     arguments_of_multi_head,
     call_of_multi_head,
     call_of_product,
+    products,
     sees_ahead,
+    take_products,
 )
-from attnscope.capture._products import products, take_products
-from attnscope.capture._watch import Watch
+from attnscope.capture.notes import capture_notes
+from attnscope.capture.verify import verify
+from attnscope.capture.watch import Watch
+from attnscope.capture.watching import capture_of, watching
+from attnscope.kernels.measure import attend_in_full, output_of
 from tests.every_family.given import inputs_of
 from tests.every_family.judge import EAGER, FAST, judge, larger
 from tests.every_family.making import tiny_model

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.capture import load_model, plain
-from attnscope.capture._quantised import quantised
-from attnscope.errors import AttnscopeError
+from attnscope.capture.load import load_model
+from attnscope.capture.placement import plain, quantised
+from attnscope.support.errors import AttnscopeError
 from tests.cli.command import attnscope as command
 from tests.families import tiny
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 from transformers.utils import logging as transformers_logging
 
-from attnscope.capture._quiet import quiet
+from attnscope.capture.borrow import quiet
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.WARNING, logging.CRITICAL])

@@ -7,16 +7,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import masking_utils as M
 
-from attnscope.attention import RowMask, RowMeasures, _sampled
-from attnscope.attention._bins import far_starts
-from attnscope.capture import _row_masks, attnscope_attention, forward, watching
-from attnscope.capture._row_masks import row_mask
-from attnscope.corpus import Batch
-from attnscope.statistics import DEFAULT, reduce_call
-from attnscope.statistics._pass import StatisticsObserver
-from attnscope.statistics._reading import Reading
-from attnscope.statistics._row_draws import RowSample
-from attnscope.statistics._rows import indicator_columns
+from attnscope.capture import watch as _row_masks
+from attnscope.capture.forward import forward
+from attnscope.capture.registry import attnscope_attention
+from attnscope.capture.watch import row_mask
+from attnscope.capture.watching import watching
+from attnscope.kernels import sampled as _sampled
+from attnscope.kernels.bins import far_starts
+from attnscope.kernels.call import RowMeasures
+from attnscope.kernels.masks import RowMask
+from attnscope.measure.observer import Reading, reduce_call
+from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.quantities import DEFAULT
+from attnscope.measure.row_samples import RowSample
+from attnscope.measure.rows import indicator_columns
+from attnscope.read.windows import Batch
 from tests.attention.oracle import from_weights
 
 N = 768  # whose square is more than `MASK_ENTRIES`

@@ -7,8 +7,8 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError, open_run
-from attnscope.capture import load_model
-from attnscope.store import unpacked
+from attnscope.capture.load import load_model
+from attnscope.store.arrays import unpacked
 from tests.capture import in_a_team
 from tests.capture.in_a_team import TEXTS
 from tests.families import tiny

@@ -2,7 +2,8 @@
 
 import torch
 
-from attnscope.capture import verify, watching
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import watching
 from tests.every_family.judge import FAST, judge
 from tests.every_family.making import tiny_model
 from tests.every_family.sessions import session_of

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from attnscope.capture import load_vision_model, reads_images
-from attnscope.corpus import Image
-from attnscope.errors import AttnscopeError
+from attnscope.capture.encoders import load_vision_model, reads_images
+from attnscope.read.images import Image
+from attnscope.support.errors import AttnscopeError
 from tests.families import tiny
 from tests.pictures import save_vision_model, vision_model
 

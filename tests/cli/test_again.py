@@ -12,11 +12,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
-from attnscope.cli import again
-from attnscope.cli.again import AskedAgain
-from attnscope.errors import AttnscopeError
-from attnscope.statistics import _scan_texts
-from attnscope.store import OwnedFolder, _signature, manifest_of
+from attnscope.cli import place as again
+from attnscope.cli.place import AskedAgain
+from attnscope.measure import windows as _scan_texts
+from attnscope.store import signature as _signature
+from attnscope.store.folder import OwnedFolder, manifest_of
+from attnscope.support.errors import AttnscopeError
 from tests.cli.command import attnscope
 from tests.pictured import save_pictured_model, write_pictured
 from tests.pictures import save_vision_model, write_pictures
@@ -368,7 +369,7 @@ def test_images_sounds_and_chats_are_not_read_by_the_model_again(senses, monkeyp
     first = attnscope(*command, cwd=senses)
     assert first.returncode == 0, first.stderr
     with monkeypatch.context() as patch:
-        patch.setattr("attnscope.statistics.scan", lambda *_, **__: pytest.fail("the model is asked"))
+        patch.setattr("attnscope.measure.scan.scan", lambda *_, **__: pytest.fail("the model is asked"))
         assert attnscope(*command, cwd=senses).stdout == first.stdout
     before = {path: path.read_bytes() for path in senses.rglob("*") if path.is_file()}
     asked = []

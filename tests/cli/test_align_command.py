@@ -7,8 +7,8 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
-from attnscope.results import headline_of
-from attnscope.translation.alignment._links import pharaoh
+from attnscope.lineage.links import pharaoh
+from attnscope.results.account import headline_of
 from tests.cli.command import attnscope as attnscope_command
 from tests.translation.small_translators import small_model, small_tokenizer
 

@@ -8,8 +8,8 @@ import re
 import pytest
 import yaml
 
-from attnscope.comparison import _test_text as held_out
-from attnscope.store import Signature
+from attnscope.lineage import compare as held_out
+from attnscope.store.signature import Signature
 from tests.cli.command import attnscope
 from tests.comparison.small_systems import SMALL
 

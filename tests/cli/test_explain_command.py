@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from attnscope import open_run
 from attnscope.bundled import MODEL
-from attnscope.report import write_explain_report
-from attnscope.store import unpacked
+from attnscope.results.page.explain import write_explain_report
+from attnscope.store.arrays import unpacked
 from tests.cli.command import attnscope
 from tests.report.planted_explanation import only
 
@@ -97,8 +97,8 @@ def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
         asked.append((heads, "interventions" in tree.children))
         path.write_text("")
 
-    monkeypatch.setattr("attnscope.report.write_explain_report", page)
-    monkeypatch.setattr("attnscope.figures.explain.explain_figures", lambda *_: [])
+    monkeypatch.setattr("attnscope.results.page.explain.write_explain_report", page)
+    monkeypatch.setattr("attnscope.results.figures.explain.explain_figures", lambda *_: [])
     settings = (
         "--window",
         "32",

@@ -8,8 +8,8 @@ import pytest
 import typer
 
 import attnscope
-from attnscope.checks import WITHOUT_FLAG
 from attnscope.cli import app
+from attnscope.support.checks import WITHOUT_FLAG
 from tests.test_docstrings import SOURCE, TREES
 
 COMMANDS = {

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 from attnscope import open_run
-from attnscope.store import RunFolder
+from attnscope.store.runs import RunFolder
 from tests.cli.command import attnscope
 from tests.process import Started, wait_until
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.cells import cell_len
 
-from attnscope.store import MANIFEST
+from attnscope.store.files import MANIFEST
 from tests.cli.command import attnscope
 from tests.results.planted import scan_run
 

@@ -10,7 +10,7 @@ import torch
 
 import attnscope
 from attnscope.cli import main, output
-from attnscope.errors import AttnscopeError, out_of_memory
+from attnscope.support.errors import AttnscopeError, out_of_memory
 from tests.process import Started
 
 

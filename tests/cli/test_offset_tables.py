@@ -9,8 +9,9 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.cli import offset_tables
-from attnscope.cli.scan_tables import as_dict
+from attnscope.cli import scan as offset_tables
+from attnscope.cli.scan import as_dict
+from attnscope.read.encoded import texts_of, windows_of
 from tests.families import tiny
 
 TEXTS = [
@@ -51,7 +52,7 @@ def test_json_has_what_eager_attention_gives(family, tmp_path):
     told = json.loads(json.dumps(as_dict(found, tmp_path)))["offsets"]
     model.set_attn_implementation("eager")
     matrices, equal = [], []
-    windows = attnscope.corpus.windows_of(attnscope.corpus.texts_of(TEXTS), tokenizer, length=32)
+    windows = windows_of(texts_of(TEXTS), tokenizer, length=32)
     for window in windows:
         with torch.no_grad():
             layers = model(torch.tensor([window.ids]), output_attentions=True).attentions

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.cli.output import emit, new_console, printable, progress_bar
-from attnscope.progress import Progress
+from attnscope.support.progress import Progress
 from tests.cli.command import attnscope
 from tests.process import Started
 

@@ -14,10 +14,9 @@ import xarray as xr
 
 from attnscope import open_run, scan
 from attnscope.bundled import MODEL, TEXT
-from attnscope.cli.scan_tables import _ends_and_mean, _means_of
-from attnscope.statistics import notes_of
-from attnscope.statistics._stored import SUMMARY
-from attnscope.store import RunFolder
+from attnscope.cli.scan import _ends_and_mean, _means_of
+from attnscope.measure.stored import SUMMARY, notes_of
+from attnscope.store.runs import RunFolder
 from tests.cli.command import attnscope
 from tests.families import tiny
 from tests.process import Started, wait_until

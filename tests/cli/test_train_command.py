@@ -2,9 +2,8 @@
 
 import pytest
 
-from attnscope.comparison import _test_text as held_out
-from attnscope.training import settings_for
-from attnscope.training.config import TrainConfig
+from attnscope.lineage import compare as held_out
+from attnscope.lineage.config import TrainConfig, settings_for
 from tests.cli.command import attnscope
 
 SMALL = (

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attnscope.errors import unimportable
+from attnscope.support.errors import unimportable
 
 
 def scan_with_broken(package, reason, tmp_path):

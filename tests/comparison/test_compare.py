@@ -13,20 +13,17 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.comparison import _compare as compare_module
-from attnscope.comparison import _outputs as outputs
-from attnscope.comparison import _test_text as held_out
-from attnscope.comparison._compare import length_limits
-from attnscope.comparison._curves import learning_curves, training_effort
-from attnscope.comparison._systems import System, is_trained, read_systems
-from attnscope.comparison._test_text import read_test_text
-from attnscope.results import differences_note, headline_of
-from attnscope.store import OwnedFolder, unpacked
-from attnscope.training._presets import PRESETS
-from attnscope.training.config import config_bytes, read_config
-from attnscope.translation._parallel_text import ParallelText
-from attnscope.translation._task import TaskText
-from attnscope.translation._vocabulary import encode_lines
+from attnscope.lineage import compare as compare_module
+from attnscope.lineage import compare as held_out
+from attnscope.lineage import compare as outputs
+from attnscope.lineage.compare import System, is_trained, length_limits, read_systems, read_test_text
+from attnscope.lineage.compare_notes import learning_curves, training_effort
+from attnscope.lineage.config import PRESETS, config_bytes, read_config
+from attnscope.lineage.parallel_text import ParallelText, TaskText
+from attnscope.lineage.vocabulary import encode_lines
+from attnscope.results.account import differences_note, headline_of
+from attnscope.store.arrays import unpacked
+from attnscope.store.folder import OwnedFolder
 from tests.comparison.small_systems import SMALL
 
 CONFIGS = {name: read_config(**SMALL, attention=name) for name in ("none", "additive")}

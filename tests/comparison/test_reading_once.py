@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.store import OwnedFolder
-from attnscope.training._loop import Training
-from attnscope.training._processes import Processes
-from attnscope.training.config import TrainConfig
+from attnscope.lineage.config import TrainConfig
+from attnscope.lineage.loop import Processes, Training
+from attnscope.store.folder import OwnedFolder
+from attnscope.support.errors import AttnscopeError
 
 SMALL = {"vocabulary": 300, "width": 8, "heads": 2, "feed_forward": 8, "layers": 1, "device": "cpu"}
 LINES = [f"{i} a b c" for i in range(60)]

@@ -9,8 +9,9 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.corpus import Chats, _chats, are_chats
-from attnscope.corpus._messages import messages_of
+from attnscope.read import chats as _chats
+from attnscope.read.chats import Chats, are_chats
+from attnscope.read.messages import messages_of
 
 #: As many models have it: marks around each message, a greeting before the first, contents trimmed.
 TEMPLATE = (

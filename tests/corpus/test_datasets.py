@@ -8,8 +8,9 @@ import huggingface_hub.constants
 import pytest
 from tests.cli.command import attnscope
 
-from attnscope.corpus import Corpus, are_chats
-from attnscope.errors import AttnscopeError
+from attnscope.read.chats import are_chats
+from attnscope.read.texts import Corpus
+from attnscope.support.errors import AttnscopeError
 
 
 @pytest.fixture(scope="module", autouse=True)

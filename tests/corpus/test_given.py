@@ -11,10 +11,11 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
-from attnscope.corpus import Corpus, EncodedTexts, texts_and_targets, texts_of, windows_of
-from attnscope.errors import AttnscopeError
-from attnscope.mechanism._study import equal_windows
+from attnscope.capture.load import load_model
+from attnscope.explanation.study import equal_windows
+from attnscope.read.encoded import EncodedTexts, texts_and_targets, texts_of, windows_of
+from attnscope.read.texts import Corpus
+from attnscope.support.errors import AttnscopeError
 
 TEXTS = ["The tide comes in.", "Bread rises because yeast breathes out: 猫."]
 

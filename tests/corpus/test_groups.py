@@ -3,8 +3,8 @@
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.corpus import Window, grouping_of
-from attnscope.corpus._groups import kinds_of
+from attnscope.read.groups import grouping_of, kinds_of
+from attnscope.read.windows import Window
 
 
 def window_of(*tokens, special=()):

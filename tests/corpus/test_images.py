@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from tests.pictures import write_pictures
 
-from attnscope.corpus import images_of
-from attnscope.errors import AttnscopeError
+from attnscope.read.images import images_of
+from attnscope.support.errors import AttnscopeError
 
 BLACK = np.zeros((8, 8, 3), np.uint8)
 

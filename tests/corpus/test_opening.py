@@ -12,13 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnscope.corpus import Corpus, Text, _opening
-from attnscope.corpus._opening import shown
-from attnscope.errors import AttnscopeError
-from attnscope.training.config import read_config
-from attnscope.translation._lines import read_lines
-from attnscope.translation._parallel_text import read_parallel
-from attnscope.translation.alignment._links import read_gold
+from attnscope.lineage.config import read_config
+from attnscope.lineage.links import read_gold
+from attnscope.lineage.parallel_text import read_lines, read_parallel
+from attnscope.read import files as _opening
+from attnscope.read.files import shown
+from attnscope.read.sources import Text
+from attnscope.read.texts import Corpus
+from attnscope.support.errors import AttnscopeError
 
 NOBODY = 65534
 READERS = {

@@ -13,8 +13,9 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.corpus import Corpus, are_chats
-from attnscope.corpus._compressed import unpacked
+from attnscope.read.chats import are_chats
+from attnscope.read.files import unpacked
+from attnscope.read.texts import Corpus
 
 LINES = b"".join(b'{"text": "Number %d of the tide.", "id": %d}\n' % (n, n) for n in range(3000))
 PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}

@@ -7,7 +7,7 @@ import pytest
 from tests.pictured import picture, write_pictured
 
 from attnscope import AttnscopeError
-from attnscope.corpus import pictured_of
+from attnscope.read.image_text import pictured_of
 
 ASKED = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
 

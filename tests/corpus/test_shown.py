@@ -6,10 +6,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attnscope.bundled import MODEL
-from attnscope.corpus import Corpus, cut_windows
-from attnscope.corpus._shown import IdNames, split_character
-from attnscope.figures.text import drawable
-from attnscope.walkthrough._tables import visible
+from attnscope.lineage.steps import visible
+from attnscope.read.shown import IdNames, split_character
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import cut_windows
+from attnscope.results.figures.style import drawable
 
 SENTENCE = "How attention turned the boats: 猫が好き 🌊 at the harbour."
 

@@ -8,8 +8,8 @@ import torch
 from scipy.io import wavfile
 from tests.sounds import SAID, write_sounds
 
-from attnscope.corpus import sounds_of
-from attnscope.errors import AttnscopeError
+from attnscope.read.sounds import sounds_of
+from attnscope.support.errors import AttnscopeError
 
 WAVE = {"array": np.linspace(-1, 1, 800), "sampling_rate": 8_000}
 

@@ -1,8 +1,8 @@
 """Texts that come one by one are read once, kept on disk, and read again."""
 
 import attnscope
-from attnscope.corpus import Corpus
-from attnscope.corpus._spool import Spool
+from attnscope.read.columns import Spool
+from attnscope.read.texts import Corpus
 
 
 def test_readers_do_not_disturb_each_other(tmp_path, monkeypatch):

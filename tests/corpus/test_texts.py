@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from attnscope.bundled import TEXT
-from attnscope.corpus import Corpus, Text
-from attnscope.errors import AttnscopeError
+from attnscope.read.sources import Text
+from attnscope.read.texts import Corpus
+from attnscope.support.errors import AttnscopeError
 
 
 def contents(*sources, **options):

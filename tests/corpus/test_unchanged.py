@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.corpus import Corpus, _unchanged
-from attnscope.corpus._unchanged import Unchanged
-from attnscope.errors import AttnscopeError
+from attnscope.read import files as _unchanged
+from attnscope.read.files import Unchanged
+from attnscope.read.texts import Corpus
+from attnscope.support.errors import AttnscopeError
 
 SENTENCE = "The tide comes in twice a day, and twice a day it goes out again."
 

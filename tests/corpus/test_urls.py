@@ -15,8 +15,11 @@ import pyarrow.parquet
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.corpus import Chats, Corpus, are_chats
-from attnscope.remote import Url, _calls, _reading
+from attnscope.read import urls as _calls
+from attnscope.read import urls as _reading
+from attnscope.read.chats import Chats, are_chats
+from attnscope.read.texts import Corpus
+from attnscope.read.urls import Url
 
 LINES = b"".join(b'{"text": "Number %d of the tide.", "body": "B"}\n' % n for n in range(60))
 CHAT = json.dumps({"messages": [{"role": "user", "content": "Is the tide out?"}]}).encode()
@@ -116,7 +119,7 @@ def test_one_that_changes_between_readings_is_refused(memory, same_size):
 
 
 def test_one_that_changes_unseen_by_its_store_is_refused_too(memory, monkeypatch):
-    monkeypatch.setattr("attnscope.corpus._unchanged.stamp", lambda _: ("16",))
+    monkeypatch.setattr("attnscope.read.urls.stamp", lambda _: ("16",))
     memory.pipe_file("/urls/a.txt", b"The tide is out.")
     corpus = Corpus.from_sources("memory://urls/a.txt")
     corpus.sha256()

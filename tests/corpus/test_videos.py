@@ -9,7 +9,7 @@ from PIL import Image
 from tests.filmed import frames, write_frames
 
 from attnscope import AttnscopeError
-from attnscope.corpus import pictured_of
+from attnscope.read.image_text import pictured_of
 
 COUNT = 11  # the tenth sorts before the second by its letters
 

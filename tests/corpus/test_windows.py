@@ -13,10 +13,12 @@ from tests.translation.small_translators import small_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
-from attnscope.corpus import Corpus, Place, Window, _tokens, collate, cut_windows
-from attnscope.corpus import windows as windows_module
-from attnscope.errors import AttnscopeError
-from attnscope.statistics import STATISTICS
+from attnscope.measure.quantities import STATISTICS
+from attnscope.read import shown as _tokens
+from attnscope.read import windows as windows_module
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import Place, Window, collate, cut_windows
+from attnscope.support.errors import AttnscopeError
 
 MODELS = Path(os.environ.get("ATTNSCOPE_MODELS", Path(__file__).parents[2] / "../shared/models"))
 SENTENCES = [

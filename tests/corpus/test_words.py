@@ -5,7 +5,9 @@ import json
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.corpus import Window, WordedWindows, grouping_of, in_words, word_rule_of
+from attnscope.read.groups import grouping_of
+from attnscope.read.windows import Window
+from attnscope.read.words import WordedWindows, in_words, word_rule_of
 
 TEXT = "The muddy flats, 語 too"
 SPANS = ((0, 0), (0, 3), (3, 7), (7, 9), (9, 15), (15, 16), (17, 18), (17, 18), (17, 18), (18, 22), (22, 22))

@@ -11,15 +11,18 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
+from attnscope.capture.load import load_model
 from attnscope.cli.roles import as_dict
-from attnscope.corpus import texts_of, windows_of
-from attnscope.detection import ROLES, counts_of, headline, needles_of
-from attnscope.detection._probes import delimiters_of
-from attnscope.report import write_roles_report
-from attnscope.statistics import rank_heads, ranking_said
-from attnscope.store import Signature, skipped_of
-from attnscope.zoo import build
+from attnscope.detection.needles import needles_of
+from attnscope.detection.role import ROLES, delimiters_of
+from attnscope.detection.role_controls import counts_of, headline
+from attnscope.measure.ranking import rank_heads
+from attnscope.measure.stored import ranking_said
+from attnscope.read.encoded import texts_of, windows_of
+from attnscope.results.page.roles import write_roles_report
+from attnscope.store.runs import skipped_of
+from attnscope.store.signature import Signature
+from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
 from tests.families import tiny
 from tests.statistics.generation.writers import writer

@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.detection import ROLES, pattern_scores
-from attnscope.detection._measured import measured, sites_of
-from attnscope.detection._needles import AnsweredPrompt, _seen
-from attnscope.detection._probes import Probe, plain_window
-from attnscope.detection._seen import Nearness, SeenText, SeenTwice
+from attnscope.detection.needles import AnsweredPrompt, _seen
+from attnscope.detection.role import ROLES, Probe, pattern_scores, plain_window
+from attnscope.detection.roles import measured, sites_of
+from attnscope.detection.seen import Nearness, SeenText, SeenTwice
 from tests.families import tiny
 
 REACH = Nearness(near=3, sinks=2, recent=6)

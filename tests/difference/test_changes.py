@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.difference import changes_by_document
+from attnscope.comparison.diff import changes_by_document
 
 NAMES = ["entropy", "first_token", "max_weight", "outside", "mean_offset", "gini_simpson"]
 SPLITS = 200

@@ -10,9 +10,9 @@ from scipy.stats import ttest_ind
 
 import attnscope
 from attnscope import AttnscopeError, contrasts
-from attnscope._numbers import change_texts
-from attnscope.cli.contrast_tables import print_contrasts
-from attnscope.difference import contrast_rows, contrasts_said
+from attnscope.cli.scan import print_contrasts
+from attnscope.comparison.contrasts import contrast_rows, contrasts_said
+from attnscope.support.numbers import change_texts
 from tests.cli.command import attnscope as typed
 from tests.sketched import sketched
 

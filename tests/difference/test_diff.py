@@ -11,13 +11,13 @@ from rich.console import Console
 
 import attnscope
 from attnscope import AttnscopeError, open_run
-from attnscope._numbers import places, plain
 from attnscope.bundled import MODEL, TEXT
-from attnscope.capture import load_model
+from attnscope.capture.load import load_model
 from attnscope.cli.diff import _table
-from attnscope.difference import Change, changes_of, headline, partner_heading, value_headings
-from attnscope.report import write_difference_report
-from attnscope.store import Signature
+from attnscope.comparison.findings import Change, changes_of, headline, partner_heading, value_headings
+from attnscope.results.page.diff import write_difference_report
+from attnscope.store.signature import Signature
+from attnscope.support.numbers import places, plain
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit
 from tests.sketched import sketched

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attnscope.difference._changes import _chances, changes_by_document
+from attnscope.comparison.diff import _chances, changes_by_document
 
 
 def test_below_6_documents_nothing_is_tested_and_there_are_no_intervals():

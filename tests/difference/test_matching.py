@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from attnscope.difference import match_heads
+from attnscope.comparison.matching import match_heads
 
 
 def profiles(seed, layers=4, heads=6):

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.difference import changes_of, contrasts, sizes
+from attnscope.comparison.contrasts import contrasts
+from attnscope.comparison.diff import sizes
+from attnscope.comparison.findings import changes_of
 from tests.difference.test_contrasts import scan_of
 
 

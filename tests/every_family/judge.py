@@ -6,21 +6,24 @@ from dataclasses import asdict, dataclass
 import torch
 from transformers import PretrainedConfig
 
-from attnscope._caller import same_random_numbers
-from attnscope.attention import BLOCK, RowMeasures
-from attnscope.attention._bins import far_starts
-from attnscope.capture import capture_notes, capture_of, is_attention, main_output, verify, watching
-from attnscope.capture._eager import without_cache
-from attnscope.capture._layouts import as_weights
-from attnscope.corpus import Batch
-from attnscope.errors import AttnscopeError, reason_of
-from attnscope.mechanism.evidence import position_scheme, position_tables, projections
-from attnscope.statistics import STATISTICS, reduce_call
-from attnscope.statistics._blocks import BlockSums
-from attnscope.statistics._pass import StatisticsObserver
-from attnscope.statistics._reading import Reading
-from attnscope.statistics._rows import indicator_columns
-from attnscope.statistics._second_pass import OBSERVATION, SecondPass
+from attnscope.capture.eager import as_weights, without_cache
+from attnscope.capture.families import is_attention, main_output
+from attnscope.capture.notes import capture_notes
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import capture_of, watching
+from attnscope.explanation.projections import projections
+from attnscope.explanation.tables import position_scheme, position_tables
+from attnscope.kernels.bins import far_starts
+from attnscope.kernels.blocks import BLOCK
+from attnscope.kernels.call import RowMeasures
+from attnscope.measure.maps import BlockSums
+from attnscope.measure.observer import OBSERVATION, Reading, reduce_call
+from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.quantities import STATISTICS
+from attnscope.measure.rows import SecondPass, indicator_columns
+from attnscope.read.windows import Batch
+from attnscope.support.errors import AttnscopeError, reason_of
+from attnscope.support.state import same_random_numbers
 from tests.attention.oracle import from_weights
 from tests.every_family.given import inputs_of
 from tests.every_family.making import NoModelError, tiny_model

@@ -22,7 +22,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from attnscope.models import EncoderConfig, EncoderForMaskedLM
+from attnscope.models.configs import EncoderConfig
+from attnscope.models.encoder import EncoderForMaskedLM
 
 SIZES = {
     "hidden_size": 16,

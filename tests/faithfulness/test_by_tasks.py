@@ -5,10 +5,11 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import PAIRS
-from attnscope.faithfulness import _intervene_job, read_pairs
-from attnscope.results import merge
-from attnscope.store import is_finished
-from attnscope.tasks import parts_of
+from attnscope.intervention import intervene as _intervene_job
+from attnscope.intervention.passes.pairs import read_pairs
+from attnscope.results.merge import merge
+from attnscope.store.runs import is_finished
+from attnscope.store.tasks import parts_of
 
 SIZES = {"limit": 7, "window": 16, "batch_size": 2, "steps": 1, "why": False, "device": "cpu"}
 

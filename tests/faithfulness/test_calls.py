@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from attnscope.attention import AttentionCall, attend_in_full
-from attnscope.faithfulness import _calls
-from attnscope.faithfulness._calls import attended, band_of, output_by_rows, weight_tiles, weights_of
+from attnscope.intervention import session as _calls
+from attnscope.intervention.session import attended, band_of, output_by_rows, weight_tiles, weights_of
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import attend_in_full
 
 GENERATOR = torch.Generator().manual_seed(0)
 

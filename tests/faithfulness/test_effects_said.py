@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.faithfulness import headline, heads_of, patch_headline, verdicts
-from attnscope.faithfulness._verdict import _search_said
-from attnscope.figures.intervene import effect_intervals, intervention_readings
+from attnscope.intervention.patch_findings import patch_headline
+from attnscope.intervention.verdicts import _search_said, headline, heads_of, verdicts
+from attnscope.results.figures.intervene import effect_intervals, intervention_readings
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 

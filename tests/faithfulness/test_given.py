@@ -2,10 +2,10 @@
 
 import pytest
 
-from attnscope import AttnscopeError, mechanism
-from attnscope.capture import load_model
-from attnscope.faithfulness import Given, given_texts
-from attnscope.faithfulness._given import inputs_of
+from attnscope import AttnscopeError
+from attnscope.capture.load import load_model
+from attnscope.explanation.study import study as mechanism_study
+from attnscope.intervention.given import Given, given_texts, inputs_of
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -32,7 +32,7 @@ def test_token_ids_and_a_model_need_no_tokenizer():
 
 
 def test_a_study_and_what_was_given_bring_their_texts():
-    study = mechanism.study("bundled", limit=3)
+    study = mechanism_study("bundled", limit=3)
     given = given_texts(study, limit=2)
     assert given.model is study.model
     assert [one.ids for one in given.windows] == [one.ids for one in study.windows[:2]]

@@ -3,8 +3,8 @@
 import numpy as np
 import xarray as xr
 
-from attnscope._documents import resampled
-from attnscope.faithfulness._intervals import with_intervals
+from attnscope.intervention.effects import with_intervals
+from attnscope.measure.documents import resampled
 
 
 def test_texts_of_one_document_are_drawn_together():

@@ -7,11 +7,16 @@ import xarray as xr
 from transformers import BertConfig, BertModel
 
 import attnscope
-from attnscope.attention import attend_in_full
-from attnscope.capture import load_model, watching
-from attnscope.corpus import texts_of
-from attnscope.errors import AttnscopeError
-from attnscope.faithfulness import Forbidden, headline, inquiry, intervene, knock_out, search_heads, verdicts
+from attnscope.capture.load import load_model
+from attnscope.capture.watching import watching
+from attnscope.intervention.edits import Forbidden, knock_out
+from attnscope.intervention.intervene import intervene
+from attnscope.intervention.session import inquiry
+from attnscope.intervention.sets import search_heads
+from attnscope.intervention.verdicts import headline, verdicts
+from attnscope.kernels.measure import attend_in_full
+from attnscope.read.encoded import texts_of
+from attnscope.support.errors import AttnscopeError
 from tests.translation.small_translators import small_model, small_tokenizer
 
 TEXTS = [
@@ -98,7 +103,7 @@ def test_curves_end_where_all_heads_are_out_and_the_effect_leads(tree):
 
 
 def test_the_folder_gives_the_same_again_and_nothing_is_measured_twice(tree, monkeypatch):
-    monkeypatch.setattr("attnscope.faithfulness._effects._of_batch", None)
+    monkeypatch.setattr("attnscope.intervention.measured_effects._of_batch", None)
     again = intervene(texts=TEXTS, out=tree.attrs["run"], search=True, curves=True)
     assert again.identical(tree)
     assert attnscope.open_run(tree.attrs["run"]).identical(tree)
@@ -107,7 +112,7 @@ def test_the_folder_gives_the_same_again_and_nothing_is_measured_twice(tree, mon
 def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     settings = {"texts": TEXTS, "batch_size": 2, "ablations": ["zero"], "steps": 0, "why": False}
     whole = intervene(**settings, out=tmp_path / "whole")
-    from attnscope.faithfulness import _effects
+    from attnscope.intervention import measured_effects as _effects
 
     own, calls = _effects._of_batch, []
 

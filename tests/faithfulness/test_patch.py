@@ -10,21 +10,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
-from attnscope.errors import AttnscopeError
-from attnscope.faithfulness import (
-    Pair,
-    activation_patch,
-    attribution_patch,
-    patch,
-    patch_headline,
-    patched_of,
-    patched_places,
-    path_patch,
-)
-from attnscope.faithfulness._runs import check_apart
-from attnscope.faithfulness.passes import EncodedPairs, stacked_passes
-from attnscope.figures.patch import patch_readings
+from attnscope.capture.load import load_model
+from attnscope.intervention.passes.pairs import EncodedPairs, Pair
+from attnscope.intervention.passes.stack import stacked_passes
+from attnscope.intervention.patch import patch, patched_of
+from attnscope.intervention.patch_findings import patch_headline, patched_places
+from attnscope.intervention.patching import activation_patch, attribution_patch, path_patch
+from attnscope.intervention.session import check_apart
+from attnscope.results.figures.patch import patch_readings
+from attnscope.support.errors import AttnscopeError
 from tests.families import tiny
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -71,7 +65,7 @@ def test_pairs_of_other_lengths_go_in_batches_of_their_own_and_come_back_in_orde
 
 
 def test_the_folder_gives_the_same_again_and_a_stopped_run_goes_on(loaded, tree, tmp_path, monkeypatch):
-    from attnscope.faithfulness import _patch_job
+    from attnscope.intervention import patch as _patch_job
 
     assert attnscope.open_run(tree.attrs["run"]).identical(tree)
     own, calls = _patch_job.patched, []

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.attention import attend_in_full
-from attnscope.capture import load_model, watching
-from attnscope.errors import AttnscopeError
-from attnscope.faithfulness import Pair, activation_patch, attribution_patch, path_patch, read_pairs
+from attnscope.capture.load import load_model
+from attnscope.capture.watching import watching
+from attnscope.intervention.passes.pairs import Pair, read_pairs
+from attnscope.intervention.patching import activation_patch, attribution_patch, path_patch
+from attnscope.kernels.measure import attend_in_full
+from attnscope.support.errors import AttnscopeError
 
 PAIRS = [
     Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to"),

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.attention import attend_in_full
-from attnscope.capture import load_model, watching
-from attnscope.corpus import texts_of
-from attnscope.faithfulness import inquiry, intervene, shuffled_weights, verdicts
-from attnscope.faithfulness._shuffled import shuffling
-from attnscope.faithfulness.arrays import permuted_weights
-from attnscope.faithfulness.passes import stacked_passes
+from attnscope.capture.load import load_model
+from attnscope.capture.watching import watching
+from attnscope.intervention.arrays.changes import permuted_weights
+from attnscope.intervention.edits import shuffled_weights, shuffling
+from attnscope.intervention.intervene import intervene
+from attnscope.intervention.passes.stack import stacked_passes
+from attnscope.intervention.session import inquiry
+from attnscope.intervention.verdicts import verdicts
+from attnscope.kernels.measure import attend_in_full
+from attnscope.read.encoded import texts_of
 
 TEXTS = [
     "The tide comes in twice a day, and twice a day it goes out again.",

@@ -9,10 +9,10 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.faithfulness import effects, taken_together
-from attnscope.faithfulness._together import checked_sets
-from attnscope.report import write_intervention_report
-from attnscope.zoo import build
+from attnscope.intervention.effects import checked_sets, taken_together
+from attnscope.intervention.measured_effects import effects
+from attnscope.results.page.intervene import write_intervention_report
+from attnscope.testing.catalogue import build
 
 TEXTS = [
     "The tide comes in twice a day, and twice a day it goes out again.",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnscope.figures.intervene import estimate_panels
+from attnscope.results.figures.intervene import estimate_panels
 from tests.report.planted_intervention import planted_intervention
 
 

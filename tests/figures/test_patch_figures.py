@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnscope.figures.patch import patch_figures, recovered_intervals, recovered_map
+from attnscope.results.figures.patch import patch_figures, recovered_intervals, recovered_map
 from tests.report.planted_patching import planted_patching
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model, T5Config, T5EncoderModel
 
-from attnscope.attention import pair_columns, t5_buckets
-from attnscope.models import EncoderConfig, EncoderForMaskedLM
+from attnscope.kernels.positions import t5_buckets
+from attnscope.kernels.rotary import pair_columns
+from attnscope.models.configs import EncoderConfig
+from attnscope.models.encoder import EncoderForMaskedLM
 
 LENGTH, WORDS = 32, 4
 OFFSETS = np.arange(1 - LENGTH, LENGTH)

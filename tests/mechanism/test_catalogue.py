@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from attnscope.mechanism import ANALYSES, analyses
+from attnscope.explanation import analyses
+from attnscope.explanation.catalogue import ANALYSES
 
 
 def test_every_file_of_an_analysis_has_its_line_and_no_other():
-    files = {path.stem for path in Path(analyses.__file__).parent.glob("_[a-z]*.py")}
-    assert files == {f"_{analysis.name}" for analysis in ANALYSES}
+    files = {path.stem for path in Path(analyses.__file__).parent.glob("[a-z]*.py")}
+    assert files == {analysis.name for analysis in ANALYSES}

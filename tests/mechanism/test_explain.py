@@ -8,14 +8,26 @@ import xarray as xr
 from transformers import AutoTokenizer
 
 import attnscope
-from attnscope import AttnscopeError, mechanism
+from attnscope import AttnscopeError
 from attnscope.bundled import MODEL, TEXT
-from attnscope.capture import LoadedModel, load_model
-from attnscope.mechanism import arrays
-from attnscope.mechanism._ranking import rank_explanations
-from attnscope.mechanism.analyses._verdict import verdict_of
-from attnscope.mechanism.evidence._gather import gather
-from attnscope.mechanism.words import foretold, mask_note, skipped_by_reason, summary
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.explanation.analyses.cross_correlation import cross_correlation
+from attnscope.explanation.analyses.cross_spectrum import cross_spectrum as mechanism_cross_spectrum
+from attnscope.explanation.analyses.phase_map import phase_map
+from attnscope.explanation.analyses.position_cca import position_cca
+from attnscope.explanation.analyses.position_content import position_content
+from attnscope.explanation.analyses.position_pca import position_pca
+from attnscope.explanation.analyses.position_spectrum import position_spectrum
+from attnscope.explanation.analyses.verdict import verdict_of
+from attnscope.explanation.analyses.waves import query_key_waves as mechanism_query_key_waves
+from attnscope.explanation.arrays.correlation import cross_spectrum
+from attnscope.explanation.arrays.waves import query_key_waves
+from attnscope.explanation.evidence import gather
+from attnscope.explanation.ranking import rank_explanations
+from attnscope.explanation.study import Study
+from attnscope.explanation.study import study as mechanism_study
+from attnscope.explanation.words import foretold, mask_note, skipped_by_reason, summary
 from tests.families import tiny
 from tests.planted import LENGTH, wave_bert
 
@@ -130,10 +142,10 @@ def test_the_bundled_model_shows_the_mechanism():
 def test_the_chemistry_model_has_its_known_table(models):
     """Peaks at 48 (2.5 times the local median) and 42 cycles; 50.0% and 86.2% of variance in 4 and 12 dimensions."""
     folder = models / "rxnmapper-albert"
-    share = mechanism.position_pca(folder).cumulative_share
+    share = position_pca(folder).cumulative_share
     assert float(share.sel(component=4)) == pytest.approx(0.500, abs=5e-4)
     assert float(share.sel(component=12)) == pytest.approx(0.862, abs=5e-4)
-    spectrum = mechanism.position_spectrum(folder)
+    spectrum = position_spectrum(folder)
     band = spectrum["mean"].sel(frequency=slice(30, 60))
     assert int(band.frequency[band.values.argmax()]) == 48
     assert float(spectrum.local_ratio.sel(frequency=48)) > 2.3
@@ -172,19 +184,19 @@ def test_a_run_folder_is_read_the_second_time(tmp_path):
 
 def test_arrays_and_models_give_the_same(tokenizer):
     loaded = load_model(wave_bert(SHIFTS), tokenizer=tokenizer, device="cpu")
-    study = mechanism.study(loaded, [TEXT], window=LENGTH, limit=3)
+    study = mechanism_study(loaded, [TEXT], window=LENGTH, limit=3)
     layer = study.evidence.layers[0]
     query, key = layer.matrices(0, affine=False)
-    by_arrays = arrays.cross_spectrum(layer.moments.position_mean, query, key)
-    by_model = mechanism.cross_spectrum(study)
+    by_arrays = cross_spectrum(layer.moments.position_mean, query, key)
+    by_model = mechanism_cross_spectrum(study)
     np.testing.assert_allclose(by_model.band_offset.sel(layer=0, head=0), by_arrays.band_offset, atol=1e-6)
-    waves = arrays.query_key_waves(layer.sample, query, key)
+    waves = query_key_waves(layer.sample, query, key)
     # f = 4, 9 and 14; 1 is below 3
-    assert int(waves.periodic_columns) == int(mechanism.query_key_waves(study).periodic_columns[0, 0]) == 6
-    assert mechanism.phase_map(study).energy.dims == ("layer", "head", "frequency", "angle")
-    trace = mechanism.cross_correlation(study).trace_peak_offset.sel(range="near", layer=0)
+    assert int(waves.periodic_columns) == int(mechanism_query_key_waves(study).periodic_columns[0, 0]) == 6
+    assert phase_map(study).energy.dims == ("layer", "head", "frequency", "angle")
+    trace = cross_correlation(study).trace_peak_offset.sel(range="near", layer=0)
     assert trace.values.tolist() == list(SHIFTS)
-    assert set(mechanism.position_content(loaded, [TEXT], window=LENGTH, limit=2).term.values) == {
+    assert set(position_content(loaded, [TEXT], window=LENGTH, limit=2).term.values) == {
         "PP",
         "PC",
         "CP",
@@ -198,31 +210,31 @@ class TestBadInput:
     )
     def test_what_a_study_has_already_is_refused_beside_it(self, beside):
         """It would otherwise be the study's texts that are measured, without a word."""
-        study = mechanism.study(MODEL, limit=2)
+        study = mechanism_study(MODEL, limit=2)
         with pytest.raises(AttnscopeError, match=f"found a study and {next(iter(beside))} beside it"):
-            mechanism.cross_spectrum(study, **beside)
+            mechanism_cross_spectrum(study, **beside)
 
     def test_a_limit_takes_the_first_texts_of_a_study(self):
-        study = mechanism.study(MODEL, limit=12)
+        study = mechanism_study(MODEL, limit=12)
         options = {"layers": [0], "draws": 2}
-        few = mechanism.position_content(study, limit=3, **options)
-        same = mechanism.position_content(MODEL, limit=3, **options)
+        few = position_content(study, limit=3, **options)
+        same = position_content(MODEL, limit=3, **options)
         xr.testing.assert_allclose(few.trace, same.trace)
-        assert mechanism.position_content(study, **options).attrs["texts"] == 8
+        assert position_content(study, **options).attrs["texts"] == 8
 
     def test_no_position_table(self, models):
-        for analysis in (mechanism.position_spectrum, mechanism.position_pca):
+        for analysis in (position_spectrum, position_pca):
             with pytest.raises(AttnscopeError, match=r"no table of absolute positions.*RoPE"):
                 analysis(models / "stories260K-llama")
         with pytest.raises(
             AttnscopeError, match=r"position_cca is not defined for stories260K-llama: .*RoPE"
         ):
-            mechanism.position_cca(models / "stories260K-llama", [TEXT], window=32, limit=2)
+            position_cca(models / "stories260K-llama", [TEXT], window=32, limit=2)
 
     def test_scores_that_are_not_bilinear(self):
-        study = mechanism.Study(tiny("qwen3"), [[5, 6, 7, 8], [8, 7, 6, 5]])
+        study = Study(tiny("qwen3"), [[5, 6, 7, 8], [8, 7, 6, 5]])
         with pytest.raises(AttnscopeError, match=r"cross_spectrum is not defined for .* Choose another"):
-            mechanism.cross_spectrum(study)
+            mechanism_cross_spectrum(study)
 
     def test_one_window_only(self):
         with pytest.raises(AttnscopeError, match=r"found 0 full windows of 128 tokens .*expected 2 or more"):
@@ -274,8 +286,6 @@ class TestBadInput:
 
 def test_a_verdict_needs_no_content_account(tokenizer):
     loaded = LoadedModel(wave_bert(SHIFTS), tokenizer, "planted", {})
-    study = mechanism.study(loaded, [TEXT], window=LENGTH, limit=2)
-    found = verdict_of(
-        study.evidence, mechanism.cross_spectrum(study), mechanism.cross_correlation(study), None
-    )
+    study = mechanism_study(loaded, [TEXT], window=LENGTH, limit=2)
+    found = verdict_of(study.evidence, mechanism_cross_spectrum(study), cross_correlation(study), None)
     assert "position_share" not in found

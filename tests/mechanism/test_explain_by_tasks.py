@@ -5,11 +5,13 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError, open_run
-from attnscope.mechanism import _explain, known_analyses
-from attnscope.mechanism.evidence import _gather, _tokens
-from attnscope.results import merge
-from attnscope.store import is_finished
-from attnscope.tasks import parts_of
+from attnscope.explanation import evidence as _gather
+from attnscope.explanation import explain as _explain
+from attnscope.explanation import tokens as _tokens
+from attnscope.explanation.catalogue import known_analyses
+from attnscope.results.merge import merge
+from attnscope.store.runs import is_finished
+from attnscope.store.tasks import parts_of
 from tests.translation.small_translators import small_model, small_tokenizer
 
 TEXT = " ".join(np.random.default_rng(0).choice(list("abcdefgh"), 80))

@@ -7,17 +7,24 @@ import pytest
 import torch
 
 import attnscope
-from attnscope import AttnscopeError, mechanism
-from attnscope.attention import sinusoidal_table
-from attnscope.capture import LoadedModel, position_table_length
-from attnscope.corpus import Corpus
-from attnscope.mechanism._ranking import rank_explanations
-from attnscope.mechanism._study import equal_windows, with_targets
-from attnscope.mechanism.evidence._gather import gather
-from attnscope.mechanism.evidence._tables import position_scheme, position_tables, replaced_positions
-from attnscope.mechanism.passes._content import position_content
-from attnscope.models import TransformerConfig, TransformerForConditionalGeneration
-from attnscope.reproduction import yamamoto2023
+from attnscope import AttnscopeError
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.verify import position_table_length
+from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+from attnscope.explanation.analyses.position_cca import position_cca
+from attnscope.explanation.analyses.position_content import position_content as mechanism_position_content
+from attnscope.explanation.analyses.waves import query_key_waves
+from attnscope.explanation.evidence import gather
+from attnscope.explanation.passes.content import position_content
+from attnscope.explanation.ranking import rank_explanations
+from attnscope.explanation.study import equal_windows, with_targets
+from attnscope.explanation.study import study as mechanism_study
+from attnscope.explanation.tables import position_scheme, position_tables, replaced_positions
+from attnscope.kernels.positions import sinusoidal_table
+from attnscope.models.configs import TransformerConfig
+from attnscope.models.transformer import TransformerForConditionalGeneration
+from attnscope.read.texts import Corpus
+from attnscope.reproduction.yamamoto2023.analyses import analyses
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -87,7 +94,7 @@ def test_each_analysis_alone_takes_a_target_too():
     given = {"tokenizer": small_tokenizer(), "window": LENGTH, "limit": 3}
     model = ours("sinusoidal")
     same, other = (
-        mechanism.position_content(model, [TEXT], targets=targets, band=3, draws=4, **given)
+        mechanism_position_content(model, [TEXT], targets=targets, band=3, draws=4, **given)
         for targets in (None, [TARGET])
     )
     np.testing.assert_array_equal(
@@ -95,14 +102,14 @@ def test_each_analysis_alone_takes_a_target_too():
     )
     change = np.abs(other.profile - same.profile).max(("head", "offset"))
     assert float(change.sel(layer=change.layer_kind == "causal").min()) > 1e-4
-    study = mechanism.study(model, [TEXT], targets=[TARGET], **given)
+    study = mechanism_study(model, [TEXT], targets=[TARGET], **given)
     assert study.with_targets
-    for analysis in (mechanism.query_key_waves, mechanism.cross_spectrum, mechanism.position_cca):
+    for analysis in (query_key_waves, cross_spectrum, position_cca):
         alone = analysis(model, [TEXT], targets=[TARGET], **given)
         assert alone.identical(analysis(study))
         assert not alone.identical(analysis(model, [TEXT], **given))
     with pytest.raises(AttnscopeError, match="targets beside it"):
-        mechanism.query_key_waves(study, targets=[TARGET])
+        query_key_waves(study, targets=[TARGET])
 
 
 def test_a_target_goes_through_all_analyses():
@@ -132,7 +139,7 @@ def test_a_target_goes_through_all_analyses():
         ),
         (
             lambda: small_model("bart"),
-            {"more": yamamoto2023.analyses()},
+            {"more": analyses()},
             r"leave out either paper \(--paper\) or the target",
         ),
     ],

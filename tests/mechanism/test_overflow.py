@@ -6,13 +6,12 @@ import torch
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
-from attnscope.mechanism.evidence._gather import gather
-from attnscope.mechanism.evidence._inputs import capture_inputs, input_moments
-from attnscope.mechanism.passes._content import position_content
-from attnscope.mechanism.passes._interventions import interventions
-from attnscope.mechanism.passes._profiles import profiles_of
-from attnscope.mechanism.passes._scheme_effects import rotation_effect
+from attnscope.capture.load import load_model
+from attnscope.explanation.evidence import gather
+from attnscope.explanation.inputs import capture_inputs, input_moments
+from attnscope.explanation.passes.content import position_content
+from attnscope.explanation.passes.interventions import interventions, profiles_of
+from attnscope.explanation.passes.kernel import rotation_effect
 from tests.families import tiny
 from tests.planted import overflowing_bert
 

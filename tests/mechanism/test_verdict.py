@@ -9,21 +9,22 @@ import xarray as xr
 from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2Model
 
 import attnscope
-from attnscope import mechanism
-from attnscope.attention import AttentionCall
 from attnscope.bundled import MODEL, TEXT
-from attnscope.mechanism import Study
-from attnscope.mechanism._ranking import rank_explanations
-from attnscope.mechanism._verdict import weight_peaks
-from attnscope.mechanism.analyses._verdict import verdict_of
-from attnscope.mechanism.arrays._correlation import cross_correlation, profile_agreement
-from attnscope.mechanism.arrays._cross_spectrum import cross_spectrum
-from attnscope.mechanism.arrays._peaks import find_peaks
-from attnscope.mechanism.arrays._phase_map import phase_map
-from attnscope.mechanism.evidence._reach import Reach
-from attnscope.mechanism.evidence._rows import pairs_at
-from attnscope.mechanism.passes._content import position_content
-from attnscope.mechanism.words import independence_note, mask_note, peaks_of_noise, summary
+from attnscope.explanation.analyses.cross_correlation import cross_correlation as mechanism_cross_correlation
+from attnscope.explanation.analyses.cross_spectrum import cross_spectrum as mechanism_cross_spectrum
+from attnscope.explanation.analyses.phase_map import phase_map as mechanism_phase_map
+from attnscope.explanation.analyses.verdict import verdict_of
+from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
+from attnscope.explanation.arrays.phase_map import phase_map
+from attnscope.explanation.arrays.spectrum import find_peaks
+from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.inputs import Reach, pairs_at
+from attnscope.explanation.passes.content import position_content
+from attnscope.explanation.ranking import HeadExplanation, rank_explanations, weight_peaks
+from attnscope.explanation.study import Study
+from attnscope.explanation.study import study as mechanism_study
+from attnscope.explanation.words import independence_note, mask_note, peaks_of_noise, summary
+from attnscope.kernels.call import AttentionCall
 from tests.families import tiny
 from tests.mechanism import planted_schemes
 from tests.mechanism.planted_waves import planted
@@ -191,8 +192,8 @@ def test_energy_at_all_angles_does_not_draw_the_line_to_0(offset):
 
 
 def test_the_rotation_of_the_bundled_heads_turns_by_their_offsets():
-    study = mechanism.study(MODEL, limit=12)
-    found = -mechanism.phase_map(study).line_shift.sel(layer=0)
+    study = mechanism_study(MODEL, limit=12)
+    found = -mechanism_phase_map(study).line_shift.sel(layer=0)
     weights = weight_peaks(study.evidence).offset_of_weights.sel(layer=0)
     np.testing.assert_allclose(found, weights, atol=0.1)
 
@@ -214,7 +215,7 @@ def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
         "chance": 0.1,
     }
     kernel = {"offset_of_kernel": -1.0, "kernel_agrees": True, "kernel_chance": 0.9}
-    head = mechanism.HeadExplanation(0, None, 3, prefers=True, positional=True, agree=True, **read, **kernel)
+    head = HeadExplanation(0, None, 3, prefers=True, positional=True, agree=True, **read, **kernel)
     shared = [head, *(replace(head, layer=layer, weights_of=0) for layer in (1, 2))]
     own = [replace(row, weights_of=None) for row in shared]
     assert "(3 or more: probability 0.001)" in summary(own)[-1]
@@ -237,7 +238,7 @@ def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
     ],
 )
 def test_peaks_of_heads_that_prefer_no_offset_are_counted_beside_those_of_noise(peaks, says):
-    idle = mechanism.HeadExplanation(0, None, 0, prefers=False, positional=False, agree=None, coherence=0.1)
+    idle = HeadExplanation(0, None, 0, prefers=False, positional=False, agree=None, coherence=0.1)
     rows = [replace(idle, head=head, offset_of_spectrum=7.0 if head < peaks else None) for head in range(12)]
     said = peaks_of_noise(rows)
     assert said.startswith(
@@ -270,7 +271,7 @@ def test_what_does_not_apply_to_a_head_is_stored_as_such(name):
     else:
         model = planted_schemes.planted(name, -1, 2.0, 1.0)[0] if name == "alibi" else tiny(name)
         study = Study(model, np.random.default_rng(0).integers(3, 7, (6, 24)).tolist(), band=4)
-        study.run(mechanism.ANALYSES)
+        study.run(ANALYSES)
         tree = xr.DataTree.from_dict(study.results)
     verdict, rows = tree["verdict"].to_dataset().stack(place=("layer", "head")), told(tree)
     places = [tuple(map(int, place)) for place in verdict.place.values]
@@ -346,7 +347,7 @@ def test_random_weights_claim_no_agreement(kind, scale):
         study = Study(model, texts)
         content = position_content(model, texts[:6])
         found = verdict_of(
-            study.evidence, mechanism.cross_spectrum(study), mechanism.cross_correlation(study), content
+            study.evidence, mechanism_cross_spectrum(study), mechanism_cross_correlation(study), content
         )
         rows = rank_explanations(xr.DataTree.from_dict({"verdict": found}))
         (said,) = summary(rows)

@@ -2,13 +2,9 @@
 
 import torch
 
-from attnscope.models import (
-    RecurrentConfig,
-    RecurrentForConditionalGeneration,
-    TransformerConfig,
-    TransformerForConditionalGeneration,
-)
-from attnscope.models.configs import ATTENTIONS, CELLS, POSITIONS
+from attnscope.models.configs import ATTENTIONS, CELLS, POSITIONS, RecurrentConfig, TransformerConfig
+from attnscope.models.recurrent import RecurrentForConditionalGeneration
+from attnscope.models.transformer import TransformerForConditionalGeneration
 
 SOURCE = torch.tensor([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [9, 2, 0, 0, 0]])
 MASK = (SOURCE != 0).long()

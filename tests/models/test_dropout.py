@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from attnscope.models import TransformerConfig, TransformerForConditionalGeneration
-from attnscope.models._dropout import Dropout
+from attnscope.models.configs import TransformerConfig
+from attnscope.models.layers import Dropout
+from attnscope.models.transformer import TransformerForConditionalGeneration
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from attnscope.models import _loss
-from attnscope.models._loss import smoothed_cross_entropy
+from attnscope.models import loss as _loss
+from attnscope.models.loss import smoothed_cross_entropy
 
 TOKENS, WIDTH, WORDS = 13, 6, 40
 

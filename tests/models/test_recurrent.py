@@ -7,7 +7,8 @@ from torch.testing import assert_close
 from transformers.modeling_outputs import BaseModelOutput
 
 from attnscope import AttnscopeError
-from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+from attnscope.models.configs import RecurrentConfig
+from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from tests.models.lineage import small
 
 IDS = torch.tensor([[3, 4, 5, 2]])

@@ -5,8 +5,11 @@ import torch
 from torch.testing import assert_close
 
 from attnscope import AttnscopeError
-from attnscope.attention import Need, attend, measure
-from attnscope.capture import verify, watching
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import Need
+from attnscope.kernels.measure import measure
+from attnscope.kernels.reference import attend
 from tests.models.lineage import LABELS, MASK, SOURCE, small
 
 SCORES = ["dot", "scaled_dot", "bilinear", "additive"]

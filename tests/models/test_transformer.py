@@ -7,9 +7,14 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnscope import AttnscopeError
-from attnscope.attention import Need, OffsetBias, measure, sinusoidal_table
-from attnscope.capture import verify, watching
-from attnscope.models import EncoderConfig, EncoderForMaskedLM, RecurrentConfig, TransformerConfig
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import Need
+from attnscope.kernels.masks import OffsetBias
+from attnscope.kernels.measure import measure
+from attnscope.kernels.positions import sinusoidal_table
+from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
+from attnscope.models.encoder import EncoderForMaskedLM
 from tests.attention.largest import Largest
 from tests.models.lineage import LABELS, MASK, SOURCE, TRANSFORMERS, small
 

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.remote import Url, _calls, explained, patiently
+from attnscope.read import urls as _calls
+from attnscope.read.urls import Url, explained, patiently
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from attnscope import AttnscopeError
-from attnscope.remote import Url, _calls, _reading, files_below, opened, stamp
+from attnscope.read import urls as _calls
+from attnscope.read import urls as _reading
+from attnscope.read.urls import Url, files_below, opened, stamp
 
 DATA = bytes(range(256)) * 40
 URL = Url("memory://reading/a.bin")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.remote import Url, is_url, refuse_path_of_url
+from attnscope.read.urls import Url, is_url, refuse_path_of_url
 
 
 @pytest.mark.parametrize(

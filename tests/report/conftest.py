@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from attnscope.report import write_explain_report
+from attnscope.results.page.explain import write_explain_report
 from tests.report.planted_explanation import explanation
 
 FLAGS = [

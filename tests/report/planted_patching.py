@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from attnscope.faithfulness import patched_of
+from attnscope.intervention.patch import patched_of
 
 
 def planted_patching(change=3.5):

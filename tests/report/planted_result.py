@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from attnscope.attention import bin_ranges
+from attnscope.kernels.bins import bin_ranges
 
 NAMES = ["next-to-left", "next-to-right", "leftward", "rightward", "self", "flat"]
 KINDS = ["previous", "next", "left", "right", "sink", "marks", "self", "flat", "mixed"]

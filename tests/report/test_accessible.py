@@ -9,18 +9,16 @@ import xarray as xr
 from PIL import Image
 
 import attnscope
-from attnscope.report import (
-    write_alignment_report,
-    write_comparison_report,
-    write_explain_report,
-    write_generation_report,
-    write_intervention_report,
-    write_patch_report,
-    write_report,
-    write_roles_report,
-)
-from attnscope.statistics import SAMPLE
-from attnscope.store import RunFolder
+from attnscope.measure.stored import SAMPLE
+from attnscope.results.page.alignment import write_alignment_report
+from attnscope.results.page.comparison import write_comparison_report
+from attnscope.results.page.explain import write_explain_report
+from attnscope.results.page.generation import write_generation_report
+from attnscope.results.page.intervene import write_intervention_report
+from attnscope.results.page.patch import write_patch_report
+from attnscope.results.page.roles import write_roles_report
+from attnscope.results.page.scan import write_report
+from attnscope.store.runs import RunFolder
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.errors import AttnscopeError
-from attnscope.report import _alignment_page, write_alignment_report
-from attnscope.translation.alignment._aligned import MOST_WORDS, Aligned, ShownPair
-from attnscope.translation.alignment._links import AlignmentScore
-from attnscope.translation.alignment._word_weights import WordAlignment
+from attnscope.lineage.align import MOST_WORDS, Aligned, ShownPair
+from attnscope.lineage.links import AlignmentScore
+from attnscope.lineage.word_weights import WordAlignment
+from attnscope.results.page import alignment as _alignment_page
+from attnscope.results.page.alignment import write_alignment_report
+from attnscope.support.errors import AttnscopeError
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 LINK = frozenset({(0, 0)})

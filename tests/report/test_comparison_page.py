@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.report import write_comparison_report
+from attnscope.results.page.comparison import write_comparison_report
 from tests.report.planted_comparison import HOSTILE, NAMES, planted
 
 

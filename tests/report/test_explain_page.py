@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope import mechanism
-from attnscope.errors import AttnscopeError
-from attnscope.report import _explain_content, write_explain_report
+from attnscope.explanation.study import Analysis, Picture, Section, TextTable
+from attnscope.results.page import explain as _explain_content
+from attnscope.results.page.explain import write_explain_report
+from attnscope.support.errors import AttnscopeError
 from tests.report.planted_explanation import SKIPPED, explanation, only
 from tests.report.schemes import fitting_schemes
 from tests.sketched import sketched
@@ -117,10 +118,10 @@ def test_one_analysis_alone_is_a_page(tree, tmp_path):
 
 
 def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
-    copy = mechanism.Picture("again_under_a_name", "Plate IX", same_as="spectrum")
-    table = mechanism.TextTable("Sizes", "", ("head",), lambda _: [("0.0",)], lambda _: "")
-    asked = mechanism.Section("sizes", "Sizes", "")
-    added = mechanism.Analysis("sizes", "", "", xr.Dataset, section=asked, pictures=(copy,), table=table)
+    copy = Picture("again_under_a_name", "Plate IX", same_as="spectrum")
+    table = TextTable("Sizes", "", ("head",), lambda _: [("0.0",)], lambda _: "")
+    asked = Section("sizes", "Sizes", "")
+    added = Analysis("sizes", "", "", xr.Dataset, section=asked, pictures=(copy,), table=table)
     monkeypatch.setattr(_explain_content, "analyses_of", lambda _: [added])
     drawn = _explain_content.PageFigure("spectrum", "", "", "", 1)
     shown = [_explain_content.PageSection("waves", "", "", [drawn])]

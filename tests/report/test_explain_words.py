@@ -10,14 +10,14 @@ import xarray as xr
 from rich.console import Console
 
 import attnscope
-from attnscope.cli import explain_tables
-from attnscope.cli.change_tables import changed_columns, changes_of_heads
-from attnscope.figures.explain import explain_figures, scheme_kernel
-from attnscope.mechanism import HeadExplanation, rank_explanations
-from attnscope.mechanism._verdict import READINGS
-from attnscope.mechanism.words import HEADINGS, column_notes, known_columns
-from attnscope.report import write_explain_report
-from attnscope.store import skipped_of
+from attnscope.cli import explain as explain_tables
+from attnscope.cli.explain import changed_columns, changes_of_heads
+from attnscope.explanation.ranking import READINGS, HeadExplanation, rank_explanations
+from attnscope.explanation.words import HEADINGS, column_notes, known_columns
+from attnscope.results.figures.explain import explain_figures
+from attnscope.results.figures.positions import scheme_kernel
+from attnscope.results.page.explain import write_explain_report
+from attnscope.store.runs import skipped_of
 from tests.families import tiny
 from tests.sketched import sketched
 from tests.translation.small_translators import small_tokenizer

@@ -4,8 +4,8 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope._named_spans import span_uses
-from attnscope.report import write_generation_report
+from attnscope.comparison.spans import span_uses
+from attnscope.results.page.generation import write_generation_report
 from tests.statistics.generation.writers import writer
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.report import write_report
-from attnscope.store import unpacked
+from attnscope.results.page.scan import write_report
+from attnscope.store.arrays import unpacked
 from tests.pictures import SIDE, looking_vit
 
 

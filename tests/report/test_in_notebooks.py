@@ -11,8 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from attnscope._notebook import Page
-from attnscope.report import write_report
+from attnscope.results.notebook import Page
+from attnscope.results.page.scan import write_report
 from tests.report.planted_result import planted
 
 CELLS = ["import attnscope", "attnscope.scan(limit=4).attnscope.show()"]

@@ -7,9 +7,10 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope.report import write_comparison_report, write_report
-from attnscope.statistics import intervals
-from attnscope.store import unpacked
+from attnscope.measure.documents import intervals
+from attnscope.results.page.comparison import write_comparison_report
+from attnscope.results.page.scan import write_report
+from attnscope.store.arrays import unpacked
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_result import (
     HOSTILE,

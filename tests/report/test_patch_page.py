@@ -2,8 +2,8 @@
 
 import xarray as xr
 
-from attnscope.faithfulness import patched_of
-from attnscope.report import write_patch_report
+from attnscope.intervention.patch import patched_of
+from attnscope.results.page.patch import write_patch_report
 from tests.report.planted_patching import planted_patching
 
 

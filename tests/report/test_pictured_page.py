@@ -3,8 +3,8 @@
 import pytest
 
 import attnscope
-from attnscope.report import write_report
-from attnscope.store import unpacked
+from attnscope.results.page.scan import write_report
+from attnscope.store.arrays import unpacked
 from tests.pictured import blue_at, save_looking_llava
 
 

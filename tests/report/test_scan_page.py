@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.report import write_report
-from attnscope.report._embed import script_json
-from attnscope.report._scan_content import flatten, page_data
-from attnscope.report._window import encode, pack_windows
+from attnscope.results.page.parts import encode, pack_windows, script_json
+from attnscope.results.page.scan import flatten, page_data, write_report
+from attnscope.support.errors import AttnscopeError
 from tests.report.planted_result import HOSTILE, in_tiles, planted, translated
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import xarray as xr
 
-from attnscope.store import RunFolder
-from attnscope.tasks import Share, Task
+from attnscope.store.runs import RunFolder
+from attnscope.store.tasks import Share, Task
 
 SIGNATURE = {
     "model": {"name": "小さな[bold]模型", "class": "Bert", "sha256": "ab" * 32},

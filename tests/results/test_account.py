@@ -10,9 +10,13 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.cli import explain_tables, generate_tables, intervene_tables, patch_tables, scan_tables
+from attnscope.cli import explain as explain_tables
+from attnscope.cli import generate as generate_tables
+from attnscope.cli import intervene as intervene_tables
+from attnscope.cli import patch as patch_tables
+from attnscope.cli import scan as scan_tables
 from attnscope.cli.output import CleanConsole
-from attnscope.results import account_of
+from attnscope.results.account import account_of
 from tests.families import tiny
 from tests.statistics.generation.writers import writer
 

@@ -6,12 +6,15 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.mechanism import rank_explanations
-from attnscope.mechanism.words import summary
-from attnscope.results import describe, settings_of
-from attnscope.statistics import WINDOWS
-from attnscope.store import MANIFEST, OwnedFolder, RunFolder, Signature
-from attnscope.tasks import Task
+from attnscope.explanation.ranking import rank_explanations
+from attnscope.explanation.words import summary
+from attnscope.measure.stored import WINDOWS
+from attnscope.results.describe import describe, settings_of
+from attnscope.store.files import MANIFEST
+from attnscope.store.folder import OwnedFolder
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import Signature
+from attnscope.store.tasks import Task
 from tests.results.planted import SIGNATURE, piece, scan_run
 
 

@@ -15,10 +15,9 @@ import xarray as xr
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.cli.output import csv_text
-from attnscope.results import _export, export
-from attnscope.results._nodes import Node
-from attnscope.results._tables import rows_of
-from attnscope.results._writers import CsvFile
+from attnscope.results import export as _export
+from attnscope.results.export import CsvFile, export, rows_of
+from attnscope.results.open import Node
 from tests.comparison.small_systems import SMALL
 from tests.results.planted import HEADS, LAYERS, OFFSETS, explained_run, scan_run
 

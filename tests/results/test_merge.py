@@ -6,9 +6,9 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError, open_run
-from attnscope.results import merge
-from attnscope.store import RunFolder, is_finished
-from attnscope.tasks import Task, parts_of
+from attnscope.results.merge import merge
+from attnscope.store.runs import RunFolder, is_finished
+from attnscope.store.tasks import Task, parts_of
 from tests.results.planted import UNITS, WHOLE, part_of, profiles
 
 

@@ -5,10 +5,10 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError, open_run
-from attnscope.results import export, run_at
-from attnscope.results._nodes import chosen, nodes_of, tree_of_alignment
-from attnscope.store import RunFolder
-from attnscope.translation.alignment import Aligned
+from attnscope.lineage.align import Aligned
+from attnscope.results.export import export
+from attnscope.results.open import chosen, nodes_of, run_at, tree_of_alignment
+from attnscope.store.runs import RunFolder
 from tests.results.planted import SIGNATURE, explained_run, piece, scan_run
 
 

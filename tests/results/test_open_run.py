@@ -7,9 +7,10 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError, open_run
-from attnscope.comparison import _test_text as held_out
-from attnscope.store import OwnedFolder, RunFolder
-from attnscope.training.config import read_config
+from attnscope.lineage import compare as held_out
+from attnscope.lineage.config import read_config
+from attnscope.store.folder import OwnedFolder
+from attnscope.store.runs import RunFolder
 from tests.comparison.small_systems import SMALL
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer

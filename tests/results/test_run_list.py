@@ -10,9 +10,11 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.results import run_at, runs
-from attnscope.store import MANIFEST, OwnedFolder, RunFolder
-from attnscope.tasks import Task
+from attnscope.results.open import run_at, runs
+from attnscope.store.files import MANIFEST
+from attnscope.store.folder import OwnedFolder
+from attnscope.store.runs import RunFolder
+from attnscope.store.tasks import Task
 from tests.results.planted import SIGNATURE, explained_run, piece, scan_run
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from attnscope.results._tables import rows_of, tables_of
+from attnscope.results.export import rows_of, tables_of
 from tests.results.planted import piece
 
 

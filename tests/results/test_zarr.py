@@ -8,7 +8,8 @@ import zarr
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import TEXT
-from attnscope.results import _zarr, export
+from attnscope.results import export as _zarr
+from attnscope.results.export import export
 
 
 @pytest.fixture(scope="module")

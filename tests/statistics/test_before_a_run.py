@@ -21,7 +21,7 @@ from transformers import (
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.statistics import _measurement
+from attnscope.measure import measurement as _measurement
 
 TEXTS = ["The tide comes in.", "Bread rises because yeast breathes out.", "A lamp."]
 SIZES = {

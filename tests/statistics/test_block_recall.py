@@ -8,9 +8,9 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import AttentionCall
-from attnscope.statistics import measure_weights
-from attnscope.statistics._pass import Marks, measure_call
+from attnscope.kernels.call import AttentionCall
+from attnscope.measure.passes import Marks, measure_call
+from attnscope.measure.raw import measure_weights
 
 NAMES = ("block_recall", "map_block_recall")
 

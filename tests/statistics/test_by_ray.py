@@ -10,7 +10,7 @@ import pytest
 import attnscope
 from attnscope import open_run
 from attnscope.bundled import TEXT
-from attnscope.store import is_finished
+from attnscope.store.runs import is_finished
 from tests.process import Started, wait_until
 
 pytest.importorskip("ray")

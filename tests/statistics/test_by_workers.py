@@ -9,11 +9,14 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
-from attnscope.corpus import Windows
-from attnscope.statistics import _by_workers, _measurement
-from attnscope.statistics._measurement import Measurement
-from attnscope.statistics._units import Opened
-from attnscope.store import RunFolder, Signature, unpacked
+from attnscope.measure import by_workers as _by_workers
+from attnscope.measure import measurement as _measurement
+from attnscope.measure.measurement import Measurement
+from attnscope.measure.units import Opened
+from attnscope.read.windows import Windows
+from attnscope.store.arrays import unpacked
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import Signature
 from tests.families import tiny
 from tests.statistics.test_targets import TARGETS, TEXTS
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -12,9 +12,10 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.cli.scan_tables import as_dict
-from attnscope.report._scan_content import page_data
-from attnscope.statistics import notes_of
+from attnscope.cli.scan import as_dict
+from attnscope.measure.stored import notes_of
+from attnscope.read.encoded import texts_of, windows_of
+from attnscope.results.page.scan import page_data
 from tests.cli.command import attnscope as command
 from tests.families import tiny
 
@@ -45,7 +46,7 @@ def test_eager_attention_has_the_same_weight_at_each(family, tokenizer):
     assert found.chosen_offset.values.tolist() == list(OFFSETS)
     assert found.chosen_offset.attrs == {"long_name": "Chosen offset, key minus query", "units": "tokens"}
     model.set_attn_implementation("eager")
-    windows = [*attnscope.corpus.windows_of(attnscope.corpus.texts_of(TEXTS), tokenizer, length=32)]
+    windows = [*windows_of(texts_of(TEXTS), tokenizer, length=32)]
     assert len({len(window.ids) for window in windows}) > 1  # some are padded in the batch
     for text, window in enumerate(windows):
         with torch.no_grad():

@@ -6,11 +6,15 @@ from numpy.testing import assert_allclose
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import AttentionCall, Need, attend, measure, window_mask
 from attnscope.bundled import MODEL, TEXT
-from attnscope.capture import load_model, watching
-from attnscope.corpus import Corpus, cut_windows
-from attnscope.statistics import compare_call, compare_forms, usual_forms
+from attnscope.capture.load import load_model
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.measure import measure
+from attnscope.kernels.reference import attend, window_mask
+from attnscope.measure.forms import compare_call, compare_forms, usual_forms
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import cut_windows
 
 X = torch.randn(3, 2, 3, 40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 

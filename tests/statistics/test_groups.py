@@ -9,11 +9,14 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import AttentionCall, attend_in_full, causal_mask, padding_mask, window_mask
 from attnscope.bundled import MODEL
-from attnscope.capture import decoder_start
-from attnscope.statistics._pass import Marks, measure_call
-from attnscope.statistics._rows import GroupMarks
+from attnscope.capture.forward import decoder_start
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
+from attnscope.measure.passes import Marks, measure_call
+from attnscope.measure.rows import GroupMarks
+from attnscope.read.encoded import texts_of, windows_of
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -183,9 +186,7 @@ def test_a_scan_of_padded_texts_equals_eager_attention_of_each_alone(family):
     assert found.attrs["capture"] == ("eager weights" if family == "bloom" else "registry")
     names = found.group_query.values.tolist()
     model.set_attn_implementation("eager")
-    for number, window in enumerate(
-        attnscope.corpus.windows_of(attnscope.corpus.texts_of(TEXTS), tokenizer, length=32)
-    ):
+    for number, window in enumerate(windows_of(texts_of(TEXTS), tokenizer, length=32)):
         with torch.no_grad():
             layers = model(torch.tensor([window.ids]), output_attentions=True).attentions
         numbers = torch.tensor([[names.index(name) for name in lengths(window.tokens)]])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import f_oneway
 
-from attnscope.statistics import (
+from attnscope.measure.independence import (
     between_head_share,
     effective_labels,
     independence,

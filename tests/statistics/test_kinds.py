@@ -9,18 +9,19 @@ import xarray as xr
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 import attnscope
-from attnscope.attention import AttentionCall, measure
 from attnscope.bundled import MODEL, TEXT
-from attnscope.statistics import DEFAULT, notes_of, rank_heads, reduce_call, summarize
-from attnscope.statistics._catalogue import STATISTICS
-from attnscope.statistics._equal import equal_rows
-from attnscope.statistics._kinds import told_apart
-from attnscope.statistics._pass import dimensions
-from attnscope.statistics._places import over_texts, places_of, with_rows
-from attnscope.statistics._questions import majority_names
-from attnscope.statistics._ranking import queries
-from attnscope.statistics._reduce import plan
-from attnscope.statistics._rows import bin_coordinates, indicator_columns
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import measure
+from attnscope.measure.forms import equal_rows
+from attnscope.measure.observer import plan, reduce_call, told_apart
+from attnscope.measure.passes import dimensions
+from attnscope.measure.places import over_texts, places_of, with_rows
+from attnscope.measure.quantities import DEFAULT, STATISTICS
+from attnscope.measure.questions import majority_names
+from attnscope.measure.ranking import queries, rank_heads
+from attnscope.measure.rows import bin_coordinates, indicator_columns
+from attnscope.measure.stored import notes_of
+from attnscope.measure.summary import summarize
 from tests.families import tiny
 
 N, BAND = 320, 10

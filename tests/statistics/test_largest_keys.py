@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.attention import AttentionCall, attend_in_full, causal_mask, padding_mask
-from attnscope.statistics._pass import Marks, measure_call
-from attnscope.statistics._row_draws import RowSample
-from attnscope.statistics._rows import GroupMarks
-from attnscope.statistics._words import merge_call
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.reference import causal_mask, padding_mask
+from attnscope.measure.passes import Marks, measure_call
+from attnscope.measure.row_samples import RowSample
+from attnscope.measure.rows import GroupMarks
+from attnscope.measure.sample import merge_call
 from tests.cli.command import attnscope as run
 from tests.statistics.test_groups import CALLS, RIGHT, N
 

@@ -4,10 +4,14 @@ import pytest
 import torch
 
 from attnscope.bundled import MODEL
-from attnscope.capture import forward, load_model, watching
-from attnscope.corpus import texts_of, windows_of
-from attnscope.statistics import DEFAULT, Reading, StatisticsObserver
-from attnscope.statistics._leaving import Leaving
+from attnscope.capture.forward import forward
+from attnscope.capture.load import load_model
+from attnscope.capture.watching import watching
+from attnscope.measure.observer import Reading
+from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.pools import Leaving
+from attnscope.measure.quantities import DEFAULT
+from attnscope.read.encoded import texts_of, windows_of
 from tests.elsewhere import gpu
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again."

@@ -6,10 +6,11 @@ import torch
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from attnscope import measure_weights
-from attnscope.capture import LoadedModel
-from attnscope.corpus import Window
-from attnscope.errors import AttnscopeError
-from attnscope.statistics import STATISTICS, statistics_of
+from attnscope.capture.loaded import LoadedModel
+from attnscope.measure.quantities import STATISTICS
+from attnscope.measure.sides import statistics_of
+from attnscope.read.windows import Window
+from attnscope.support.errors import AttnscopeError
 from tests.attention.oracle import from_weights
 
 SMALL = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 16}

@@ -7,10 +7,9 @@ from scipy import stats
 
 import attnscope
 from attnscope import open_run
-from attnscope._documents import mean_by_document
-from attnscope.statistics import over_documents
-from attnscope.statistics._over_documents import DocumentSums
-from attnscope.store import RunFolder
+from attnscope.measure.documents import mean_by_document
+from attnscope.measure.over_documents import DocumentSums, over_documents
+from attnscope.store.runs import RunFolder
 
 HEADS = 1000
 

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.store import RunFolder
+from attnscope.store.runs import RunFolder
 from tests.families import tiny
 from tests.planted import overflowing_bert
 

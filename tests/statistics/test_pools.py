@@ -12,9 +12,9 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError, open_run
-from attnscope.results import headline_of
-from attnscope.statistics import in_pools
-from attnscope.statistics._places import with_rows
+from attnscope.measure.places import with_rows
+from attnscope.measure.pools import in_pools
+from attnscope.results.account import headline_of
 from tests.families import tiny
 from tests.statistics.test_targets import TARGETS, TEXTS
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -9,11 +9,11 @@ import pytest
 
 import attnscope
 from attnscope import contrasts, open_run
-from attnscope._group_pairs import group_pairs
-from attnscope.corpus import texts_of, windows_of
-from attnscope.difference import contrasts_said
-from attnscope.results import merge
-from attnscope.tasks import Parts
+from attnscope.comparison.contrasts import contrasts_said
+from attnscope.comparison.spans import group_pairs
+from attnscope.read.encoded import texts_of, windows_of
+from attnscope.results.merge import merge
+from attnscope.store.tasks import Parts
 from tests.cli.command import attnscope as typed
 from tests.families import tiny
 from tests.sketched import sketched

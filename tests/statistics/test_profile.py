@@ -9,8 +9,8 @@ import transformers as T
 
 import attnscope
 from attnscope import open_run
-from attnscope.statistics._profile import pairs_of, profile_of
-from attnscope.store import RunFolder
+from attnscope.measure.offset_shares import pairs_of, profile_of
+from attnscope.store.runs import RunFolder
 from tests.families import tiny
 from tests.statistics.test_targets import TARGETS, TEXTS
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -6,8 +6,8 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.capture import load_model
-from attnscope.statistics import _raw
+from attnscope.capture.load import load_model
+from attnscope.measure import raw as _raw
 from tests.families import tiny
 
 IDS = [5, 9, 11, 7, 30, 8]

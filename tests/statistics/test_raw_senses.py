@@ -7,8 +7,11 @@ from transformers import AutoModelForImageTextToText, AutoModelForSpeechSeq2Seq,
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.capture import Loading, load_model, load_pictured_model, load_speech_model
-from attnscope.corpus import pictured_of, sounds_of
+from attnscope.capture.encoders import load_speech_model
+from attnscope.capture.load import Loading, load_model
+from attnscope.capture.modalities import load_pictured_model
+from attnscope.read.image_text import pictured_of
+from attnscope.read.sounds import sounds_of
 from tests.pictured import picture, save_pictured_model
 from tests.pictures import SIDE, vision_model
 from tests.sounds import SAID, save_whisper, write_sounds

@@ -10,11 +10,14 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import causal_mask, masked_softmax
 from attnscope.bundled import MODEL
-from attnscope.report import write_report
-from attnscope.statistics import SAMPLE, STATISTICS, notes_of, top_keys
-from attnscope.store import RunFolder
+from attnscope.kernels.reference import causal_mask, masked_softmax
+from attnscope.measure.keys import top_keys
+from attnscope.measure.quantities import STATISTICS
+from attnscope.measure.stored import SAMPLE, notes_of
+from attnscope.read.encoded import texts_of, windows_of
+from attnscope.results.page.scan import write_report
+from attnscope.store.runs import RunFolder
 from tests.families import tiny
 
 LENGTHS = (130, 90)
@@ -143,7 +146,7 @@ def test_top_keys_of_the_last_queries_are_those_of_eager_attention(family, tmp_p
     packed = json.loads(re.search(r'id="packed">(.*?)</script>', page).group(1))["received"]
     layers, heads = result.sizes["layer"], result.sizes["head"]
     rows = top_keys(sample, [*np.ndindex(layers, heads)])
-    windows = [*attnscope.corpus.windows_of(attnscope.corpus.texts_of(texts), tokenizer, length=32)]
+    windows = [*windows_of(texts_of(texts), tokenizer, length=32)]
     assert len(rows) == len(windows) * layers * heads
     model.set_attn_implementation("eager")
     for row in rows:

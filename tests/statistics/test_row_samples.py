@@ -9,14 +9,13 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import AttentionCall
 from attnscope.bundled import MODEL
-from attnscope.statistics import intervals, notes_of
-from attnscope.statistics._catalogue import DEFAULT, OF_ESTIMATES
-from attnscope.statistics._pass import Marks, measure_call
-from attnscope.statistics._row_draws import RowSample
-from attnscope.statistics._row_intervals import intervals_note
-from attnscope.statistics._row_samples import Influences
+from attnscope.kernels.call import AttentionCall
+from attnscope.measure.documents import intervals, intervals_note
+from attnscope.measure.passes import Marks, measure_call
+from attnscope.measure.quantities import DEFAULT, OF_ESTIMATES
+from attnscope.measure.row_samples import Influences, RowSample
+from attnscope.measure.stored import notes_of
 from tests.cli.command import attnscope as run
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 20

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from attnscope.attention import AttentionCall, measure
-from attnscope.statistics._reduce import plan, reduce_call
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import measure
+from attnscope.measure.observer import plan, reduce_call
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 7), (7, 3)])

@@ -8,11 +8,16 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.attention import AttentionCall, attend
-from attnscope.errors import AttnscopeError
-from attnscope.figures.scan._sample import maps
-from attnscope.statistics import _long_maps, _map_weights, _measurement, _sample, rank_heads
-from attnscope.store import unpacked
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.reference import attend
+from attnscope.measure import long_maps as _long_maps
+from attnscope.measure import maps as _map_weights
+from attnscope.measure import measurement as _measurement
+from attnscope.measure import sample as _sample
+from attnscope.measure.ranking import rank_heads
+from attnscope.results.figures.scan import maps
+from attnscope.store.arrays import unpacked
+from attnscope.support.errors import AttnscopeError
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 20
 

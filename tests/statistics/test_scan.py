@@ -10,7 +10,8 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL, TEXT
-from attnscope.statistics import DEFAULT, rank_heads
+from attnscope.measure.quantities import DEFAULT
+from attnscope.measure.ranking import rank_heads
 from tests.families import tiny
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile, wave_bert
 

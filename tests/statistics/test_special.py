@@ -3,7 +3,7 @@
 import pytest
 
 import attnscope
-from attnscope.statistics import notes_of
+from attnscope.measure.stored import notes_of
 from tests.statistics.generation.writers import writer
 
 FIRST, SECOND = "The tide comes in twice a day.", "It goes out again at night."

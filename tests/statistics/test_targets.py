@@ -7,18 +7,22 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import RowMeasures
-from attnscope.attention._bins import far_starts
-from attnscope.capture import decoder_start
-from attnscope.figures.scan._sample import maps
-from attnscope.mechanism.passes import position_content as content_of_model
-from attnscope.models import (
-    TransformerConfig,
-    TransformerForConditionalGeneration,
-)
-from attnscope.statistics import DEFAULT, _keep, peaks, rank_heads, reduce_call
-from attnscope.statistics._rows import indicator_columns
-from attnscope.store import is_finished, unpacked
+from attnscope.capture.forward import decoder_start
+from attnscope.explanation.analyses.bias_effect import bias_effect
+from attnscope.explanation.analyses.interventions import interventions
+from attnscope.explanation.passes.content import position_content as content_of_model
+from attnscope.kernels.bins import far_starts
+from attnscope.kernels.call import RowMeasures
+from attnscope.measure import writing as _keep
+from attnscope.measure.observer import reduce_call
+from attnscope.measure.quantities import DEFAULT
+from attnscope.measure.ranking import peaks, rank_heads
+from attnscope.measure.rows import indicator_columns
+from attnscope.models.configs import TransformerConfig
+from attnscope.models.transformer import TransformerForConditionalGeneration
+from attnscope.results.figures.scan import maps
+from attnscope.store.arrays import unpacked
+from attnscope.store.runs import is_finished
 from tests.attention.oracle import from_weights
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_recurrent, small_tokenizer
@@ -268,8 +272,8 @@ def test_what_needs_self_attention_says_that_a_recurrent_model_has_none(attentio
     texts = ["the hat of a man is a hat", "a long one that goes on"]
     for refused in (
         lambda: attnscope.explain(model, texts, targets=texts, tokenizer=tokenizer, window=12),
-        lambda: attnscope.mechanism.interventions(model, [[5, 6, 7], [7, 8, 9]]),
-        lambda: attnscope.mechanism.bias_effect(model, [[5, 6, 7], [7, 8, 9]]),
+        lambda: interventions(model, [[5, 6, 7], [7, 8, 9]]),
+        lambda: bias_effect(model, [[5, 6, 7], [7, 8, 9]]),
         lambda: content_of_model(model, [[5, 6, 7], [7, 8, 9]]),
         lambda: attnscope.walk(model, "a hat", targets="ein hut", tokenizer=tokenizer),
     ):

@@ -11,11 +11,14 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
-from attnscope.results import merge
-from attnscope.statistics import _keep, _measurement
-from attnscope.statistics._measurement import Measurement
-from attnscope.store import RunFolder, is_finished, unpacked
-from attnscope.tasks import Parts, Task, _parts, parts_of, task_of
+from attnscope.measure import measurement as _measurement
+from attnscope.measure import writing as _keep
+from attnscope.measure.measurement import Measurement
+from attnscope.results.merge import merge
+from attnscope.store import tasks as _parts
+from attnscope.store.arrays import unpacked
+from attnscope.store.runs import RunFolder, is_finished
+from attnscope.store.tasks import Parts, Task, parts_of, task_of
 from tests.process import Started
 
 SIZES = {"window": 32, "batch_size": 4, "limit": 30}

@@ -9,8 +9,8 @@ import xarray as xr
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import TEXT
-from attnscope.statistics import _keep
-from attnscope.statistics._until import widest_interval
+from attnscope.measure import writing as _keep
+from attnscope.measure.pools import widest_interval
 
 GIVEN = {"window": 16, "batch_size": 4, "device": "cpu"}
 

@@ -13,11 +13,12 @@ from torch.overrides import TorchFunctionMode
 from transformers import GPT2Config, GPT2Model
 
 import attnscope
-from attnscope.attention import alibi_bias
-from attnscope.capture import LoadedModel
-from attnscope.corpus import Window
-from attnscope.errors import AttnscopeError
-from attnscope.statistics import DEFAULT, statistics_of
+from attnscope.capture.loaded import LoadedModel
+from attnscope.kernels.positions import alibi_bias
+from attnscope.measure.quantities import DEFAULT
+from attnscope.measure.sides import statistics_of
+from attnscope.read.windows import Window
+from attnscope.support.errors import AttnscopeError
 from tests.attention.oracle import from_weights
 
 BAND, WIDTH, HEADS = 3, 16, 4

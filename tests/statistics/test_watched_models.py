@@ -18,7 +18,7 @@ from transformers import (
 )
 
 import attnscope
-from attnscope.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError
 
 SIZES = {
     "vocab_size": 50,

@@ -9,12 +9,15 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import AttentionCall, attend_in_full
 from attnscope.bundled import MODEL
-from attnscope.capture import decoder_start
-from attnscope.corpus import WordedWindows, in_words, texts_of, windows_of, word_rule_of
-from attnscope.statistics import measure_weights
-from attnscope.statistics._words import merge_call
+from attnscope.capture.forward import decoder_start
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import attend_in_full
+from attnscope.measure.raw import measure_weights
+from attnscope.measure.sample import merge_call
+from attnscope.read.encoded import texts_of, windows_of
+from attnscope.read.words import WordedWindows, in_words, word_rule_of
+from attnscope.store.runs import RunFolder
 from tests.families import tiny
 from tests.statistics.test_groups import CALLS, RIGHT, N
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -191,7 +194,7 @@ def test_a_run_with_words_is_another_run_and_says_so(tmp_path):
     assert first.attrs["words"].startswith("Tokens are merged to words (unicode)")
     with pytest.raises(AttnscopeError, match="holds another run"):
         attnscope.scan(**given, words="space", out=tmp_path / "run")
-    with attnscope.store.RunFolder(tmp_path / "run", json.loads(first.attrs["signature"])) as run:
+    with RunFolder(tmp_path / "run", json.loads(first.attrs["signature"])) as run:
         sample = run.load("sample")
     assert " unhurried" in sample.token.values[0].tolist()
     assert sample.tokens.values.tolist() == first.length.values[:3].tolist()

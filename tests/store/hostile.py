@@ -7,8 +7,8 @@ import zipfile
 
 import numpy as np
 
-from attnscope.store._files import json_bytes
-from attnscope.store._manifest import digest_of
+from attnscope.store.files import json_bytes
+from attnscope.store.folder import digest_of
 
 EMPTY = {"attnscope": "", "command": "scan", "files": {}, "growing": [], "undefined": [], "state": {}}
 

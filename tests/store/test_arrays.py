@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.errors import AttnscopeError
-from attnscope.store import in_a_row, packed, texts_of, unpacked
+from attnscope.store.arrays import in_a_row, packed, unpacked
+from attnscope.store.files import texts_of
+from attnscope.support.errors import AttnscopeError
 
 _PROGRAM = """
 import xarray as xr

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.store import OwnedFolder, _files, _lock, explained, write_output
+from attnscope.store import files as _files
+from attnscope.store import files as _lock
+from attnscope.store.files import explained, write_output
+from attnscope.store.folder import OwnedFolder
 
 
 def test_a_device_stays_a_device():

@@ -7,9 +7,10 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.results import merge
-from attnscope.store import OwnedFolder, RunFolder
-from attnscope.training import train
+from attnscope.lineage.train import train
+from attnscope.results.merge import merge
+from attnscope.store.folder import OwnedFolder
+from attnscope.store.runs import RunFolder
 from tests.cli.command import attnscope as command
 from tests.families import tiny
 from tests.store.hostile import forged, forged_again

@@ -6,8 +6,10 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.results import describe, export, merge
-from attnscope.training import train
+from attnscope.lineage.train import train
+from attnscope.results.describe import describe
+from attnscope.results.export import export
+from attnscope.results.merge import merge
 from tests.cli.command import attnscope as command
 
 VERBS = {

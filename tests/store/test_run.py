@@ -10,7 +10,9 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError, explain, intervene
-from attnscope.store import OwnedFolder, RunFolder, short_hash
+from attnscope.store.folder import OwnedFolder
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import short_hash
 from tests.families import tiny
 from tests.translation.small_translators import small_tokenizer
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.store import Signature
+from attnscope.store.signature import Signature
 
 WHOLE = Signature(
     "scan",

@@ -15,12 +15,17 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.mechanism import _explain, known_analyses
-from attnscope.mechanism.evidence import _gather
-from attnscope.store import Signature, is_finished
-from attnscope.tasks import Agreed, _by_ray, parts_of
-from attnscope.translation.alignment import LINKS, RECORD, _work
-from attnscope.workers import RayEngine
+from attnscope.explanation import evidence as _gather
+from attnscope.explanation import explain as _explain
+from attnscope.explanation.catalogue import known_analyses
+from attnscope.lineage import align as _work
+from attnscope.lineage.align import LINKS, RECORD
+from attnscope.store import by_ray as _by_ray
+from attnscope.store.by_ray import Agreed
+from attnscope.store.runs import is_finished
+from attnscope.store.signature import Signature
+from attnscope.store.tasks import parts_of
+from attnscope.store.workers import RayEngine
 from tests.translation.small_translators import small_model, small_tokenizer
 from tests.workers.simulated import Simulated
 
@@ -55,7 +60,7 @@ def few_analyses():
 def small_units(monkeypatch):
     """In this process; a process of Ray's has the usual ones."""
     monkeypatch.setattr(_gather, "UNIT", 1)
-    monkeypatch.setattr("attnscope.mechanism.evidence._tokens.TOKENS_AT_ONCE", 24)
+    monkeypatch.setattr("attnscope.explanation.tokens.TOKENS_AT_ONCE", 24)
     monkeypatch.setattr(_work, "UNIT", 2)
 
 
@@ -202,7 +207,7 @@ def small_units_by_two(monkeypatch, tmp_path, small_units):
             for name in ("mechanism.evidence._gather.UNIT", "translation.alignment._work.UNIT"):
                 module, constant = f"attnscope.{name}".rsplit(".", 1)
                 setattr(importlib.import_module(module), constant, 1)
-            importlib.import_module("attnscope.mechanism.evidence._tokens").TOKENS_AT_ONCE = 24
+            importlib.import_module("attnscope.explanation.tokens").TOKENS_AT_ONCE = 24
             begun = begin()
             (ready / str(os.getpid())).touch()
             end = time.monotonic() + 100

@@ -3,10 +3,9 @@
 from contextlib import contextmanager, suppress
 from random import Random
 
-from attnscope.store import OwnedFolder
-from attnscope.training._loop import Training
-from attnscope.training._processes import Processes
-from attnscope.training.config import TrainConfig
+from attnscope.lineage.config import TrainConfig
+from attnscope.lineage.loop import Processes, Training
+from attnscope.store.folder import OwnedFolder
 
 _TINY = {
     "vocabulary": 300,

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-from attnscope.training._aligning_head import best_aligning_head
-from attnscope.translation._task import generate_task
-from attnscope.translation._vocabulary import train_subwords
+from attnscope.lineage.aligning_head import best_aligning_head
+from attnscope.lineage.parallel_text import generate_task
+from attnscope.lineage.vocabulary import train_subwords
+from attnscope.models.configs import RecurrentConfig
+from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from tests.translation.small_translators import Reordering
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.errors import AttnscopeError
-from attnscope.training._batches import collate, encode_pairs, epoch_batches, fullness, split_batch
-from attnscope.translation._parallel_text import ParallelText, read_parallel
-from attnscope.translation._vocabulary import encode_lines, train_subwords
+from attnscope.lineage.data import collate, encode_pairs, epoch_batches, fullness, split_batch
+from attnscope.lineage.parallel_text import ParallelText, read_parallel
+from attnscope.lineage.vocabulary import encode_lines, train_subwords
+from attnscope.support.errors import AttnscopeError
 
 
 def some_lengths(pairs=3000, seed=0):

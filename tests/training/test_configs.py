@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.training.config import read_config
+from attnscope.lineage.config import read_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

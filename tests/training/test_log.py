@@ -3,9 +3,9 @@
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.store import OwnedFolder, manifest_of
-from attnscope.training import _log
-from attnscope.training._log import LOG, Log, read_log
+from attnscope.lineage import checkpoints as _log
+from attnscope.lineage.checkpoints import LOG, Log, read_log
+from attnscope.store.folder import OwnedFolder, manifest_of
 
 
 def test_it_is_read_while_a_training_takes_lines_off_it(tmp_path, monkeypatch):

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from attnscope.training._build import build_model
-from attnscope.training._optimization import Optimizers
-from attnscope.training.config import TrainConfig
+from attnscope.lineage.checkpoints import build_model
+from attnscope.lineage.config import TrainConfig
+from attnscope.lineage.loop import Optimizers
 
 SMALL = {
     "transformer": {"width": 16, "heads": 2, "feed_forward": 24, "layers": 1, "positions": "learned"},

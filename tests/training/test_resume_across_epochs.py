@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attnscope.training._log import read_log
-from attnscope.training._loop import Training
+from attnscope.lineage.checkpoints import read_log
+from attnscope.lineage.loop import Training
 from tests.training.small_trainings import small_train
 
 KINDS = [

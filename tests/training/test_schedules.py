@@ -8,7 +8,7 @@ from transformers import (
     get_inverse_sqrt_schedule,
 )
 
-from attnscope.training._schedules import learning_rate
+from attnscope.lineage.loop import learning_rate
 
 PEERS = {
     "constant": lambda optimizer, warmup, last: get_constant_schedule_with_warmup(optimizer, warmup),

@@ -8,12 +8,11 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from attnscope.errors import AttnscopeError
-from attnscope.training._data import read_data
-from attnscope.training._segmentation import Segmenter
-from attnscope.training.config import read_config
-from attnscope.translation._lines import read_lines
-from attnscope.translation._vocabulary import encode_lines, train_subwords
+from attnscope.lineage.config import read_config
+from attnscope.lineage.data import Segmenter, read_data
+from attnscope.lineage.parallel_text import read_lines
+from attnscope.lineage.vocabulary import encode_lines, train_subwords
+from attnscope.support.errors import AttnscopeError
 from tests.translation.test_vocabulary import HARD, TEXTS
 
 

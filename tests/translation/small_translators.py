@@ -16,8 +16,9 @@ from transformers import (
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from attnscope.attention import attend
-from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+from attnscope.kernels.reference import attend
+from attnscope.models.configs import RecurrentConfig
+from attnscope.models.recurrent import RecurrentForConditionalGeneration
 
 MARKS = ["<pad>", "<s>", "</s>", "<unk>"]
 

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.translation._parallel_text import ParallelText, read_parallel
+from attnscope.lineage.parallel_text import ParallelText, read_parallel
+from attnscope.support.errors import AttnscopeError
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.translation._task import generate_task
-from attnscope.translation._vocabulary import train_subwords
+from attnscope.lineage.parallel_text import generate_task
+from attnscope.lineage.vocabulary import train_subwords
+from attnscope.support.errors import AttnscopeError
 
 ENGLISH = {
     **dict(

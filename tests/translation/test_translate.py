@@ -13,15 +13,11 @@ from transformers.utils import logging as transformers_logging
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.models import (
-    RecurrentConfig,
-    RecurrentForConditionalGeneration,
-    TransformerConfig,
-    TransformerForConditionalGeneration,
-)
-from attnscope.translation import Translation, Translations
-from attnscope.translation._translate import translate_lines
-from attnscope.translation._vocabulary import encode_lines, train_subwords
+from attnscope.lineage.translate import Translation, Translations, translate_lines
+from attnscope.lineage.vocabulary import encode_lines, train_subwords
+from attnscope.models.configs import RecurrentConfig, TransformerConfig
+from attnscope.models.recurrent import RecurrentForConditionalGeneration
+from attnscope.models.transformer import TransformerForConditionalGeneration
 
 LINES = ["a dog runs over the green field", "", "two men", "a b c d e f g h i j", "  "]
 

@@ -8,8 +8,8 @@ import unicodedata
 import pytest
 from transformers import AutoTokenizer
 
-from attnscope.errors import AttnscopeError
-from attnscope.translation._vocabulary import encode_lines, train_subwords
+from attnscope.lineage.vocabulary import encode_lines, train_subwords
+from attnscope.support.errors import AttnscopeError
 
 TEXTS = [
     "A man in a blue shirt is standing on a ladder cleaning a window.",
@@ -100,7 +100,7 @@ def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
 @pytest.mark.slow
 def test_another_process_writes_the_same_bytes(tokenizer, tmp_path):
     program = (
-        "import sys; from attnscope.translation._vocabulary import train_subwords;"
+        "import sys; from attnscope.lineage.vocabulary import train_subwords;"
         "train_subwords(sys.argv[2:], 400).save_pretrained(sys.argv[1])"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}

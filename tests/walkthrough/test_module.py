@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.attention import MultiHeadAttention, SelfAttention
-from attnscope.walkthrough import markdown
+from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
+from attnscope.lineage.steps import markdown
 
 
 class Lesson(nn.Module):

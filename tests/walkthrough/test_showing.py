@@ -12,10 +12,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnscope import AttnscopeError
-from attnscope.attention import SelfAttention
 from attnscope.bundled import MODEL
-from attnscope.walkthrough import markdown, steps, terminal, walk, walk_inputs, walk_toy
-from attnscope.walkthrough._wording import LANGUAGES
+from attnscope.kernels.heads import SelfAttention
+from attnscope.lineage.steps import markdown, steps, terminal
+from attnscope.lineage.walk import walk, walk_inputs, walk_toy
+from attnscope.lineage.wording import LANGUAGES
 from tests.families import inputs, tiny
 from tests.walkthrough.translator import TARGET, walk_translator
 
@@ -59,7 +60,7 @@ def test_japanese_says_all_that_english_says():
 
 
 def test_every_text_is_used(walks, monkeypatch):
-    from attnscope.walkthrough import _steps
+    from attnscope.lineage import steps as _steps
 
     used = set()
 

@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.walkthrough import steps, walk, walk_inputs
+from attnscope.lineage.steps import steps
+from attnscope.lineage.walk import walk, walk_inputs
 from tests.models.lineage import small
 from tests.translation.small_translators import small_tokenizer
 from tests.walkthrough.translator import SENTENCE, TARGET, translator, walk_translator

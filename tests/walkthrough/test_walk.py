@@ -10,8 +10,8 @@ from torch.nn import functional as F
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
-from attnscope.walkthrough import entropy, walk, walk_inputs, walk_toy
+from attnscope.capture.load import load_model
+from attnscope.lineage.walk import entropy, walk, walk_inputs, walk_toy
 from tests.families import MAKERS, inputs, tiny
 from tests.planted import overflowing_bert
 
@@ -196,7 +196,7 @@ class TestBadInput:
             walk(**{"model": MODEL, "device": "cpu"} | arguments)
 
     def test_numbers_that_are_not_the_model_s_are_refused(self, monkeypatch):
-        from attnscope.walkthrough import _walk
+        from attnscope.lineage import walk as _walk
 
         monkeypatch.setattr(_walk, "_own_result", lambda *_: np.ones((TOKENS, 32)))
         with pytest.raises(AttnscopeError, match="another result than the model"):

@@ -2,7 +2,7 @@
 
 import torch
 
-from attnscope.walkthrough import walk
+from attnscope.lineage.walk import walk
 from tests.models.lineage import small
 from tests.translation.small_translators import small_model, small_tokenizer
 

@@ -2,7 +2,7 @@
 
 import random
 
-from attnscope.workers import Answered, Lost, Ready
+from attnscope.store.workers import Answered, Lost, Ready
 
 
 class Simulated:

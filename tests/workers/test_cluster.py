@@ -3,7 +3,7 @@
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.workers import Cluster
+from attnscope.store.workers import Cluster
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.workers import Answered, Crew
+from attnscope.store.workers import Answered, Crew
 from tests.workers.simulated import Simulated
 
 COUNT = 20

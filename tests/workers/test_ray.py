@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.workers import Cluster, Crew, RayEngine
+from attnscope.store.workers import Cluster, Crew, RayEngine
 
 
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch):

@@ -7,9 +7,9 @@ happens when a head's output is set to zero and when a token is exchanged.
 import pytest
 import torch
 
-from attnscope.attention import attend_in_full
-from attnscope.capture import watching
-from attnscope.zoo import build, names
+from attnscope.capture.watching import watching
+from attnscope.kernels.measure import attend_in_full
+from attnscope.testing.catalogue import build, names
 
 SOME = 3  # texts for what is slow
 CLEARLY = 20  # times as much as any head that does not matter; over the zoo it is 90 and more

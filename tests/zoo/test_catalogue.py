@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError, scan
-from attnscope.zoo import build, names, zoo
-from attnscope.zoo._catalogue import KINDS
-from attnscope.zoo._plan import ARCHITECTURES
+from attnscope.testing.architectures import ARCHITECTURES
+from attnscope.testing.catalogue import KINDS, build, names, zoo
 
 
 def test_there_are_many_animals_of_every_form_and_architecture():

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from attnscope.attention import rotation
-from attnscope.zoo._heads import at
-from attnscope.zoo._positions import Rotary, Waves
-from attnscope.zoo._space import CONSTANT, Space
+from attnscope.kernels.rotary import rotation
+from attnscope.testing.heads import Rotary, Waves, at
+from attnscope.testing.space import CONSTANT, Space
 
 LENGTH, HEAD_WIDTH = 20, 48
 SPACE = Space(60, token=20, position=16)

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.attention import attend_in_full
-from attnscope.capture import watching
-from attnscope.zoo._architectures import model_of
-from attnscope.zoo._distractors import fill
-from attnscope.zoo._kinds_composed import induction
-from attnscope.zoo._kinds_deceivers import cancel
-from attnscope.zoo._plan import Setting
-from attnscope.zoo._weights import weights_of
+from attnscope.capture.watching import watching
+from attnscope.kernels.measure import attend_in_full
+from attnscope.testing.architectures import Setting, model_of, weights_of
+from attnscope.testing.distractors import fill
+from attnscope.testing.kinds import cancel, induction
 
 
 def planned(plan, ids):

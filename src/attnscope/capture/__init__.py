@@ -1,5 +1,9 @@
-"""Any Hugging Face model: its attention calls, seen as they happen and checked against the model's own."""
+"""Any model and its attention calls: loaded, watched, verified."""
+
+import pkgutil
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, [module.name for module in pkgutil.iter_modules(__path__)]
+)

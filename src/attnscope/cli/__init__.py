@@ -13,26 +13,25 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import typer
 
 from attnscope import __version__
-from attnscope.cli import options
-from attnscope.cli.align import align
-from attnscope.cli.compare import compare
-from attnscope.cli.diff import diff
-from attnscope.cli.explain import explain
-from attnscope.cli.export import export
-from attnscope.cli.generate import generate
-from attnscope.cli.intervene import intervene
-from attnscope.cli.ls import ls
-from attnscope.cli.merge import merge
+from attnscope.cli import (
+    align,
+    compare,
+    diff,
+    explain,
+    generate,
+    intervene,
+    options,
+    patch,
+    roles,
+    runs,
+    scan,
+    score,
+    train,
+    translate,
+    walk,
+)
 from attnscope.cli.output import abandon, prepare, tell
-from attnscope.cli.patch import patch
-from attnscope.cli.roles import roles
-from attnscope.cli.scan import scan
-from attnscope.cli.score import score
-from attnscope.cli.show import show
-from attnscope.cli.train import train, with_settings
-from attnscope.cli.translate import translate
-from attnscope.cli.walk import walk
-from attnscope.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
+from attnscope.support.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
 
 _INTERRUPTED = 130
 
@@ -49,23 +48,23 @@ app = typer.Typer(
     "show, export, merge); the attention lineage to train, translate with, score, align and compare.",
 )
 for command in (
-    scan,
-    generate,
-    roles,
-    explain,
-    intervene,
-    patch,
-    diff,
-    walk,
-    ls,
-    show,
-    export,
-    merge,
-    with_settings(train),
-    translate,
-    score,
-    align,
-    compare,
+    scan.scan,
+    generate.generate,
+    roles.roles,
+    explain.explain,
+    intervene.intervene,
+    patch.patch,
+    diff.diff,
+    walk.walk,
+    runs.ls,
+    runs.show,
+    runs.export,
+    runs.merge,
+    train.with_settings(train.train),
+    translate.translate,
+    score.score,
+    align.align,
+    compare.compare,
 ):
     app.command(cls=options.Command)(command)
 

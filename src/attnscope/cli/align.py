@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnscope._nulls import with_nulls
-from attnscope._numbers import count, percent
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell
 from attnscope.cli.place import PAGE, draw_views
+from attnscope.support.numbers import count, percent, with_nulls
 
 if TYPE_CHECKING:
-    from attnscope.translation.alignment import Aligned
+    from attnscope.lineage.align import Aligned
 
 _DRAWN = 12  # sentence pairs, where there is a folder for them
 
@@ -104,9 +103,9 @@ def align(
     as_json: _AsJson = False,
 ) -> None:
     """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""
-    from attnscope.errors import AttnscopeError
-    from attnscope.translation.alignment import align as run_align
-    from attnscope.translation.alignment import pharaoh
+    from attnscope.lineage.align import align as run_align
+    from attnscope.lineage.links import pharaoh
+    from attnscope.support.errors import AttnscopeError
 
     formats = options.formats_of(figures)
     if str(text) == str(target) == "-":
@@ -157,9 +156,10 @@ def align(
 
 
 def _draw(aligned: Aligned, out: Path, formats: tuple[str, ...]) -> None:
-    from attnscope.figures import alignment_map, error_rate_grid, save_figure
-    from attnscope.report import compared_heads, write_alignment_report
-    from attnscope.store import OwnedFolder
+    from attnscope.results.figures.alignment import alignment_map, error_rate_grid
+    from attnscope.results.figures.style import save_figure
+    from attnscope.results.page.alignment import compared_heads, write_alignment_report
+    from attnscope.store.folder import OwnedFolder
 
     def draw(new: Path) -> None:
         heads = compared_heads(aligned)
@@ -186,7 +186,7 @@ def _draw(aligned: Aligned, out: Path, formats: tuple[str, ...]) -> None:
 
 def _say_what_is_not_drawn(aligned: Aligned, *, asked: bool) -> None:
     """Why there are no pictures, or how many sentence pairs are too long for them, on standard error."""
-    from attnscope.translation.alignment import MOST_WORDS
+    from attnscope.lineage.align import MOST_WORDS
 
     if aligned.pairs or (aligned.score is not None and not asked):
         if asked and aligned.passed_over:
@@ -199,7 +199,7 @@ def _say_what_is_not_drawn(aligned: Aligned, *, asked: bool) -> None:
 
 
 def _as_json(aligned: Aligned) -> dict[str, Any]:
-    from attnscope.translation.alignment import pharaoh
+    from attnscope.lineage.links import pharaoh
 
     score = aligned.score
     record = {
@@ -224,8 +224,8 @@ def _as_json(aligned: Aligned) -> dict[str, Any]:
 def _print_table(aligned: Aligned, out: Path | None) -> None:
     from rich.table import Table
 
-    from attnscope.report import compared_heads, whose
-    from attnscope.store import Signature
+    from attnscope.results.page.alignment import compared_heads, whose
+    from attnscope.store.signature import Signature
 
     console = new_console()
     heads = compared_heads(aligned)

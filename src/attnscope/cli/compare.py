@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnscope._nulls import with_nulls
-from attnscope._numbers import count
 from attnscope.cli import options
 from attnscope.cli.output import csv_text, emit, json_text, new_console, progress_bar
 from attnscope.cli.place import PAGE, draw_views
+from attnscope.support.numbers import count, with_nulls
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -108,7 +107,7 @@ def compare(
 ) -> None:
     """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page."""
     from attnscope.cli.score import length_limits
-    from attnscope.comparison import compare as run
+    from attnscope.lineage.compare import compare as run
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures, report=report)
@@ -142,9 +141,9 @@ def compare(
 
 
 def _draw(tree: xr.DataTree, out: Path, formats: tuple[str, ...]) -> Path | None:
-    from attnscope.figures.translation import write_comparison_figures
-    from attnscope.report import write_comparison_report
-    from attnscope.store import OwnedFolder
+    from attnscope.results.figures.comparison import write_comparison_figures
+    from attnscope.results.page.comparison import write_comparison_report
+    from attnscope.store.folder import OwnedFolder
 
     def draw(place: Path) -> None:
         write_comparison_figures(tree, place / "figures", formats)
@@ -159,7 +158,7 @@ def _draw(tree: xr.DataTree, out: Path, formats: tuple[str, ...]) -> Path | None
 
 def _rows(tree: xr.DataTree) -> list[dict[str, Any]]:
     """A line of CSV for each system, with the signature of the whole; what does not exist is None."""
-    from attnscope.store import Signature
+    from attnscope.store.signature import Signature
 
     signature = {"signature": Signature.from_json(tree.attrs["signature"]).short}
     scores = tree["scores"].to_dataset()
@@ -218,9 +217,9 @@ def _as_json(tree: xr.DataTree) -> dict[str, Any]:
 
 
 def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
-    from attnscope.comparison import error_rate_note
-    from attnscope.results import differences_note, sentences_cut_said
-    from attnscope.store import Signature
+    from attnscope.lineage.compare_notes import error_rate_note
+    from attnscope.results.account import differences_note, sentences_cut_said
+    from attnscope.store.signature import Signature
 
     console = new_console()
     scores = tree["scores"].to_dataset()

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope._nulls import with_nulls
-from attnscope._numbers import change_texts, count, places, plain
 from attnscope.cli import options
 from attnscope.cli.output import TABLE_ROWS, csv_text, emit, json_text, new_console
 from attnscope.cli.place import OutputFolder, draw_page, usual_folder
+from attnscope.support.numbers import change_texts, count, places, plain, with_nulls
 
 if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
-    from attnscope.difference import Change
+    from attnscope.comparison.findings import Change
 
 _READ = "{0}: mean over texts; size: the {0} in standard deviations of all heads of both models together."
 _TOLD = "95% interval: of the {0}; * is significant at the false discovery rate (all heads and statistics)."
@@ -53,9 +52,9 @@ def diff(
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures, report=report)
     place = OutputFolder(out, usual_folder("diff"))
-    from attnscope.difference import changes_of, headline
-    from attnscope.difference import diff as run_diff
-    from attnscope.store import Signature
+    from attnscope.comparison.diff import diff as run_diff
+    from attnscope.comparison.findings import changes_of, headline
+    from attnscope.store.signature import Signature
 
     chosen = None if statistics is None else [name.strip() for name in statistics.split(",")]
     compared = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, seed=seed)  # pyright: ignore[reportArgumentType]
@@ -84,8 +83,8 @@ def diff(
 
 
 def _print(compared: xr.Dataset, rows: list[Change]) -> None:
-    from attnscope._documents import called_in
-    from attnscope.difference import headline, partner_heading, same_everywhere, value_headings
+    from attnscope.comparison.findings import headline, partner_heading, same_everywhere, value_headings
+    from attnscope.measure.documents import called_in
 
     console = new_console()
     heads, texts = compared.sizes["layer"] * compared.sizes["head"], int(compared.attrs["texts"])
@@ -127,7 +126,7 @@ def _table(rows: list[Change], values: tuple[str, str, str], *, partner: str | N
 
 
 def _draw(compared: xr.Dataset, formats: tuple[str, ...]) -> Path | None:
-    from attnscope.figures.difference import difference_figures
-    from attnscope.report import write_difference_report
+    from attnscope.results.figures.diff import difference_figures
+    from attnscope.results.page.diff import write_difference_report
 
     return draw_page(compared, formats, difference_figures, write_difference_report)

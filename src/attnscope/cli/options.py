@@ -9,9 +9,9 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from attnscope.checks import check_formats
-from attnscope.errors import AttnscopeError
-from attnscope.remote import Url
+from attnscope.read.urls import Url
+from attnscope.support.checks import check_formats
+from attnscope.support.errors import AttnscopeError
 
 BUNDLED = "bundled"
 
@@ -49,7 +49,7 @@ def path_or_url(given: str) -> Path | Url:
 
 def run_folder(given: str | Path) -> Path:
     """A local folder; a URL and an empty name are rejected."""
-    from attnscope.store import local_folder
+    from attnscope.store.files import local_folder
 
     return local_folder(given)
 
@@ -290,7 +290,7 @@ def heads_of(flag: str, given: str | None) -> list[tuple[int, int]]:
     >>> heads_of("--show", "3.6, 10.5")
     [(3, 6), (10, 5)]
     """
-    from attnscope.errors import AttnscopeError
+    from attnscope.support.errors import AttnscopeError
 
     heads: list[tuple[int, int]] = []
     for name in given.split(",") if given else []:

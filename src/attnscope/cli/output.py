@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from attnscope._cells import safe_cell
+from attnscope.support.numbers import safe_cell
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-    from attnscope.progress import Tell
+    from attnscope.support.progress import Tell
 
 TABLE_ROWS = 20  # rows of a table: --csv has all
 _LEAST_MEMORY = 768 << 20
@@ -149,8 +149,7 @@ def working() -> None:
     AttnscopeError
         If there is so little memory that libraries below would abort the process or wait for ever, not raise.
     """
-    from attnscope._stopping import leave
-    from attnscope.errors import AttnscopeError
+    from attnscope.support.errors import AttnscopeError, leave
 
     try:
         mmap.mmap(-1, _LEAST_MEMORY).close()

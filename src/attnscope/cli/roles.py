@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnscope._nulls import with_nulls
 from attnscope.cli import options
 from attnscope.cli.output import as_cell, csv_text, emit, new_console, progress_bar
 from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
+from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
-    from attnscope.detection import RoleCount
+    from attnscope.detection.role_controls import RoleCount
 
 _READ = (
     "heads: whose score reaches the threshold that the source gives; beside it as many of the same model with weights "
@@ -82,7 +82,7 @@ def roles(
         _list()
         return
     place = OutputFolder(out, usual_folder("roles"))
-    from attnscope.detection import roles as run_roles
+    from attnscope.detection.roles import roles as run_roles
 
     with progress_bar("roles") as show:
         result = run_roles(
@@ -113,7 +113,7 @@ def roles(
 
 def _print_csv(result: xr.Dataset) -> None:
     """One line for each head and role, with the signature that names the run's folder."""
-    from attnscope.store import Signature
+    from attnscope.store.signature import Signature
 
     names, *rows = _rows(result)
     signature = Signature.from_json(result.attrs["signature"]).short
@@ -121,7 +121,7 @@ def _print_csv(result: xr.Dataset) -> None:
 
 
 def _list() -> None:
-    from attnscope.detection import ROLES
+    from attnscope.detection.role import ROLES
 
     console = new_console()
     for role in ROLES.values():
@@ -131,9 +131,9 @@ def _list() -> None:
 
 def as_dict(result: xr.Dataset, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
-    from attnscope.detection import counts_of, headline
-    from attnscope.statistics import notes_of
-    from attnscope.store import skipped_of
+    from attnscope.detection.role_controls import counts_of, headline
+    from attnscope.measure.stored import notes_of
+    from attnscope.store.runs import skipped_of
 
     names, *rows = _rows(result)
     heads = [dict(zip(names, row, strict=True)) for row in rows]
@@ -169,10 +169,11 @@ def _rows(result: xr.Dataset) -> list[list[Any]]:
 
 
 def _print(result: xr.Dataset) -> None:
-    from attnscope.detection import ROLES, counts_of
-    from attnscope.results import read_said
-    from attnscope.statistics import notes_of
-    from attnscope.store import skipped_of
+    from attnscope.detection.role import ROLES
+    from attnscope.detection.role_controls import counts_of
+    from attnscope.measure.stored import notes_of
+    from attnscope.results.account import read_said
+    from attnscope.store.runs import skipped_of
 
     console = new_console()
     console.print(f"{result.attrs['model']}: {read_said('roles', result)}", highlight=False, markup=False)
@@ -212,7 +213,7 @@ def _table(rows: list[RoleCount]) -> Table:
 
 
 def _draw(result: xr.Dataset, formats: tuple[str, ...]) -> Path | None:
-    from attnscope.figures.roles import role_figures
-    from attnscope.report import write_roles_report
+    from attnscope.results.figures.roles import role_figures
+    from attnscope.results.page.roles import write_roles_report
 
     return draw_page(result, formats, role_figures, write_roles_report)

@@ -8,21 +8,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
+from rich.markup import escape
 
 from attnscope.cli import options
-from attnscope.cli.output import progress_bar, tell
+from attnscope.cli.output import csv_text, emit, new_console, progress_bar, tell
 from attnscope.cli.place import PAGE, Forms, OutputFolder, draw_views
-from attnscope.cli.scan_tables import as_dict, list_statistics, print_csv, print_tables
-from attnscope.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import change_texts, significant, with_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import xarray as xr
+    from rich.console import Console
+    from rich.table import Table
 
-    from attnscope.store import RunFolder
-
+    from attnscope.measure.keys import TopKeys
+    from attnscope.measure.offset_shares import OffsetShares
+    from attnscope.measure.quantities import Wording
+    from attnscope.measure.questions import RankedHead
+    from attnscope.store.runs import RunFolder
 
 _LAST = 32  # queries, as `attnscope.scan` has them
 
@@ -231,8 +238,8 @@ def scan(
     if statistics == "list":
         list_statistics()
         return
-    from attnscope.cli.again import AskedAgain
-    from attnscope.statistics import default_out
+    from attnscope.cli.place import AskedAgain
+    from attnscope.measure.stored import default_out
 
     options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
     formats, shown = options.formats_of(figures, report=report), _shown(show, report=report)
@@ -293,7 +300,8 @@ def _refuse_unused(observation: int | None, statistics: str | None) -> None:
 
 def _signed(groups: str | Path | None, words: str | Path | None) -> dict[str, str | None]:
     """What groups and words depend on."""
-    from attnscope.corpus import grouping_of, word_rule_of
+    from attnscope.read.groups import grouping_of
+    from attnscope.read.words import word_rule_of
 
     return {
         "groups": None if groups is None else grouping_of(groups).signature,
@@ -302,7 +310,7 @@ def _signed(groups: str | Path | None, words: str | Path | None) -> dict[str, st
 
 
 def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any) -> xr.Dataset:
-    from attnscope.statistics import scan as run_scan
+    from attnscope.measure.scan import scan as run_scan
 
     if settings["tp_plan"] is not None and os.environ.get("RANK", "0") != "0":  # the first process has a bar
         return run_scan(model, texts, **settings)
@@ -312,7 +320,7 @@ def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any
 
 def _read(run: RunFolder, *, shown: Sequence[tuple[int, int]] | None) -> xr.Dataset | None:
     """Results that are there already, where they have the maps of the heads to show."""
-    from attnscope.statistics import keeps_maps_of, load_scan
+    from attnscope.measure.stored import keeps_maps_of, load_scan
 
     lacks = shown is not None and run.is_writable() and not keeps_maps_of(run, shown)
     return None if lacks else load_scan(run)
@@ -322,17 +330,429 @@ def draw(
     results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
 ) -> Path | None:
     """Draw the page and the figures of a finished scan, unless they lie there already."""
-    from attnscope.store import RunFolder
+    from attnscope.store.runs import RunFolder
 
     with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
 
         def write(place: Path) -> None:
-            from attnscope.figures import write_scan_figures
-            from attnscope.report import write_report
-            from attnscope.statistics import SAMPLE
+            from attnscope.measure.stored import SAMPLE
+            from attnscope.results.figures.scan import write_scan_figures
+            from attnscope.results.page.scan import write_report
 
             sample = run.load(SAMPLE)
             write_scan_figures(results, sample, place / "figures", formats)
             write_report(results, sample, place / PAGE)
 
         return draw_views(run, [formats, heads], write)
+
+
+def list_statistics() -> None:
+    """What ``--statistics list`` prints."""
+    from attnscope.measure.quantities import (
+        DEFAULT,
+        OF_GROUPS,
+        OF_OFFSETS,
+        PATCH_STATISTICS,
+        STATISTICS,
+        SUMMARIES,
+    )
+
+    lines = [
+        f"{name:28}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
+        for name, statistic in STATISTICS.items()
+    ]
+    lines += [
+        f"{name:28}{_with_units(statistic.words)} (with {flag})"
+        for flag, measured in (("--offsets", OF_OFFSETS), ("--groups", OF_GROUPS))
+        for name, statistic in measured.items()
+    ]
+    lines += [f"{'..._by_group':28}each of one number a head, of the queries of each group (with --groups)"]
+    every = STATISTICS | OF_OFFSETS | OF_GROUPS
+    nulls = [name for name, statistic in every.items() if statistic.has_equal]
+    equal = [f"{f'equal_{name}':28}{name}, of equal weights over what a token may see" for name in nulls]
+    summaries = [f"{name:28}{_with_units(words)}" for name, words in SUMMARIES.items()]
+    more = "found beside them, not to be asked for by name:"
+    of_images = [f"{name:28}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
+    images = "of images, beside entropy, max_weight, gini_simpson and learned_sink:"
+    usual = "by default: all that are not marked; to add one to them: --statistics default,block_recall"
+    emit(
+        "".join(f"{line}\n" for line in (*lines, usual, "", more, *equal, *summaries, "", images, *of_images))
+    )
+
+
+def _with_units(words: Wording) -> str:
+    return f"{words.long_name} [{words.units}]" if words.units else words.long_name
+
+
+def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    from attnscope.measure.ranking import rank_heads
+    from attnscope.measure.stored import notes_of
+
+    return {
+        "signature": json.loads(results.attrs["signature"]),
+        "texts": results.sizes["text"],
+        "notes": notes_of(results),
+        "capture": results.attrs.get("capture"),
+        "kinds": results.attrs.get("kinds"),
+        "heads": rank_heads(results),
+        "statistics": with_nulls(_means(results)),
+        "offsets": offsets_dict(results),
+        "received": _received(results, folder),
+        "groups": groups_dict(results) if "group_weight" in results else None,
+        "by": contrasts_dict(results) if "by" in results.coords else None,
+        "independence": json.loads(results.attrs.get("summary", "null")),
+        "run": str(folder),
+    }
+
+
+def _received(results: xr.Dataset, folder: Path) -> list[TopKeys] | None:
+    """The keys that receive most in the sample windows, of the heads that lead the rankings or were asked for."""
+    from attnscope.measure.keys import top_keys
+    from attnscope.measure.ranking import rank_heads
+    from attnscope.measure.stored import SAMPLE
+    from attnscope.store.runs import RunFolder
+
+    with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
+        sample = run.load(SAMPLE)
+    if sample is None or "received" not in sample:
+        return None
+    asked = [tuple(place) for place in json.loads(sample.attrs["asked"])]
+    leading = [(row["layer"], row["head"]) for rows in rank_heads(results).values() for row in rows]
+    if not asked and not leading:  # nothing ranks heads: those with the key that receives most
+        most = sample.received.max("position").mean("window").values
+        leading = [np.unravel_index(place, most.shape) for place in np.argsort(-most, axis=None)[:_MOST]]
+    return top_keys(sample, [(int(layer), int(head)) for layer, head in dict.fromkeys([*asked, *leading])])
+
+
+def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
+    """Means over texts of what is one number a head, ``(layer, head)``; of several, one for each."""
+    from attnscope.measure.quantities import without_end
+
+    own = [
+        str(name)
+        for name, values in results.data_vars.items()
+        if "head" in values.dims and name != "label" and without_end(str(name)) == name
+    ]
+    return {name: values for statistic in own for name, values in _means_of(results, statistic).items()}
+
+
+def _means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
+    """Means over texts of one statistic, by the name of each; nothing where it is more than a number a head."""
+    from attnscope.measure.quantities import SEVERAL
+
+    values = results[name]
+    if not {"text", "layer"} <= set(values.dims) <= {"text", "layer", "head", *SEVERAL}:
+        return {}
+    means = values.mean("text", skipna=True)
+    several = next((dim for dim in SEVERAL if dim in means.dims), None)
+    if several is None:
+        return {name: means.values}
+    return {f"{name}_{one}": means.sel({several: one}).values for one in means[several].values.tolist()}
+
+
+def print_csv(results: xr.Dataset) -> None:
+    """One line for each head: means over texts, and the signature that names the run's folder."""
+    from attnscope.measure.documents import intervals
+    from attnscope.measure.grid import patch_peaks
+    from attnscope.measure.questions import majority_names
+    from attnscope.measure.ranking import peaks
+    from attnscope.store.signature import Signature
+
+    means = _means(results)
+    if "sampled_rows" in results:
+        ends = intervals(results)
+        for name in [name for name in means if name in ends]:
+            means |= {f"{name}_{bound}": ends[name].sel(bound=bound).values for bound in ("low", "high")}
+    means |= group_columns(results) if "group_weight" in results else {}
+    highest = patch_peaks(results) if "patch_profile" in results else peaks(results)
+    means |= {str(name): values.values for name, values in (highest or {}).items()}
+    kinds = majority_names(results)
+    signature = Signature.from_json(results.attrs["signature"]).short
+    table: list[list[Any]] = [["layer", "head", "layer_name", "layer_kind", "label", *means, "signature"]]
+    for layer, (name, kind) in enumerate(
+        zip(results.layer_name.values, results.layer_kind.values, strict=True)
+    ):
+        for head in range(results.sizes["head"]):
+            label = "" if kinds is None else kinds[layer][head]
+            values = [f"{mean[layer, head]:.6g}" for mean in means.values()]
+            table.append([layer, head, name, kind, label, *values, signature])
+    emit(csv_text(table))
+
+
+_MOST = 4  # heads whose keys are listed where no ranking leads to any
+
+
+def print_tables(results: xr.Dataset) -> None:
+    """The rankings of heads, and what kinds there are."""
+    from attnscope.measure.ranking import rank_heads
+    from attnscope.measure.stored import WEIGHTS_NOTE, kinds_said, means_note, notes_of, ranking_said
+    from attnscope.results.account import read_said
+
+    console = new_console()
+    console.print(f"{results.attrs['model']}: {read_said('scan', results)}", highlight=False, markup=False)
+    for note in notes_of(results).values():
+        console.print(note, style="dim", highlight=False, markup=False)
+    ranked = rank_heads(results)
+    for kind, rows in ranked.items():
+        console.print(f"\n{ranking_said(results, kind, rows)}", style="bold", highlight=False)
+        if rows:
+            console.print(_table_of_heads(rows))
+    _print_asked(results, console)
+    if means := means_note(results, ranked.values()):
+        console.print(means, style="dim")
+    if "group_weight" in results:
+        print_groups(results, console)
+    if "by" in results.coords:
+        print_contrasts(results, console)
+    console.print(f"\n{kinds_said(results)}", highlight=False, markup=False)
+    console.print(WEIGHTS_NOTE, style="dim")
+
+
+def _print_asked(results: xr.Dataset, console: Console) -> None:
+    """Statistics that are not there by default: of which head they are lowest and highest, beside equal weights."""
+    from rich.table import Column, Table
+
+    from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, STATISTICS
+    from attnscope.measure.stored import entries_said
+
+    known = STATISTICS | OF_OFFSETS
+    asked = [str(name) for name in results.data_vars if name in known and name not in DEFAULT]
+    table = Table(Column("statistic", no_wrap=True), "lowest", "head", "mean", "highest", "head", "equal")
+    more = []
+    for statistic in asked:
+        means = _means_of(results, statistic)
+        equal = _means_of(results, f"equal_{statistic}") if f"equal_{statistic}" in results else {}
+        for name, values in means.items():
+            table.add_row(name, *_ends_and_mean(values), _mean_text(equal.get(f"equal_{name}")))
+        more += [] if means else [statistic]
+    if table.row_count:
+        each = entries_said(results)
+        console.print(
+            f"\nstatistics asked for: means over {each}; head: layer.head", style="bold", highlight=False
+        )
+        console.print(table)
+        console.print(
+            "Equal: what equal weights over all that a token may see give. Each head's: --csv or --json.",
+            style="dim",
+        )
+    if more:
+        elsewhere = (
+            "In bins that double on the page and in --json, which has every offset; sums: attnscope.open_run."
+        )
+        kept = f"More than one number a head, so not in this table: {', '.join(more)}. {elsewhere}"
+        console.print(kept, style="dim", highlight=False, markup=False)
+
+
+def _ends_and_mean(values: np.ndarray) -> tuple[str, ...]:
+    """The lowest value and its head, the mean, the highest value and its head; dashes where nothing is known."""
+    known = np.isfinite(values)
+    if not known.any():
+        return "–", "", "–", "–", ""
+    ends = []
+    for find, beyond in ((np.argmin, np.inf), (np.argmax, -np.inf)):
+        layer, head = np.unravel_index(find(np.where(known, values, beyond)), values.shape)
+        ends.append((significant(values[layer, head], 3), f"{layer}.{head}"))
+    (low, lowest), (high, highest) = ends
+    if low == high:  # then no head is the one
+        lowest = highest = ""
+    return low, lowest, _mean_text(values), high, highest
+
+
+def _mean_text(values: np.ndarray | None) -> str:
+    if values is None:
+        return ""
+    known = values[np.isfinite(values)]
+    return significant(known.mean(), 3) if known.size else "–"
+
+
+def _table_of_heads(rows: Sequence[RankedHead]) -> Table:
+    """Columns for what the rows have."""
+    from rich.table import Table
+
+    columns = {
+        "layer": lambda row: str(row["layer"]),
+        "attention": lambda row: row["attention"],
+        "head": lambda row: str(row["head"]),
+        "weight": lambda row: f"{row['value']:.3f}",
+        "offset": lambda row: row["offset"] if isinstance(row["offset"], str) else f"{row['offset']:+d}",
+        "kind of head": lambda row: row["label"],
+    }
+    for name in ("attention", "offset"):
+        if not any(name in row for row in rows):
+            del columns[name]
+    if not any(row["label"] for row in rows):
+        del columns["kind of head"]
+    table = Table()
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("attention", "kind of head") else "right")
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return table
+
+
+_PAIRS = 10  # that a table shows
+
+
+def groups_dict(results: xr.Dataset) -> dict[str, Any]:
+    """What ``--json`` says of groups."""
+    from attnscope.comparison.spans import NULLS, MeanGroupWeights, group_pairs, said_of
+
+    means, pairs = MeanGroupWeights.of(results), group_pairs(results)
+    return {
+        "names": results.group_query.values.tolist(),
+        "says": [f"{said_of(pairs)}.", NULLS],
+        "pairs": [pair.as_dict() for pair in pairs],
+        "weight": with_nulls(means.weight),
+        "equal": with_nulls(means.equal),
+        "places": with_nulls(means.places),
+    }
+
+
+def group_columns(results: xr.Dataset) -> dict[str, Any]:
+    """Columns of the CSV for each pair of groups that are there: weight, and that of equal weights and places alone."""
+    from attnscope.comparison.spans import MeanGroupWeights
+
+    means = MeanGroupWeights.of(results)
+    names = {int(number): str(results.group_query.values[number]) for number in means.present}
+    kinds = {
+        "group_weight": means.weight,
+        "equal_group_weight": means.equal,
+        "place_group_weight": means.places,
+    }
+    return {
+        f"{kind} {query} > {key}": values[:, :, i, j]
+        for i, query in names.items()
+        for j, key in names.items()
+        for kind, values in kinds.items()
+    }
+
+
+def print_groups(results: xr.Dataset, console: Console) -> None:
+    """The pairs of groups between which a head looks most, beside equal weights."""
+    from rich.table import Table
+
+    from attnscope.comparison.spans import NULLS, group_pairs, no_interval_said, said_of
+
+    every = group_pairs(results)
+    pairs = [pair for pair in every if pair.above > 0]
+    console.print(
+        "\ngroups of tokens: for each pair, the head furthest above both nulls", style="bold", highlight=False
+    )
+    table = Table()
+    for column in ("queries", "keys", "head", "weight", "equal", "places"):
+        table.add_column(column, justify="left" if column in ("queries", "keys") else "right")
+    table.add_column("above, 95%", justify="right", no_wrap=True)
+    table.add_column("beyond chance")
+    for pair in pairs[:_PAIRS]:
+        known = pair.low == pair.low
+        above = f"{pair.low:.2f} to {pair.high:.2f}" if known else f"{pair.above:+.2f}"
+        table.add_row(
+            escape(pair.query),
+            escape(pair.key),
+            f"{pair.layer}.{pair.head}",
+            *(f"{value:.2f}" for value in (pair.weight, pair.equal, pair.places)),
+            above,
+            {True: "yes", False: "not shown", None: "not known"}[pair.beyond_chance],
+        )
+    if pairs:
+        console.print(table)
+    largest = f"; the largest {_PAIRS} are shown, all are in --json and --csv" if len(pairs) > _PAIRS else ""
+    heads = results.sizes["layer"] * results.sizes["head"]
+    console.print(
+        f"{said_of(every)}{largest}. Each is the largest of {heads} heads: its interval is of that head by itself. "
+        f"{no_interval_said(pairs[:_PAIRS])}Above: the weight less the larger null. {NULLS}",
+        style="dim",
+        highlight=False,
+    )
+
+
+ROOM = 1_000_000  # numbers of one profile over all heads: of more, the run folder alone has them
+
+
+def offsets_dict(results: xr.Dataset) -> dict[str, Any] | None:
+    """Shares of the weight by offset: ``bins`` that double, the ``band``, ``every`` offset, ``chosen`` ones.
+
+    Each is None where it was not measured. It holds the ``first`` and ``last`` offset of each bin or the ``offset``, in
+    tokens, or in words where these are measured; ``share`` by layer, head and bin; and ``equal``, by layer and bin, of
+    equal weights over all that a token may see.
+    """
+    from attnscope.measure.offset_shares import shares_by_offset
+
+    profiles = {of: shares_by_offset(results, of) for of in ("bins", "band", "every")}
+    told = {
+        of: None if shares is None else _dict_of(shares.seen(), single=of != "bins")
+        for of, shares in profiles.items()
+    } | {"chosen": _chosen(results)}
+    return told if any(part is not None for part in told.values()) else None
+
+
+def _chosen(results: xr.Dataset) -> dict[str, Any] | None:
+    if "weight_at" not in results:
+        return None
+    means = {"share": results.weight_at.mean("text"), "equal": results.equal_weight_at.mean("text")}
+    return {"offset": results.chosen_offset.values.tolist()} | {
+        name: with_nulls(values.transpose(..., "chosen_offset").values) for name, values in means.items()
+    }
+
+
+def _dict_of(shares: OffsetShares, *, single: bool) -> dict[str, Any]:
+    if shares.share.size > ROOM:
+        count = f"{shares.share.size:,} numbers are more than {ROOM:,}"
+        return {"left_out": f"{count}: the sums are in the run folder, and attnscope.open_run reads them"}
+    ends = {"offset": shares.first} if single else {"first": shares.first, "last": shares.last}
+    return {name: offsets.tolist() for name, offsets in ends.items()} | {
+        "share": with_nulls(shares.share),
+        "equal": None if shares.equal is None else with_nulls(shares.equal),
+    }
+
+
+_SHOWN = 12  # differences that the table shows
+
+
+def contrasts_dict(results: xr.Dataset) -> dict[str, Any]:
+    """What ``--json`` says of them."""
+    from attnscope.comparison.contrasts import contrast_rows, contrasts, contrasts_said, field_of
+    from attnscope.results.account import apart_said
+
+    field = field_of(results)
+    if len(set(results.by.values)) == 1:
+        return {"field": field, "says": apart_said(results), "differences": []}
+    tested = contrasts(results)
+    return {"field": field, "says": contrasts_said(tested), "differences": contrast_rows(tested)}
+
+
+def print_contrasts(results: xr.Dataset, console: Console) -> None:
+    """The largest differences that are told from 0."""
+    from rich import box
+    from rich.table import Table
+
+    from attnscope.comparison.contrasts import contrast_rows, contrasts, contrasts_said, field_of
+    from attnscope.results.account import apart_said
+
+    if len(set(results.by.values)) == 1:
+        for sentence in apart_said(results):
+            console.print(f"\n{sentence}", style="bold", highlight=False, markup=False)
+        return
+    tested = contrasts(results)
+    first, *others = contrasts_said(tested)
+    console.print(f"\n{first}", style="bold", highlight=False, markup=False)
+    for sentence in others:
+        console.print(sentence, highlight=False, markup=False)
+    rows = [row for row in contrast_rows(tested) if row["differs"]]
+    if not rows:
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("layer", "head"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for heading in ("statistic", field_of(results)):
+        table.add_column(escape(heading), overflow="fold")
+    for heading in ("mean", "others", "difference", "95% interval"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for row in rows[:_SHOWN]:
+        names = [str(row[name]) for name in ("layer", "head", "statistic", "by")]
+        numbers = [float(str(row[name])) for name in ("mean", "others", "difference", "low", "high")]
+        table.add_row(*map(escape, names), *change_texts(*numbers))
+    console.print(table)
+    if len(rows) > _SHOWN:
+        console.print(f"and {len(rows) - _SHOWN} more: --json lists all", highlight=False)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnscope._documents import LEAST
-from attnscope._nulls import with_nulls
-from attnscope._numbers import count
 from attnscope.cli.output import emit, json_text, new_console, progress_bar
+from attnscope.measure.documents import LEAST
+from attnscope.support.numbers import count, with_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,8 +67,8 @@ def score(
     ] = False,
 ) -> None:
     """How good are the translations? BLEU and chrF with signatures, intervals and paired tests."""
-    from attnscope.errors import AttnscopeError
-    from attnscope.translation.evaluation import score as run_score
+    from attnscope.lineage.score import score as run_score
+    from attnscope.support.errors import AttnscopeError
 
     files = [*hypotheses, *target, *([text] if text else [])]
     if sum(str(file) == "-" for file in files) > 1:
@@ -100,7 +99,7 @@ def score(
 
 def length_limits(text: str) -> list[int]:
     """Upper limits of length from what the user typed."""
-    from attnscope.errors import AttnscopeError
+    from attnscope.support.errors import AttnscopeError
 
     try:
         return [int(limit) for limit in text.split(",")]

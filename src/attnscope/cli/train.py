@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from attnscope._numbers import count, percent
 from attnscope.cli import options
 from attnscope.cli.output import new_console, progress_bar, tell
+from attnscope.support.numbers import count, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,13 +40,14 @@ _OUT = Annotated[
 
 def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
-    from attnscope.training import said_of_preset, settings_for
+    from attnscope.lineage.config import said_of_preset, settings_for
 
     asked = settings_for(config, **settings)  # before PyTorch is imported: a wrong flag is refused at once
 
-    from attnscope.store import OwnedFolder
-    from attnscope.training import Checkpoints, is_first, updates_done
-    from attnscope.training import train as run
+    from attnscope.lineage.checkpoints import Checkpoints
+    from attnscope.lineage.loop import is_first, updates_done
+    from attnscope.lineage.train import train as run
+    from attnscope.store.folder import OwnedFolder
 
     folder = OwnedFolder(out, "train").look()
     done, checkpoints = updates_done(asked, folder), Checkpoints(folder)
@@ -89,7 +90,7 @@ def _print_samples(console: Console, out: Path) -> None:
     """On the generated task: BLEU by length, and two sentences with the words that each word looks at."""
     from rich.text import Text
 
-    from attnscope.comparison import sample_translations
+    from attnscope.lineage.compare import sample_translations
 
     samples = sample_translations(out)
     if samples is None:
@@ -116,8 +117,7 @@ def _print_samples(console: Console, out: Path) -> None:
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one flag for every setting."""
-    from attnscope.training import shown_default
-    from attnscope.training.config import TrainConfig
+    from attnscope.lineage.config import TrainConfig, shown_default
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [

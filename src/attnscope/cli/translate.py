@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope._nulls import with_nulls
 from attnscope.cli import options
 from attnscope.cli.output import emit, progress_bar, say_where, tell
+from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:
-    from attnscope.translation import Translation, Translations
+    from attnscope.lineage.translate import Translation, Translations
 
 _Model = Annotated[
     str, typer.Argument(help="Model: a folder of `attnscope train`, another model folder or a hub id.")
@@ -61,8 +61,8 @@ def translate(
     With --n-best above 1, every translation has its own line, as Moses writes it: number of the source line, from 0
     ||| translation ||| score.
     """
-    from attnscope.store import explained, write_output
-    from attnscope.translation import translate as run
+    from attnscope.lineage.translate import translate as run
+    from attnscope.store.files import explained, write_output
 
     with progress_bar("translate") as show:
         translations = run(

@@ -9,7 +9,7 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import emit, new_console, progress_bar, say_where
-from attnscope.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError
 
 
 def walk(
@@ -58,9 +58,10 @@ def walk(
         has_seed=seed is not None,
     )
     _refuse_sentence(model)
-    from attnscope.walkthrough import markdown as as_markdown
-    from attnscope.walkthrough import terminal, walk_toy
-    from attnscope.walkthrough import walk as run_walk
+    from attnscope.lineage.steps import markdown as as_markdown
+    from attnscope.lineage.steps import terminal
+    from attnscope.lineage.walk import walk as run_walk
+    from attnscope.lineage.walk import walk_toy
 
     with progress_bar("walk") as show:
         if toy:
@@ -122,7 +123,7 @@ def _number(token: str | None) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    from attnscope.store import explained, write_output
+    from attnscope.store.files import explained, write_output
 
     with explained(f"write {path}", "Choose another file with --markdown"):
         write_output(path, text)

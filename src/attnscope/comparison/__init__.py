@@ -1,5 +1,9 @@
-"""Translation systems side by side: trained alike, tried on one text."""
+"""What changed between two runs, and what differs between groups of texts."""
+
+import pkgutil
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, [module.name for module in pkgutil.iter_modules(__path__)]
+)

@@ -1,5 +1,9 @@
-"""Roles of attention heads by their published definitions, each score beside what chance gives."""
+"""Roles of heads by their published definitions."""
+
+import pkgutil
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, [module.name for module in pkgutil.iter_modules(__path__)]
+)

@@ -2,9 +2,9 @@
 
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
-from attnscope.models._loss import IGNORED
 from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
 from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.models.loss import IGNORED
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.models.transformer import TransformerForConditionalGeneration
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from attnscope.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError
 
 ATTENTIONS = ("none", "dot", "scaled_dot", "bilinear", "additive")
 CELLS = ("gru", "lstm")
@@ -47,7 +47,7 @@ class RecurrentConfig(PreTrainedConfig):
     >>> RecurrentConfig(attention="cosine")
     Traceback (most recent call last):
     ...
-    attnscope.errors.AttnscopeError: attention 'cosine' is not known: choose none, dot, scaled_dot, bilinear, additive
+    attnscope.support.errors.AttnscopeError: attention 'cosine' is not known: choose none, dot, scaled_dot, bilinear, additive
     """
 
     model_type = "attnscope-recurrent"
@@ -107,7 +107,7 @@ class TransformerConfig(PreTrainedConfig):
     >>> TransformerConfig(norm="both")
     Traceback (most recent call last):
     ...
-    attnscope.errors.AttnscopeError: norm 'both' is not known: choose pre, post
+    attnscope.support.errors.AttnscopeError: norm 'both' is not known: choose pre, post
     """
 
     model_type = "attnscope-transformer"
@@ -171,7 +171,7 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     >>> check_choice("cell", "rnn", ["gru", "lstm"])
     Traceback (most recent call last):
     ...
-    attnscope.errors.AttnscopeError: cell 'rnn' is not known: choose gru, lstm
+    attnscope.support.errors.AttnscopeError: cell 'rnn' is not known: choose gru, lstm
     """
     if value not in known:
         raise AttnscopeError(f"{name} {value!r} is not known: choose {', '.join(known)}")

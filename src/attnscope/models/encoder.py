@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from attnscope.models._arguments import refuse_unused
-from attnscope.models._init import init_weights
-from attnscope.models._loss import IGNORED, both_passes, mean_cross_entropy, smoothed_cross_entropy
 from attnscope.models.configs import EncoderConfig
+from attnscope.models.layers import init_weights, refuse_unused
+from attnscope.models.loss import IGNORED, both_passes, mean_cross_entropy, smoothed_cross_entropy
 from attnscope.models.transformer import TransformerEncoder
 
 

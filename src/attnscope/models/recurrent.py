@@ -12,12 +12,10 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from attnscope.attention import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
-from attnscope.models._arguments import check_padding, refuse_unused
-from attnscope.models._dropout import Dropout
-from attnscope.models._layers import written_out
-from attnscope.models._translator import Decoded, Translator
+from attnscope.kernels.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
 from attnscope.models.configs import RecurrentConfig
+from attnscope.models.layers import Dropout, check_padding, refuse_unused, written_out
+from attnscope.models.translator import Decoded, Translator
 
 
 def make_score(config: RecurrentConfig) -> Score | None:

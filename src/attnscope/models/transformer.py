@@ -10,17 +10,17 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-from attnscope.models._arguments import refuse_unused
-from attnscope.models._layers import (
+from attnscope.models.configs import TransformerConfig
+from attnscope.models.layers import (
     AddPositions,
     CrossAttention,
     FeedForward,
     RegisteredAttention,
     RelativePositions,
     Residual,
+    refuse_unused,
 )
-from attnscope.models._translator import Decoded, Translator
-from attnscope.models.configs import TransformerConfig
+from attnscope.models.translator import Decoded, Translator
 
 
 class EncoderLayer(nn.Module):

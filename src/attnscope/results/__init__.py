@@ -1,5 +1,9 @@
-"""What commands left in folders: which runs there are, what each holds, and its arrays for other tools."""
+"""What commands left in folders: opened, described, drawn, exported."""
+
+import pkgutil
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, [module.name for module in pkgutil.iter_modules(__path__)]
+)

@@ -1,5 +1,9 @@
-"""Folders of results: labelled arrays with their signature, checked, resumable, written whole or not at all."""
+"""Folders of results, and the work units of a run over many processes."""
+
+import pkgutil
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, [module.name for module in pkgutil.iter_modules(__path__)]
+)

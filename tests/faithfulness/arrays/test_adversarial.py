@@ -5,7 +5,8 @@ import pytest
 from scipy.optimize import minimize
 
 from attnscope import AttnscopeError
-from attnscope.faithfulness.arrays import adversarial_weights, identifiability
+from attnscope.intervention.arrays.adversarial import adversarial_weights
+from attnscope.intervention.arrays.effective import identifiability
 
 
 def planted(keys=128, width=16, seed=0, concentration=1.0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.faithfulness.arrays import effective_attention, identifiability
+from attnscope.intervention.arrays.effective import effective_attention, identifiability
 
 RNG = np.random.default_rng(0)
 CAUSAL = np.tril(np.ones((24, 24), dtype=bool))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from attnscope._documents import units_of
-from attnscope.faithfulness.arrays import by_document
+from attnscope.measure.documents import units_of
+from attnscope.measure.intervals import by_document
 
 
 @pytest.mark.parametrize("documents", [8, 20])

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.faithfulness.arrays import block_norms, block_parts, norm_weights
+from attnscope.intervention.arrays.block import block_norms, block_parts
+from attnscope.intervention.arrays.changes import norm_weights
 
 RNG = np.random.default_rng(0)
 HEADS, TOKENS, R, WIDTH = 3, 6, 4, 12

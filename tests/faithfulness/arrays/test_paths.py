@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.faithfulness.arrays import attention_flow, gradient_attention, rollout
+from attnscope.intervention.arrays.paths import attention_flow, gradient_attention, rollout
 
 A = np.random.default_rng(0).dirichlet(np.full(7, 0.4), (3, 7))
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.faithfulness.arrays import above_zero
-from attnscope.faithfulness.arrays._sign_flips import apart_from_zero
+from attnscope.measure.intervals import above_zero, apart_from_zero
 
 
 @pytest.fixture

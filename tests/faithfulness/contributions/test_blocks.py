@@ -4,9 +4,8 @@ import pytest
 import torch
 import transformers as T
 
-from attnscope.faithfulness.contributions._blocks import find_blocks
-from attnscope.faithfulness.contributions._normalisation import fitted
-from attnscope.faithfulness.contributions._record import record
+from attnscope.intervention.contributions.blocks import find_blocks, fitted
+from attnscope.intervention.contributions.record import record
 from tests.families import inputs, tiny
 from tests.models.lineage import SOURCE, small
 

@@ -5,11 +5,14 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.corpus import Window
-from attnscope.faithfulness import _limits, arrays
-from attnscope.faithfulness._given import Given
-from attnscope.faithfulness.contributions import TOKEN_KINDS, _tokens, token_contributions
-from attnscope.mechanism.evidence import capture_inputs, projections
+from attnscope.explanation.inputs import capture_inputs
+from attnscope.explanation.projections import projections
+from attnscope.intervention import given as _limits
+from attnscope.intervention.arrays.paths import attention_flow, rollout
+from attnscope.intervention.contributions import tokens as _tokens
+from attnscope.intervention.contributions.tokens import TOKEN_KINDS, token_contributions
+from attnscope.intervention.given import Given
+from attnscope.read.windows import Window
 from tests.faithfulness.contributions.test_profiles import by_row, joint
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.families import tiny
@@ -57,8 +60,8 @@ def test_of_the_weights(scored):
     np.testing.assert_allclose(found.score.sel(kind="weights"), expected, atol=1e-9)
     matrices = np.stack([joint(kind, weights.mean(0), (source, target), 1)[0] for kind, weights, _ in layers])
     rows = [start + query for query in QUERIES]
-    np.testing.assert_allclose(found.score.sel(kind="rollout"), arrays.rollout(matrices)[-1][rows], atol=1e-9)
-    flows = arrays.attention_flow(matrices, rows[:1])
+    np.testing.assert_allclose(found.score.sel(kind="rollout"), rollout(matrices)[-1][rows], atol=1e-9)
+    flows = attention_flow(matrices, rows[:1])
     np.testing.assert_allclose(found.score.sel(kind="flow")[:1], flows, atol=1e-9)
     if not target:
         every = np.mean([weights.mean(0) for _, weights, _ in layers], 0)[QUERIES]

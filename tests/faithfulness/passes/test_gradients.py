@@ -4,16 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.corpus import Batch
-from attnscope.faithfulness.passes import (
-    HeadGradients,
-    Questions,
-    attribution,
-    gates_towards,
-    importance,
-    stacked_passes,
-)
-from attnscope.statistics import Reading
+from attnscope.intervention.passes.gradients import HeadGradients, attribution, gates_towards, importance
+from attnscope.intervention.passes.questions import Questions
+from attnscope.intervention.passes.stack import stacked_passes
+from attnscope.measure.observer import Reading
+from attnscope.read.windows import Batch
 from tests.faithfulness.models import build, inputs_of
 
 

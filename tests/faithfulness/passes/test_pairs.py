@@ -5,8 +5,8 @@ import json
 import pytest
 
 import attnscope
-from attnscope.errors import AttnscopeError
-from attnscope.faithfulness.passes import Pair, given_pairs
+from attnscope.intervention.passes.pairs import Pair, given_pairs
+from attnscope.support.errors import AttnscopeError
 
 WHOLE = {"clean": "a b", "corrupted": "c b", "answer": " a", "wrong": " c"}
 BARE = {"clean": "b b", "corrupted": "d b"}

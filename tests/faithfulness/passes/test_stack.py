@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from attnscope.attention import attend_in_full
-from attnscope.capture import watching
-from attnscope.faithfulness.passes import blocks_of, stacked_passes, unread_sites
+from attnscope.capture.watching import watching
+from attnscope.intervention.passes.attend import unread_sites
+from attnscope.intervention.passes.stack import blocks_of, stacked_passes
+from attnscope.kernels.measure import attend_in_full
 from tests.faithfulness.models import MODELS, build, inputs_of
 
 

@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.capture import borrowed
-from attnscope.corpus import Window
-from attnscope.faithfulness import arrays
-from attnscope.faithfulness.weights._read_text import ReadText, jensen_shannon, total_variation
-from attnscope.mechanism.evidence import projections
+from attnscope.capture.borrow import borrowed
+from attnscope.explanation.projections import projections
+from attnscope.intervention.arrays.changes import jensen_shannon as arrays_jensen_shannon
+from attnscope.intervention.arrays.changes import total_variation as arrays_total_variation
+from attnscope.intervention.weights.read_text import ReadText, jensen_shannon, total_variation
+from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.families import tiny
 
@@ -82,7 +83,7 @@ def test_a_masked_language_model_predicts_behind_masks():
 
 
 def test_many_variants_go_through_in_pieces(monkeypatch):
-    from attnscope.faithfulness.weights import _read_text
+    from attnscope.intervention.weights import read_text as _read_text
 
     text = read(tiny("bert"))
     outputs = torch.randn(5, *text.output(0, 0).shape, generator=torch.Generator().manual_seed(1))
@@ -100,10 +101,10 @@ def test_effects_are_the_distances_of_arrays():
     after, before = text.changed(0, 0, outputs).exp().numpy(), text.log_probabilities.exp().numpy()
     found = text.effects(0, 0, outputs)
     np.testing.assert_allclose(
-        found["tvd"], arrays.total_variation(after, before[None] + 0 * after), atol=1e-9
+        found["tvd"], arrays_total_variation(after, before[None] + 0 * after), atol=1e-9
     )
     np.testing.assert_allclose(
-        found["jsd"], arrays.jensen_shannon(after, before[None] + 0 * after), atol=1e-9
+        found["jsd"], arrays_jensen_shannon(after, before[None] + 0 * after), atol=1e-9
     )
     np.testing.assert_array_equal(found["flipped"], after.argmax(-1) != before.argmax(-1))
 

@@ -6,22 +6,23 @@ import torch
 from scipy.stats import kendalltau
 
 from attnscope import AttnscopeError
-from attnscope.capture import load_model
-from attnscope.corpus import Window
-from attnscope.faithfulness import (
-    Given,
-    _limits,
-    adversarial_test,
-    agreement_test,
-    arrays,
+from attnscope.capture.load import load_model
+from attnscope.intervention import given as _limits
+from attnscope.intervention.arrays.adversarial import adversarial_weights
+from attnscope.intervention.arrays.changes import erased_weights, permuted_weights, total_variation
+from attnscope.intervention.contributions.tokens import token_contributions
+from attnscope.intervention.given import Given
+from attnscope.intervention.weights.adversarial import adversarial_test
+from attnscope.intervention.weights.agreement import agreement_test
+from attnscope.intervention.weights.frozen import frozen_test
+from attnscope.intervention.weights.read_text import ReadText
+from attnscope.intervention.weights.replaced import (
     erasure_test,
-    frozen_test,
     permutation_test,
     same_output_test,
-    token_contributions,
     uniform_test,
 )
-from attnscope.faithfulness.weights._read_text import ReadText
+from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT
 from tests.families import tiny
 from tests.models.lineage import small
@@ -86,7 +87,7 @@ def test_equal_weights_are_put_in_the_place_of_the_heads():
     expected = text.effects(1, 2, text.of_weights(1, 2, equal[None]))
     for name in ("tvd", "jsd", "flipped"):
         assert of(found, name, 1, 2) == pytest.approx(expected[name].mean())
-    moved = arrays.total_variation(text.weights(1, 2), equal).mean()
+    moved = total_variation(text.weights(1, 2), equal).mean()
     assert of(found, "weights_tvd", 1, 2) == pytest.approx(moved)
 
 
@@ -96,7 +97,7 @@ def test_permutations_are_the_median_of_single_ones():
     text = ReadText(model, given(model).windows[0], 0)
     weights, generator = text.weights(0, 1), np.random.default_rng((3, 0, 0, 1))
     causal = np.tril(np.ones((12, 12), dtype=bool))
-    several = np.stack([arrays.permuted_weights(weights, generator, causal) for _ in range(7)])
+    several = np.stack([permuted_weights(weights, generator, causal) for _ in range(7)])
     moved = text.effects(0, 1, text.of_weights(0, 1, several))["tvd"].mean(1)
     assert of(found, "tvd", 0, 1) == pytest.approx(np.median(moved))
     assert of(found, "max_weight", 0, 1) == pytest.approx(weights.max(1).mean())
@@ -150,7 +151,7 @@ def test_erasure_follows_each_order():
     weights, slope = text.weights(1, 3), text.by_weights(1, 3)
     causal = np.tril(np.ones((12, 12), dtype=bool))
     for order, by in {"attention": weights, "gradient": slope, "product": weights * slope}.items():
-        several = np.stack([arrays.erased_weights(weights, by, one, causal) for one in (0.25, 0.5, 1.0)])
+        several = np.stack([erased_weights(weights, by, one, causal) for one in (0.25, 0.5, 1.0)])
         effects = text.effects(1, 3, text.of_weights(1, 3, several))
         np.testing.assert_allclose(here.tvd.sel(order=order), effects["tvd"].mean(1), atol=1e-6)
         flips = np.maximum.accumulate(effects["flipped"], 0)
@@ -178,7 +179,7 @@ def test_ranks_are_those_of_gradients_and_of_leaving_out():
 
 
 def test_the_null_of_ranks_is_exceeded_by_one_random_order_in_twenty():
-    from attnscope.faithfulness.weights._agreement import compared
+    from attnscope.intervention.weights.agreement import compared
 
     rng, counted = np.random.default_rng(0), np.ones((6, 15), dtype=bool)
     importance = rng.random((6, 15))
@@ -215,9 +216,7 @@ def test_other_weights_with_the_same_output_are_those_of_the_linear_program():
     text = ReadText(model, given(model).windows[0], 0)
     rows = [0, 6, 11]  # evenly: 5.5 is rounded to 6
     causal = np.tril(np.ones((12, 12), dtype=bool))
-    expected = arrays.adversarial_weights(
-        text.weights(1, 2)[rows], text.values(1, 2).numpy(), allowed=causal[rows]
-    )
+    expected = adversarial_weights(text.weights(1, 2)[rows], text.values(1, 2).numpy(), allowed=causal[rows])
     assert of(found, "weights_tvd", 1, 2) == pytest.approx(float(expected.tvd.mean()))
     assert (
         of(found, "free", 1, 2) == float(expected.is_free.mean()) == 1 / 3

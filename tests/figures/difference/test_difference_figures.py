@@ -8,8 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import attnscope
-from attnscope.figures.difference import before_after
-from attnscope.figures.style import figure_style
+from attnscope.results.figures.diff import before_after
+from attnscope.results.figures.style import figure_style
 
 #: Means of heads, and what they differ by: of untrained heads, of shares, of offsets, of one head alone.
 RANGES = [

@@ -4,33 +4,43 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.errors import AttnscopeError
-from attnscope.figures import explain as figures
-from attnscope.figures.reading import NothingToShowError
-from attnscope.mechanism._ranking import best_heads, rank_explanations
-from attnscope.mechanism.arrays._waves import query_key_waves
-from attnscope.mechanism.words import summary
+from attnscope.explanation.arrays.waves import query_key_waves
+from attnscope.explanation.ranking import best_heads, rank_explanations
+from attnscope.explanation.words import summary
+from attnscope.results.figures.explain import (
+    explain_figures,
+    position_content,
+    shift_controls,
+    write_explain_figures,
+)
+from attnscope.results.figures.panels import interventions, scheme_effect
+from attnscope.results.figures.positions import position_components, position_correlations, position_spectrum
+from attnscope.results.figures.reading import NothingToShowError
+from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
+from attnscope.results.figures.verdict import offset_agreement, peak_agreement, verdict_grid
+from attnscope.results.figures.waves import spectra_by_layer, wave_columns, wave_counts, wave_curves
+from attnscope.support.errors import AttnscopeError
 from tests.report.planted_explanation import CHANGES, GRID, explanation, only, without
 
 OF_HEADS = {
-    "waves": figures.wave_columns,
-    "cross_spectrum": figures.cross_spectrum_offsets,
-    "phase_map": figures.phase_maps,
-    "cross_correlation": figures.cross_correlations,
-    "position_content": figures.position_content,
-    "rotation_effect": figures.scheme_effect,
-    "bias_effect": figures.scheme_effect,
-    "interventions": figures.interventions,
+    "waves": wave_columns,
+    "cross_spectrum": cross_spectrum_offsets,
+    "phase_map": phase_maps,
+    "cross_correlation": cross_correlations,
+    "position_content": position_content,
+    "rotation_effect": scheme_effect,
+    "bias_effect": scheme_effect,
+    "interventions": interventions,
 }
 WHOLE = {
-    "verdict": figures.verdict_grid,
-    "position_spectrum": figures.position_spectrum,
-    "position_pca": figures.position_components,
-    "position_cca": figures.position_correlations,
-    "waves": figures.wave_counts,
-    "spectra": figures.spectra_by_layer,
-    "controls": figures.shift_controls,
-    "cross_correlation": figures.peak_agreement,
+    "verdict": verdict_grid,
+    "position_spectrum": position_spectrum,
+    "position_pca": position_components,
+    "position_cca": position_correlations,
+    "waves": wave_counts,
+    "spectra": spectra_by_layer,
+    "controls": shift_controls,
+    "cross_correlation": peak_agreement,
 }
 
 
@@ -115,7 +125,7 @@ def test_layers_and_heads_that_do_not_exist(tree, asked, says):
 
 
 def test_peaks_are_named_by_their_period(tree):
-    table, words = figures.position_spectrum(node(tree, "position_spectrum")).axes
+    table, words = position_spectrum(node(tree, "position_spectrum")).axes
     assert [text.get_text() for text in table.texts] == ["8"]  # 64 tokens / 8 cycles
     assert not words.texts
     line = next(line for line in table.lines if len(line.get_xdata()) == 32)
@@ -126,25 +136,25 @@ def test_peaks_are_named_by_their_period(tree):
 def test_a_peak_that_noise_would_give_is_not_named(tree):
     spectrum = node(tree, "position_spectrum").copy(deep=True)
     spectrum["null_upper_quartile"][:] = 6.0
-    assert not figures.position_spectrum(spectrum).axes[0].texts
+    assert not position_spectrum(spectrum).axes[0].texts
 
 
 def test_several_models_are_rows_of_one_figure(tree):
     spectrum = node(tree, "position_spectrum")
-    figure = drawn(figures.position_spectrum({"one": spectrum, "other": spectrum.sel(kind="positions")}))
+    figure = drawn(position_spectrum({"one": spectrum, "other": spectrum.sel(kind="positions")}))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["one: Position table", "one: Words of a text (control)", "other: Position table"]
-    drawn(figures.position_components({name: node(tree, "position_pca") for name in ("one", "other")}))
+    drawn(position_components({name: node(tree, "position_pca") for name in ("one", "other")}))
 
 
 def test_4_and_12_components_are_marked(tree):
-    axes = figures.position_components(node(tree, "position_pca")).axes[0]
+    axes = position_components(node(tree, "position_pca")).axes[0]
     assert [text.get_text() for text in axes.texts] == ["4 components: 59.0%", "12 components: 93.1%"]
 
 
 def test_strong_correlations_are_counted_by_layer(tree):
     cca = node(tree, "position_cca")
-    curves, raw, counts = drawn(figures.position_correlations(cca)).axes
+    curves, raw, counts = drawn(position_correlations(cca)).axes
     np.testing.assert_allclose(curves.lines[1].get_ydata(), cca["correlation"].values[0])
     np.testing.assert_allclose(raw.lines[1].get_ydata(), cca["raw_correlation"].values[0])
     strong = [*cca["strong_components"].values, *cca["raw_strong_components"].values]
@@ -152,7 +162,7 @@ def test_strong_correlations_are_counted_by_layer(tree):
 
 
 def test_the_verdict_frames_the_heads_that_agree(tree):
-    axes = figures.verdict_grid(node(tree, "verdict")).axes[0]
+    axes = verdict_grid(node(tree, "verdict")).axes[0]
     assert [text.get_text() for text in axes.texts] == ["−1", "+3"] * 6
     assert len(axes.patches) == 6
     np.testing.assert_allclose(axes.images[0].get_array(), node(tree, "verdict")["position_share"])
@@ -161,14 +171,14 @@ def test_the_verdict_frames_the_heads_that_agree(tree):
 def test_a_head_without_an_offset_is_grey_in_the_verdict_and_hatched_where_there_is_none(tree):
     verdict = node(tree, "verdict").copy(deep=True)
     verdict["position_share"][0, 1] = np.nan
-    axes = figures.verdict_grid(verdict).axes[0]
+    axes = verdict_grid(verdict).axes[0]
     assert "grey: none" in axes.get_title(loc="left")
     assert [mark.get_hatch() for mark in axes.collections] == [None]
     verdict["peak_weight"][0, 1] = np.nan
-    assert [mark.get_hatch() for mark in figures.verdict_grid(verdict).axes[0].collections] == ["////"]
+    assert [mark.get_hatch() for mark in verdict_grid(verdict).axes[0].collections] == ["////"]
     verdict["position_share"][:] = np.nan
     with pytest.raises(NothingToShowError, match="a head with a value"):
-        figures.verdict_grid(verdict)
+        verdict_grid(verdict)
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 4), (3, 3), (4, 4), (12, 12)])
@@ -176,7 +186,7 @@ def test_titles_of_grids_are_within_the_figure(layers, heads):
     counts = np.zeros((layers, heads))
     columns = {"periodic_columns": (GRID, counts)}
     columns["null_periodic_columns"] = ((*GRID, "permutation"), counts[..., None])
-    figure = drawn(figures.wave_counts(xr.Dataset(columns)))
+    figure = drawn(wave_counts(xr.Dataset(columns)))
     assert figure.get_tightbbox().y1 <= figure.get_figheight()
 
 
@@ -189,22 +199,22 @@ def test_weights_are_drawn_up_to_the_mask(tree):
 
     before = masked("interventions", "profile_before", "profile_after")
     for figure in (
-        figures.position_content(masked("position_content", "profile"), [(0, 0)]),
-        figures.interventions(before, [(0, 0)]),
-        figures.scheme_effect(masked("rotation_effect", "profile"), [(0, 0)]),
+        position_content(masked("position_content", "profile"), [(0, 0)]),
+        interventions(before, [(0, 0)]),
+        scheme_effect(masked("rotation_effect", "profile"), [(0, 0)]),
     ):
         assert drawn(figure).axes[0].get_xlim()[1] == 0
-    assert figures.interventions(node(tree, "interventions"), [(0, 0)]).axes[0].get_xlim()[1] > 0
+    assert interventions(node(tree, "interventions"), [(0, 0)]).axes[0].get_xlim()[1] > 0
 
 
 def test_two_readings_and_the_weights_are_drawn_against_each_other(tree):
-    figure = drawn(figures.offset_agreement(node(tree, "verdict")))
+    figure = drawn(offset_agreement(node(tree, "verdict")))
     agreeing = figure.axes[0].collections[2].get_offsets()
     np.testing.assert_allclose(agreeing, [[-1.0, -0.9]] * 6)
 
 
 def test_controls_stand_below_the_head(tree):
-    figure = figures.shift_controls(node(tree, "controls"))
+    figure = shift_controls(node(tree, "controls"))
     assert [axes.get_title(loc="left") for axes in figure.axes[::2]] == ["Layer 0, head 0", "Layer 0, head 2"]
     coherence, offset = figure.axes[:2]
     kept, lost = (np.stack(line.get_data(), 1).tolist() for line in coherence.lines[:2])
@@ -213,23 +223,23 @@ def test_controls_stand_below_the_head(tree):
     completed = next(line for line in offset.lines if set(line.get_ydata()) == {1})
     assert completed.get_xdata().tolist() == [-1, -1, -1]
     with pytest.raises(AttnscopeError, match="at least one head with values"):
-        figures.shift_controls(node(tree, "controls").isel(head=[1]))
+        shift_controls(node(tree, "controls").isel(head=[1]))
 
 
 def test_wave_counts_are_written_beside_those_of_shuffled_tokens(tree):
-    found, shuffled = figures.wave_counts(node(tree, "waves")).axes[:2]
+    found, shuffled = wave_counts(node(tree, "waves")).axes[:2]
     assert [text.get_text() for text in found.texts] == ["4", "0"] * 6
     assert {text.get_text() for text in shuffled.texts} == {"1"}
 
 
 def test_columns_that_are_one_wave_are_joined(tree):
-    (axes,) = figures.wave_columns(node(tree, "waves"), [(0, 0)]).axes
+    (axes,) = wave_columns(node(tree, "waves"), [(0, 0)]).axes
     arcs = [note for note in axes.texts if hasattr(note, "xy") and not note.get_text()]
     assert [(note.xy, note.xyann) for note in arcs] == [((8, 0), (8, 1)), ((8, 2), (8, 3))]
 
 
 def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
-    axes = figures.phase_maps(node(tree, "phase_map"), [(0, 0)]).axes[0]
+    axes = phase_maps(node(tree, "phase_map"), [(0, 0)]).axes[0]
     left = axes.lines[1]  # offset -1: keys are the queries one token on
     frequency, angle = left.get_xdata(), left.get_ydata()
     np.testing.assert_allclose(angle[:-2], 2 * np.pi * frequency[:-2] / 64, atol=1e-12)
@@ -237,13 +247,13 @@ def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
 
 
 def test_the_peak_of_the_summed_scores_is_marked(tree):
-    columns, total = figures.cross_correlations(node(tree, "cross_correlation"), [(0, 0)]).axes
+    columns, total = cross_correlations(node(tree, "cross_correlation"), [(0, 0)]).axes
     assert columns.get_xlim() == (-60, 60)
     assert [text.get_text() for text in total.texts] == ["t = −1"]
 
 
 def test_a_cross_spectrum_has_a_disc_for_each_frequency_above_0(tree):
-    axes = figures.cross_spectrum_offsets(node(tree, "cross_spectrum"), [(0, 0)]).axes[0]
+    axes = cross_spectrum_offsets(node(tree, "cross_spectrum"), [(0, 0)]).axes[0]
     discs = np.ma.filled(axes.collections[0].get_offsets(), np.nan)
     assert discs.shape == (32, 2)
     assert (discs[:-1, 1] == -1).all()
@@ -251,14 +261,14 @@ def test_a_cross_spectrum_has_a_disc_for_each_frequency_above_0(tree):
 
 def test_bars_are_shares_and_shapley_values(tree):
     content = node(tree, "position_content")
-    _, share, shapley = figures.position_content(content, [(1, 2)]).axes
+    _, share, shapley = position_content(content, [(1, 2)]).axes
     for axes, name in ((share, "share"), (shapley, "shapley")):
         np.testing.assert_allclose([bar.get_height() for bar in axes.patches], content[name].values[1, 2])
     assert shapley.get_title(loc="right") == "weight at offset −1"
 
 
 def test_interventions_show_the_change_with_its_interval(tree):
-    axes = figures.interventions(node(tree, "interventions"), [(0, 0), (0, 1)]).axes
+    axes = interventions(node(tree, "interventions"), [(0, 0), (0, 1)]).axes
     assert len(axes) == 2 * len(CHANGES)
     assert axes[0].texts[0].get_text() == "+0.00 [−0.01, +0.01]"
     assert axes[2].texts[0].get_text() == "−0.77 [−0.78, −0.76]"
@@ -266,7 +276,7 @@ def test_interventions_show_the_change_with_its_interval(tree):
 
 
 def test_variants_of_the_scheme_are_named(tree):
-    figure = figures.scheme_effect(node(tree, "rotation_effect"), [(0, 0)])
+    figure = scheme_effect(node(tree, "rotation_effect"), [(0, 0)])
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["The model", "No pair turns", "Fast pairs turn (period below 16)"]
 
@@ -275,7 +285,7 @@ def test_a_heads_waves_are_the_most_important_columns_along_the_text():
     angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
     states = np.hstack([np.cos(angle), np.sin(angle)])
     found = query_key_waves(states, np.diag([1.0, 2, 1, 2]), np.eye(4), curves=3, permutations=0)
-    figure = drawn(figures.wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=40))
+    figure = drawn(wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=40))
     assert [axes.get_title(loc="right") for axes in figure.axes] == [
         "column 0: 9 cycles",
         "column 1: 9 cycles",
@@ -290,11 +300,11 @@ def test_a_heads_waves_are_the_most_important_columns_along_the_text():
         np.testing.assert_allclose(query, key, atol=1e-6)
         np.testing.assert_allclose(np.abs(wave).max(), np.sqrt(2), rtol=0.05)  # of a standard deviation
     with pytest.raises(AttnscopeError, match="tokens must be at least 2"):
-        figures.wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=1)
+        wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=1)
 
 
 def test_the_agreement_of_peaks_is_a_share_of_heads(tree):
-    share, rank = drawn(figures.peak_agreement(node(tree, "cross_correlation"))).axes
+    share, rank = drawn(peak_agreement(node(tree, "cross_correlation"))).axes
     assert [bar.get_height() for bar in share.patches] == [0.25] * 3
     assert len(rank.lines[1].get_xdata()) == 12
 
@@ -315,7 +325,7 @@ def test_the_models_asked_for_are_compared(tree):
     )
     compared = without(tree)
     compared["also"] = xr.DataTree.from_dict({"0": longer, "1": longer})
-    shown = dict(figures.explain_figures(compared))
+    shown = dict(explain_figures(compared))
     assert [axes.get_title(loc="left") for axes in drawn(shown["position-models"]).axes] == [
         "planted <b>model</b>: Position table",
         "longer: Position table",
@@ -350,17 +360,17 @@ def test_a_head_without_values_is_drawn_empty(tree, name):
     for variable in result.data_vars.values():
         if {"layer", "head"} <= set(variable.dims) and variable.dtype.kind == "f":
             variable.loc[{"layer": 0, "head": 0}] = np.nan
-    drawn(OF_HEADS[name](result, [(0, 0), (0, 1)]) if name in OF_HEADS else figures.verdict_grid(result))
+    drawn(OF_HEADS[name](result, [(0, 0), (0, 1)]) if name in OF_HEADS else verdict_grid(result))
 
 
 def test_figures_are_files_by_their_names(tree, tmp_path):
-    written = figures.write_explain_figures(only(tree, "verdict", "position_pca"), tmp_path / "new")
+    written = write_explain_figures(only(tree, "verdict", "position_pca"), tmp_path / "new")
     assert {path.stem for path in written} == {"verdict", "offset-agreement", "position-components"}
 
 
 def test_an_analysis_that_is_missing_has_none(tree):
     less = without(tree, "verdict", "waves", "interventions")
-    names = [name for name, _ in figures.explain_figures(less)]
+    names = [name for name, _ in explain_figures(less)]
     assert "position-spectrum" in names
     assert not {"verdict", "offset-agreement", "wave-counts", "interventions"} & set(names)
 
@@ -369,10 +379,10 @@ def test_no_agreement_is_drawn_where_no_head_has_all_offsets(tree):
     verdict = node(tree, "verdict").assign(
         offset_of_spectrum=node(tree, "verdict").offset_of_spectrum * np.nan
     )
-    names = [name for name, _ in figures.explain_figures(xr.DataTree.from_dict({"verdict": verdict}))]
+    names = [name for name, _ in explain_figures(xr.DataTree.from_dict({"verdict": verdict}))]
     assert names == ["verdict"]
     with pytest.raises(AttnscopeError, match="needs a head with all three offsets"):
-        figures.offset_agreement(verdict)
+        offset_agreement(verdict)
 
 
 def test_what_the_mask_forbids_is_grey_and_has_no_peak(tree):
@@ -381,7 +391,7 @@ def test_what_the_mask_forbids_is_grey_and_has_no_peak(tree):
         lowest_offset=("layer", [-63] * 3), highest_offset=("layer", [0] * 3)
     )
     causal["trace_peak_offset"][:] = np.nan
-    columns, total = drawn(figures.cross_correlations(causal, [(0, 0)])).axes
+    columns, total = drawn(cross_correlations(causal, [(0, 0)])).axes
     assert [text.get_text() for text in total.texts] == ["masked"]
     assert [patch.get_x() for patch in total.patches] == [0.5]
     assert total.get_ylabel() == "Sum before mask"
@@ -390,8 +400,8 @@ def test_what_the_mask_forbids_is_grey_and_has_no_peak(tree):
 
 def test_an_offset_that_random_phases_give_as_often_is_not_named(tree):
     for name, draw, chance in (
-        ("cross_spectrum", figures.cross_spectrum_offsets, "band_offset_chance"),
-        ("phase_map", figures.phase_maps, "line_chance"),
+        ("cross_spectrum", cross_spectrum_offsets, "band_offset_chance"),
+        ("phase_map", phase_maps, "line_chance"),
     ):
         result = node(tree, name).copy(deep=True)
         assert draw(result, [(0, 0)]).axes[0].get_title(loc="right") == "offset −1"
@@ -401,7 +411,7 @@ def test_an_offset_that_random_phases_give_as_often_is_not_named(tree):
 
 def test_heads_that_an_analysis_lacks_are_left_out(tree):
     first = node(tree, "waves").isel(layer=[0])
-    shown = dict(figures.explain_figures(xr.DataTree.from_dict({"waves": first}), [(0, 1), (2, 1)]))
+    shown = dict(explain_figures(xr.DataTree.from_dict({"waves": first}), [(0, 1), (2, 1)]))
     assert len(shown["wave-columns"].axes) == 1
 
 
@@ -421,8 +431,8 @@ def test_a_result_of_something_else_is_refused(tree, name):
 
 def test_numbers_of_nothing_are_refused(tree):
     with pytest.raises(AttnscopeError, match="columns must be at least 1"):
-        figures.wave_columns(node(tree, "waves"), [(0, 0)], columns=0)
+        wave_columns(node(tree, "waves"), [(0, 0)], columns=0)
     with pytest.raises(AttnscopeError, match="reach must be at least 1"):
-        figures.cross_correlations(node(tree, "cross_correlation"), [(0, 0)], reach=0)
+        cross_correlations(node(tree, "cross_correlation"), [(0, 0)], reach=0)
     with pytest.raises(AttnscopeError, match="at least one model"):
-        figures.position_spectrum({})
+        position_spectrum({})

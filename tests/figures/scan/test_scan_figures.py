@@ -16,17 +16,19 @@ from matplotlib.font_manager import fontManager
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Wedge
 
-from attnscope.errors import AttnscopeError
-from attnscope.figures import label_pies, profile_curves, save_figure, weight_maps
-from attnscope.figures import text as text_module
-from attnscope.figures.palette import cluster_colours
-from attnscope.figures.reading import can_be_drawn
-from attnscope.figures.save import svg_of
-from attnscope.figures.scan import _pies as pies_module
-from attnscope.figures.scan import block_shares, group_maps, offset_shares, overview, write_scan_figures
-from attnscope.figures.scan._sample import first_rows
-from attnscope.figures.style import name_columns
-from attnscope.figures.text import drawable
+from attnscope.results.figures import maps as pies_module
+from attnscope.results.figures import style as text_module
+from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, weight_maps
+from attnscope.results.figures.reading import can_be_drawn
+from attnscope.results.figures.scan import (
+    first_rows,
+    group_maps,
+    overview,
+    profile_curves,
+    write_scan_figures,
+)
+from attnscope.results.figures.style import cluster_colours, drawable, name_columns, save_figure, svg_of
+from attnscope.support.errors import AttnscopeError
 from tests.report.planted_result import (
     HOSTILE,
     NAMES,
@@ -566,8 +568,8 @@ def test_font_fallback_is_the_first_installed(monkeypatch):
 def test_forms_are_drawn_beside_full_attention():
     import torch
 
-    from attnscope.figures import form_comparison
-    from attnscope.statistics import compare_forms
+    from attnscope.measure.forms import compare_forms
+    from attnscope.results.figures.maps import form_comparison
 
     x = torch.randn(3, 2, 3, 40, 4, generator=torch.Generator().manual_seed(0))
     result = compare_forms(*x)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from attnscope.errors import AttnscopeError
-from attnscope.figures import (
+from attnscope.results.figures.comparison import (
     alignments_side_by_side,
     learning_curve_figure,
     score_by_length,
     score_intervals,
+    write_comparison_figures,
 )
-from attnscope.figures.translation._comparison import write_comparison_figures
+from attnscope.support.errors import AttnscopeError
 from tests.report.planted_comparison import NAMES, planted
 
 

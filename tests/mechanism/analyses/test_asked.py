@@ -7,20 +7,34 @@ import numpy as np
 import pytest
 from transformers import LlamaConfig, LlamaModel
 
-from attnscope import AttnscopeError, mechanism
+from attnscope import AttnscopeError
+from attnscope.explanation.analyses.controls import shift_controls
+from attnscope.explanation.analyses.cross_correlation import cross_correlation
+from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+from attnscope.explanation.analyses.interventions import interventions
+from attnscope.explanation.analyses.phase_map import phase_map
+from attnscope.explanation.analyses.position_content import position_content
+from attnscope.explanation.analyses.position_spectrum import position_spectrum
+from attnscope.explanation.analyses.repeated_tokens import repeated_tokens
+from attnscope.explanation.analyses.rotation_effect import rotation_effect
+from attnscope.explanation.analyses.wave_removal import wave_removal
+from attnscope.explanation.analyses.waves import query_key_waves
+from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.explain import explain
+from attnscope.explanation.passes.kernel import bias_effect
+from attnscope.explanation.study import Study, study
 
 OF_TEXTS = {
     name: function
-    for name in mechanism.__all__
-    if inspect.isfunction(function := getattr(mechanism, name))
-    and {"limit", "window"} <= {*inspect.signature(function).parameters}
+    for name, function in dict(globals()).items()
+    if inspect.isfunction(function) and {"limit", "window"} <= {*inspect.signature(function).parameters}
 }
 OF_WIDTH = {
     name: function
     for name, function in OF_TEXTS.items()
     if inspect.signature(function).parameters.get("band", inspect.Parameter("_", 3)).annotation == "int"
 }
-STUDY = mechanism.study("bundled", limit=2)
+STUDY = study("bundled", limit=2)
 pytestmark = pytest.mark.usefixtures("no_types")
 
 
@@ -54,9 +68,9 @@ def test_no_window_of_a_study_is_refused_alike(name):
 def test_a_band_without_an_offset_is_refused(name):
     model = "bundled"
     if name in {"bias_effect", "rotation_effect", "scheme_kernel"}:
-        model = mechanism.Study(llama(), [[5, 6, 7, 8], [8, 5, 6, 5]])
+        model = Study(llama(), [[5, 6, 7, 8], [8, 5, 6, 5]])
     if name == "bias_effect":  # of which no small model is at hand
-        function = mechanism.passes.bias_effect
+        function = bias_effect
         message = said(lambda: function(llama(), [[5, 6, 7, 8]], band=0))
     else:
         message = said(lambda: OF_WIDTH[name](model, limit=2, band=0))
@@ -71,11 +85,11 @@ def llama():
 
 
 def test_a_study_has_a_band():
-    assert said(lambda: mechanism.Study(llama(), [[5, 6], [7, 8]], band=-1)).startswith("band (--band) is -1")
+    assert said(lambda: Study(llama(), [[5, 6], [7, 8]], band=-1)).startswith("band (--band) is -1")
 
 
 def test_one_window_is_no_fault_of_the_text():
-    for function in (mechanism.cross_spectrum, mechanism.interventions, mechanism.explain):
+    for function in (cross_spectrum, interventions, explain):
         assert said(lambda function=function: function("bundled", limit=1)).startswith(
             "limit (--limit) is 1; expected 2 windows or more"
         )
@@ -85,53 +99,53 @@ def test_one_window_is_no_fault_of_the_text():
     ("call", "message"),
     [
         (
-            lambda: mechanism.position_content(STUDY, layers=[]),
+            lambda: position_content(STUDY, layers=[]),
             "layers is []; expected one or more layers, or None for all",
         ),
         (
-            lambda: mechanism.interventions(STUDY, changes=[]),
+            lambda: interventions(STUDY, changes=[]),
             "changes is []; expected one or more of words-zero, ",
         ),
         (
-            lambda: mechanism.shift_controls(STUDY, heads=[]),
+            lambda: shift_controls(STUDY, heads=[]),
             "heads is []; expected one or more pairs (layer, head)",
         ),
         (
-            lambda: mechanism.rotation_effect(mechanism.Study(llama(), [[5, 6], [7, 8]]), periods={}),
+            lambda: rotation_effect(Study(llama(), [[5, 6], [7, 8]]), periods={}),
             "periods is {}; expected one or more names of variants",
         ),
-        (lambda: mechanism.shift_controls(STUDY, draws=-1), "draws is -1; expected a whole number from 0"),
-        (lambda: mechanism.shift_controls(STUDY, seed=-1), "seed (--seed) is -1; expected"),
+        (lambda: shift_controls(STUDY, draws=-1), "draws is -1; expected a whole number from 0"),
+        (lambda: shift_controls(STUDY, seed=-1), "seed (--seed) is -1; expected"),
         *(
             (lambda of=of: of(STUDY, draws=0), "draws is 0; expected a whole number from 1")
-            for of in (mechanism.position_content, mechanism.interventions, mechanism.wave_removal)
+            for of in (position_content, interventions, wave_removal)
         ),
         *(
             (lambda of=of: of(STUDY, seed=-1), "seed (--seed) is -1; expected a whole number from 0")
             for of in (
-                *(mechanism.position_content, mechanism.interventions, mechanism.wave_removal),
-                *(mechanism.repeated_tokens, mechanism.query_key_waves, mechanism.phase_map),
+                *(position_content, interventions, wave_removal),
+                *(repeated_tokens, query_key_waves, phase_map),
             )
         ),
         *(
             (
-                lambda tokens=tokens: mechanism.repeated_tokens(STUDY, tokens=tokens),
+                lambda tokens=tokens: repeated_tokens(STUDY, tokens=tokens),
                 f"tokens is {tokens}; expected a whole number of 2 or more",
             )
             for tokens in (1, 0, -4)
         ),
         (
-            lambda: mechanism.repeated_tokens("bundled", window=4, limit=2),
+            lambda: repeated_tokens("bundled", window=4, limit=2),
             "windows of 4 tokens have room for 3 after the special ones; expected 4 or more",
         ),
         (
-            lambda: mechanism.cross_correlation(STUDY, columns=-1),
+            lambda: cross_correlation(STUDY, columns=-1),
             "columns is -1; expected a whole number of 1",
         ),
-        (lambda: mechanism.query_key_waves(STUDY, permutations=-1), "permutations is -1; expected a whole"),
-        (lambda: mechanism.interventions(STUDY, shift=-1), "shift is -1; expected a whole number of 1"),
+        (lambda: query_key_waves(STUDY, permutations=-1), "permutations is -1; expected a whole"),
+        (lambda: interventions(STUDY, shift=-1), "shift is -1; expected a whole number of 1"),
         (
-            lambda: mechanism.interventions(STUDY, components=0),
+            lambda: interventions(STUDY, components=0),
             "components is 0; expected a whole number of 1",
         ),
         *(
@@ -139,17 +153,17 @@ def test_one_window_is_no_fault_of_the_text():
                 lambda of=of: of(STUDY, frequencies=(5, 2)),
                 "found frequencies 5 to 2; expected two between 0 and 64",
             )
-            for of in (mechanism.interventions, mechanism.wave_removal)
+            for of in (interventions, wave_removal)
         ),
         *(
             (
                 lambda of=of, target=target: of(STUDY, target_offset=target),
                 f"found targets of shape (3, 4) up to {target.max()} ({target.dtype}); expected whole numbers",
             )
-            for of in (mechanism.position_content, mechanism.interventions)
+            for of in (position_content, interventions)
             for target in (np.full((3, 4), 50), np.zeros((3, 4)))
         ),
-        (lambda: mechanism.position_spectrum(factor=np.nan), "factor nan; expected"),
+        (lambda: position_spectrum(factor=np.nan), "factor nan; expected"),
     ],
 )
 def test_what_is_out_of_range_or_empty_is_named(call, message):
@@ -157,15 +171,15 @@ def test_what_is_out_of_range_or_empty_is_named(call, message):
 
 
 def test_a_change_named_twice_is_made_once():
-    found = mechanism.interventions(STUDY, changes=["words-zero", "words-zero"], draws=2)
+    found = interventions(STUDY, changes=["words-zero", "words-zero"], draws=2)
     assert found.change.values.tolist() == ["words-zero"]
 
 
 def test_a_band_wider_than_the_windows_ends_where_they_do():
     """Where no pair of tokens is so far apart there is no weight, which was taken for an overflow."""
-    wide = mechanism.Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=10)
-    narrow = mechanism.Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=7)
-    assert mechanism.cross_correlation(wide).equals(mechanism.cross_correlation(narrow))
+    wide = Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=10)
+    narrow = Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=7)
+    assert cross_correlation(wide).equals(cross_correlation(narrow))
 
 
 OF_THE_TABLE = {"position_spectrum", "position_pca"}
@@ -179,8 +193,8 @@ def test_the_pages_say_which_analyses_read_no_text(page):
 
 
 def test_every_other_analysis_is_a_function_of_a_model_and_texts():
-    analyses = dict.fromkeys(analysis.compute.__module__ for analysis in mechanism.ANALYSES)
-    assert len(analyses) == len(mechanism.ANALYSES)  # each in its own file
+    analyses = dict.fromkeys(analysis.compute.__module__ for analysis in ANALYSES)
+    assert len(analyses) == len(ANALYSES)  # each in its own file
     functions = {
         inspect.unwrap(function).__module__: (name, [*inspect.signature(function).parameters])
         for name in mechanism.__all__

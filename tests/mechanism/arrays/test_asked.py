@@ -5,26 +5,16 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.array_checks import finite, real, shaped
-from attnscope.faithfulness.arrays import effective_attention
-from attnscope.mechanism.arrays import (
-    StateMoments,
-    amplitude_spectrum,
-    append_one,
-    canonical_correlations,
-    completion_range,
-    covariance,
-    covariance_share,
-    cross_correlation,
-    cross_spectrum,
-    maximum_spectrum,
-    phase_map,
-    principal_components,
-    profile_agreement,
-    query_key_waves,
-    reparametrize,
-    shift_controls,
-)
+from attnscope.explanation.arrays.components import StateMoments, canonical_correlations, principal_components
+from attnscope.explanation.arrays.controls import shift_controls
+from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
+from attnscope.explanation.arrays.decomposition import append_one, reparametrize
+from attnscope.explanation.arrays.phase_map import completion_range, phase_map
+from attnscope.explanation.arrays.shares import covariance, covariance_share
+from attnscope.explanation.arrays.spectrum import amplitude_spectrum
+from attnscope.explanation.arrays.waves import maximum_spectrum, query_key_waves
+from attnscope.intervention.arrays.effective import effective_attention
+from attnscope.support.checks import finite, real, shaped
 
 pytestmark = pytest.mark.usefixtures("no_types")
 X = np.random.default_rng(0).normal(size=(16, 4))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.mechanism.arrays._components import (
+from attnscope.explanation.arrays.components import (
     StateMoments,
     canonical_correlations,
     direct_canonical_correlations,

@@ -5,11 +5,10 @@ import pytest
 from scipy.signal import correlate, correlation_lags
 
 from attnscope import AttnscopeError
-from attnscope.mechanism.arrays._correlation import cross_correlation, offset_trace, profile_agreement
-from attnscope.mechanism.arrays._decomposition import affine, append_one, reparametrize
-from attnscope.mechanism.arrays._phase_map import completion_range
-from attnscope.mechanism.arrays._rotation import head_rotation
-from attnscope.mechanism.arrays._spectrum import amplitude_spectrum
+from attnscope.explanation.arrays.correlation import cross_correlation, offset_trace, profile_agreement
+from attnscope.explanation.arrays.decomposition import affine, append_one, head_rotation, reparametrize
+from attnscope.explanation.arrays.phase_map import completion_range
+from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from tests.mechanism.planted_waves import roberta, small, waves
 
 LENGTH, COLUMNS = 30, 5

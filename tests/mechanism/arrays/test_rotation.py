@@ -7,11 +7,10 @@ import pytest
 from scipy.linalg import expm, null_space, subspace_angles
 
 from attnscope import AttnscopeError
-from attnscope.mechanism.arrays._controls import shift_controls
-from attnscope.mechanism.arrays._cross_spectrum import cross_spectrum
-from attnscope.mechanism.arrays._decomposition import reparametrize
-from attnscope.mechanism.arrays._phase_map import completion_range, phase_map, vector_energy
-from attnscope.mechanism.arrays._rotation import COMPLETIONS, haar, head_rotation
+from attnscope.explanation.arrays.controls import shift_controls
+from attnscope.explanation.arrays.correlation import cross_spectrum
+from attnscope.explanation.arrays.decomposition import COMPLETIONS, haar, head_rotation, reparametrize
+from attnscope.explanation.arrays.phase_map import completion_range, phase_map, vector_energy
 from tests.mechanism.planted_waves import planted, roberta, small
 
 WIDTH, R = 30, 5

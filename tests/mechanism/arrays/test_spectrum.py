@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.mechanism.arrays._fisher import fisher_tail
-from attnscope.mechanism.arrays._fourier import largest_mean, largest_quantile, rayleigh_quantile
-from attnscope.mechanism.arrays._spectrum import amplitude_spectrum, fisher_g_test
+from attnscope.explanation.arrays.spectrum import (
+    amplitude_spectrum,
+    fisher_g_test,
+    fisher_tail,
+    largest_mean,
+    largest_quantile,
+    rayleigh_quantile,
+)
 
 LENGTH = 512
 EPS = np.finfo(float).eps

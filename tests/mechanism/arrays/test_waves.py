@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.mechanism.arrays._decomposition import affine, append_one, reparametrize
-from attnscope.mechanism.arrays._waves import maximum_spectrum, query_key_waves
+from attnscope.explanation.arrays.decomposition import affine, append_one, reparametrize
+from attnscope.explanation.arrays.waves import maximum_spectrum, query_key_waves
 from tests.mechanism.planted_waves import planted, small, waves
 
 EPS = np.finfo(float).eps

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.corpus import Corpus, cut_windows
-from attnscope.mechanism.evidence._inputs import capture_inputs, changing_input, input_moments
+from attnscope.explanation.inputs import capture_inputs, changing_input, input_moments
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import cut_windows
 from tests.families import inputs, tiny
 
 TEXTS = np.random.default_rng(0).integers(3, 60, (5, 12)).tolist()
@@ -14,7 +15,7 @@ TEXTS = np.random.default_rng(0).integers(3, 60, (5, 12)).tolist()
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "albert", "bart"])
 def test_moments_are_those_of_the_states_themselves(family, monkeypatch):
-    monkeypatch.setattr("attnscope.mechanism.evidence._tokens.TOKENS_AT_ONCE", 24)  # two texts at a time
+    monkeypatch.setattr("attnscope.explanation.tokens.TOKENS_AT_ONCE", 24)  # two texts at a time
     model = tiny(family)
     states = [capture_inputs(model, text) for text in TEXTS]
     for site in states[0]:
@@ -44,7 +45,7 @@ def test_cross_attention_has_two_sides():
 
 def test_windows_of_the_corpus_are_taken_as_they_are():
     from attnscope.bundled import MODEL
-    from attnscope.capture import load_model
+    from attnscope.capture.load import load_model
 
     loaded = load_model(MODEL, device="cpu")
     windows = list(

@@ -8,11 +8,12 @@ import torch
 import transformers as T
 
 from attnscope import AttnscopeError
-from attnscope.attention import Need, attend, measure
-from attnscope.capture import watching
-from attnscope.mechanism.evidence._inputs import capture_inputs
-from attnscope.mechanism.evidence._matching import slices_of
-from attnscope.mechanism.evidence._projections import projections
+from attnscope.capture.watching import watching
+from attnscope.explanation.inputs import capture_inputs
+from attnscope.explanation.projections import projections, slices_of
+from attnscope.kernels.call import Need
+from attnscope.kernels.measure import measure
+from attnscope.kernels.reference import attend
 from tests.families import MAKERS, inputs, tiny
 
 ROPE = {"modernbert", "gpt_neox", "llama", "mistral", "gemma2", "gpt_oss"}
@@ -159,7 +160,7 @@ def test_one_token_is_too_few():
 
 
 def test_the_real_llama(models):
-    from attnscope.capture import load_model
+    from attnscope.capture.load import load_model
 
     model = load_model(models / "stories260K-llama", device="cpu", need_tokenizer=False).model
     found = projections(model, {"input_ids": torch.arange(5, 25)[None]})
@@ -181,9 +182,7 @@ def test_queries_of_a_group_may_lie_beside_their_keys_and_values():
 
 
 def test_matrices_whose_scores_are_not_those_captured_are_not_used(monkeypatch):
-    module = import_module(
-        "attnscope.mechanism.evidence._projections"
-    )  # the package has a function of that name
+    module = import_module("attnscope.explanation.projections")  # the package has a function of that name
     monkeypatch.setattr(module, "_error", lambda *_: 0.01)
     (found, *_) = projections(tiny("bert"), of_first_text("bert")).values()
     assert found.form == "unknown"

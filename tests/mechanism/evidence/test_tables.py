@@ -6,8 +6,7 @@ import torch
 import transformers as T
 
 from attnscope import AttnscopeError
-from attnscope.attention import sinusoidal_table
-from attnscope.mechanism.evidence._tables import (
+from attnscope.explanation.tables import (
     is_sinusoidal,
     position_scheme,
     position_table,
@@ -15,6 +14,7 @@ from attnscope.mechanism.evidence._tables import (
     replaced_positions,
     word_table,
 )
+from attnscope.kernels.positions import sinusoidal_table
 from tests.families import MAKERS, inputs, tiny
 
 ONE = {  # name, reserved rows, rows

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope import AttnscopeError, mechanism
-from attnscope.mechanism.passes import band_removed, responsible_band, score_of_band
-from attnscope.mechanism.words import cause
+from attnscope import AttnscopeError
+from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+from attnscope.explanation.analyses.wave_removal import wave_removal
+from attnscope.explanation.passes.cause import band_removed, responsible_band, score_of_band
+from attnscope.explanation.study import study as mechanism_study
+from attnscope.explanation.words import cause
 from tests.families import tiny
 from tests.mechanism.planted_models import mixed_bert, random_texts
 from tests.mechanism.planted_roberta import SMALL, planted_roberta, random_ids
@@ -42,8 +45,8 @@ def test_without_waves_there_is_no_band():
 
 @pytest.mark.parametrize("frequencies", [None, (4, 4), (3, 16)])
 def test_where_the_tables_waves_are_all_that_counts_the_fit_is_exact(frequencies):
-    study = mechanism.study(mixed_bert((-1, 2, 0, -3), 2.0), random_texts(8))
-    removed = mechanism.wave_removal(study, frequencies=frequencies, draws=20)
+    study = mechanism_study(mixed_bert((-1, 2, 0, -3), 2.0), random_texts(8))
+    removed = wave_removal(study, frequencies=frequencies, draws=20)
     assert float(removed.moved) > 0.01
     assert float(removed.fit) > 0.999
 
@@ -51,7 +54,7 @@ def test_where_the_tables_waves_are_all_that_counts_the_fit_is_exact(frequencies
 @pytest.mark.parametrize("seed", range(2))
 def test_behind_other_layers_nine_tenths_of_the_change_is_foretold_and_not_by_other_heads(seed):
     model = planted_roberta(SMALL, seed=seed, heads=HEADS)
-    removed = mechanism.wave_removal(model, random_ids(SMALL, 6), draws=100)
+    removed = wave_removal(model, random_ids(SMALL, 6), draws=100)
     assert set(range(removed.attrs["frequencies"][0], removed.attrs["frequencies"][1] + 1)) <= set(
         range(7, 16)
     )
@@ -63,15 +66,15 @@ def test_behind_other_layers_nine_tenths_of_the_change_is_foretold_and_not_by_ot
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_random_weights_give_no_cause(family):
-    study = mechanism.study(tiny(family), TINY_TEXTS)
-    removed = mechanism.wave_removal(study, draws=50)
+    study = mechanism_study(tiny(family), TINY_TEXTS)
+    removed = wave_removal(study, draws=50)
     assert float(removed.fit) < 0.5
 
 
 def test_another_models_spectra_do_not_foretell():
     """The same heads looking elsewhere: what is expected of them is wrong here."""
     texts = random_texts(4)
-    spectra = mechanism.cross_spectrum(mechanism.study(mixed_bert((3, -3, 4, 2), 2.0), texts))
+    spectra = cross_spectrum(mechanism_study(mixed_bert((3, -3, 4, 2), 2.0), texts))
     cross = (spectra.cross_amplitude * np.exp(1j * spectra.phase)).transpose("layer", "head", "frequency")
     removed = band_removed(mixed_bert((-1, 2, 0, -3), 2.0), texts, {0: cross.values[0]}, (3, 16), draws=20)
     assert float(removed.fit) < 0.5
@@ -80,11 +83,11 @@ def test_another_models_spectra_do_not_foretell():
 def test_the_model_is_as_it_was_and_bad_frequencies_are_refused():
     model = tiny("bert")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    study = mechanism.study(model, TINY_TEXTS)
-    mechanism.wave_removal(study, draws=5)
+    study = mechanism_study(model, TINY_TEXTS)
+    wave_removal(study, draws=5)
     assert all((value == before[name]).all() for name, value in model.state_dict().items())
     with pytest.raises(AttnscopeError, match="between 0 and 12"):
-        mechanism.wave_removal(study, frequencies=(3, 13))
+        wave_removal(study, frequencies=(3, 13))
 
 
 def test_the_sentence_says_what_is_known():

@@ -7,15 +7,16 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import Need, measure
-from attnscope.capture import watching
-from attnscope.mechanism.arrays._correlation import offset_trace
-from attnscope.mechanism.evidence._inputs import capture_inputs
-from attnscope.mechanism.evidence._projections import projections
-from attnscope.mechanism.evidence._rows import score_traces
-from attnscope.mechanism.evidence._tables import position_tables, replaced_positions
-from attnscope.mechanism.passes._content import covariance_share, position_content, shapley_values
-from attnscope.mechanism.passes._first_layer import first_layer_split
+from attnscope.capture.watching import watching
+from attnscope.explanation.arrays.correlation import offset_trace
+from attnscope.explanation.arrays.shares import covariance_share
+from attnscope.explanation.inputs import capture_inputs, score_traces
+from attnscope.explanation.passes.content import position_content, shapley_values
+from attnscope.explanation.passes.first_layer import first_layer_split
+from attnscope.explanation.projections import projections
+from attnscope.explanation.tables import position_tables, replaced_positions
+from attnscope.kernels.call import Need
+from attnscope.kernels.measure import measure
 from tests.families import inputs, tiny
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain, wave_scores
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile
@@ -330,7 +331,7 @@ def test_one_text_is_enough_where_the_split_is_exact():
 def test_few_texts_read_once_give_what_reading_them_twice_gives(family, monkeypatch):
     model = tiny(family)
     once = position_content(model, RANDOM, band=BAND, draws=20)
-    monkeypatch.setattr("attnscope.mechanism.passes._content.TOKENS_AT_ONCE", 0)
+    monkeypatch.setattr("attnscope.explanation.tokens.TOKENS_AT_ONCE", 0)
     twice = position_content(model, RANDOM, band=BAND, draws=20)
     for name in ("trace", "shapley", "mass", "mass_none", "profile_position", "key_only"):
         np.testing.assert_allclose(once[name], twice[name], rtol=1e-5, atol=1e-5)

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.attention import Need, measure
-from attnscope.capture import watching
-from attnscope.mechanism.evidence._rows import profile_and_output
-from attnscope.mechanism.passes._changes import POSITION_CHANGES, WORD_CHANGES, Settings
-from attnscope.mechanism.passes._interventions import interventions
+from attnscope.capture.watching import watching
+from attnscope.explanation.inputs import profile_and_output
+from attnscope.explanation.passes.cause import POSITION_CHANGES, WORD_CHANGES, Settings
+from attnscope.explanation.passes.interventions import interventions
+from attnscope.kernels.call import Need
+from attnscope.kernels.measure import measure
 from tests.families import tiny
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile
@@ -214,10 +215,11 @@ def test_a_model_without_a_table_takes_word_changes_and_one_layer():
 
 def test_special_tokens_stay_where_they_are():
     from attnscope.bundled import MODEL
-    from attnscope.capture import load_model
-    from attnscope.corpus import Corpus, cut_windows
-    from attnscope.mechanism.evidence._tokens import token_ids
-    from attnscope.mechanism.passes._interventions import _special
+    from attnscope.capture.load import load_model
+    from attnscope.explanation.passes.interventions import _special
+    from attnscope.explanation.tokens import token_ids
+    from attnscope.read.texts import Corpus
+    from attnscope.read.windows import cut_windows
 
     loaded = load_model(MODEL, device="cpu")
     windows = list(

@@ -9,14 +9,16 @@ import xarray as xr
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from attnscope import AttnscopeError
-from attnscope.capture import LoadedModel, load_model
-from attnscope.corpus import Window, texts_of
-from attnscope.mechanism._catalogue import ANALYSES
-from attnscope.mechanism._ranking import rank_explanations
-from attnscope.mechanism._study import Study, equal_windows
-from attnscope.mechanism.passes._content import position_content
-from attnscope.mechanism.passes._kernel import scheme_kernel
-from attnscope.mechanism.words import foretold, headline
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.passes.content import position_content
+from attnscope.explanation.passes.kernel import scheme_kernel
+from attnscope.explanation.ranking import rank_explanations
+from attnscope.explanation.study import Study, equal_windows
+from attnscope.explanation.words import foretold, headline
+from attnscope.read.encoded import texts_of
+from attnscope.read.windows import Window
 from tests.families import tiny
 from tests.mechanism.planted_schemes import LENGTH, OFFSETS, TURNING, WORDS, planted, same_word, texts
 

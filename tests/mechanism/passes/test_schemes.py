@@ -6,23 +6,21 @@ import torch
 import transformers as T
 
 from attnscope import AttnscopeError
-from attnscope.attention import (
-    AttentionCall,
-    Need,
-    attend,
-    measure,
-    rotation,
-    t5_buckets,
-)
-from attnscope.capture import watching
-from attnscope.mechanism.evidence._projections import projections
-from attnscope.mechanism.passes._scheme_effects import bias_effect, rotation_effect
-from attnscope.mechanism.passes._schemes import (
+from attnscope.capture.watching import watching
+from attnscope.explanation.passes.kernel import (
     alibi_profile,
+    bias_effect,
     bias_profile,
     rotary_profile,
+    rotation_effect,
     without_bias,
 )
+from attnscope.explanation.projections import projections
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.measure import measure
+from attnscope.kernels.positions import t5_buckets
+from attnscope.kernels.reference import attend
+from attnscope.kernels.rotary import rotation
 from tests.families import tiny
 
 LENGTH = 24

@@ -9,15 +9,16 @@ from transformers import AutoTokenizer, BertConfig, BertModel, RobertaConfig, Ro
 
 from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL, TEXT
-from attnscope.capture import load_model
-from attnscope.corpus import Corpus
-from attnscope.mechanism import _explain, known_analyses
-from attnscope.mechanism.evidence._tables import position_table
-from attnscope.mechanism.passes._profiles import profiles_of
-from attnscope.reproduction.yamamoto2023 import _relearn as relearn
-from attnscope.reproduction.yamamoto2023 import relearned as relearned_analysis
-from attnscope.reproduction.yamamoto2023._head_maps import head_maps
-from attnscope.reproduction.yamamoto2023._relearn import Relearning, relearn_positions, space_out
+from attnscope.capture.load import load_model
+from attnscope.explanation import explain as _explain
+from attnscope.explanation.catalogue import known_analyses
+from attnscope.explanation.passes.interventions import profiles_of
+from attnscope.explanation.tables import position_table
+from attnscope.read.texts import Corpus
+from attnscope.reproduction.yamamoto2023 import relearn
+from attnscope.reproduction.yamamoto2023.head_maps import head_maps
+from attnscope.reproduction.yamamoto2023.relearn import Relearning, relearn_positions, space_out
+from attnscope.reproduction.yamamoto2023.relearned_analysis import relearned as relearned_analysis
 from tests.families import tiny
 
 FEW = {"steps": 24, "batch_size": 8, "limit": 24, "learning_rate": 1e-2}

@@ -13,21 +13,22 @@ from transformers import GPT2Config, GPT2LMHeadModel, RobertaForMaskedLM
 
 from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL
-from attnscope.capture import load_model
-from attnscope.mechanism import Study, _explain, known_analyses
-from attnscope.reproduction import yamamoto2023
-from attnscope.reproduction.yamamoto2023 import _single_heads as paper_figures
-from attnscope.reproduction.yamamoto2023._models import SHAPES, published_name
-from attnscope.reproduction.yamamoto2023._of_heads import offset_of_weights, other_side
-from attnscope.reproduction.yamamoto2023._rows import ROWS
-from attnscope.reproduction.yamamoto2023._subject import SHARP, Subject
-from attnscope.reproduction.yamamoto2023._table import (
-    COLUMNS,
-    is_shaped_like,
+from attnscope.capture.load import load_model
+from attnscope.explanation import explain as _explain
+from attnscope.explanation.catalogue import known_analyses
+from attnscope.explanation.study import Study
+from attnscope.measure.labels import direction
+from attnscope.reproduction.yamamoto2023 import rows as paper_figures
+from attnscope.reproduction.yamamoto2023.analyses import analyses
+from attnscope.reproduction.yamamoto2023.models import SHAPES, SHARP, Subject, is_shaped_like, published_name
+from attnscope.reproduction.yamamoto2023.rows import (
+    ROWS,
+    offset_of_weights,
+    other_side,
     paper_lines,
     paper_table,
 )
-from attnscope.statistics import direction
+from attnscope.reproduction.yamamoto2023.rows import TABLE_COLUMNS as COLUMNS
 from tests.families import tiny
 from tests.mechanism.planted_roberta import (
     FULL,
@@ -201,7 +202,7 @@ def test_only_the_hub_or_the_user_knows_whose_weights_they_are():
     assert published_name("roberta-base", {"sha256": "e2da8e2f"}) is None  # a folder of that name
     assert published_name("someone/roberta-base", {"revision": "e2da8e2f"}) is None
     with pytest.raises(AttnscopeError, match=r"published_as .* is 'bert': expected roberta-base or gpt2"):
-        yamamoto2023.analyses(published_as="bert")
+        analyses(published_as="bert")
 
 
 def test_a_soft_head_is_not_the_sharp_one_and_a_slight_lean_is_none(small):
@@ -284,9 +285,7 @@ def run(tmp_path_factory):
     names = []
     return (
         place,
-        explain(
-            limit=4, more=yamamoto2023.analyses(), out=place, progress=lambda step: names.append(step.name)
-        ),
+        explain(limit=4, more=analyses(), out=place, progress=lambda step: names.append(step.name)),
         names,
     )
 
@@ -297,7 +296,7 @@ def test_explain_keeps_the_papers_figures_and_table(run):
     assert {"waves", "paper", *figures} <= set(tree.children)
     assert {"figure 6", "paper", "done"} <= set(names)
     assert {path.name for path in place.iterdir()} >= {f"{name}.npz" for name in (*figures, "paper")}
-    again = explain(limit=4, more=yamamoto2023.analyses(), out=place)
+    again = explain(limit=4, more=analyses(), out=place)
     xr.testing.assert_identical(again["paper"].to_dataset(), tree["paper"].to_dataset())
     assert again.attrs["skipped"] == tree.attrs["skipped"]
 
@@ -363,9 +362,7 @@ def test_lines_to_print(planted):
 
 def test_chemistry_albert(models):
     with threadpool_limits(1):
-        tree = explain(
-            models / "rxnmapper-albert", REACTIONS, window=96, limit=4, more=yamamoto2023.analyses()
-        )
+        tree = explain(models / "rxnmapper-albert", REACTIONS, window=96, limit=4, more=analyses())
     found = tree["paper"].to_dataset()
     assert tree["figure_6"].sizes["shown"] == 4
     assert found.ours.sel(row=1).item() == "50.03%"

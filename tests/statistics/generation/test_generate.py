@@ -13,8 +13,8 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.statistics import notes_of
-from attnscope.store import _folder
+from attnscope.measure.stored import notes_of
+from attnscope.store import folder as _folder
 from tests.cli.command import attnscope as command
 from tests.statistics.generation.writers import writer
 

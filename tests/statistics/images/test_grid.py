@@ -13,7 +13,7 @@ from transformers import (
     ViTModel,
 )
 
-from attnscope.statistics.images import Grid, grid_of
+from attnscope.measure.grid import Grid, grid_of
 from tests.pictures import vision_model
 
 SMALL = {

@@ -5,8 +5,9 @@ import pytest
 import torch
 import xarray as xr
 
-from attnscope.attention import call_of_weights
-from attnscope.statistics.images import Grid, measure_patches, summarize_images
+from attnscope.kernels.call import call_of_weights
+from attnscope.measure.grid import Grid, measure_patches
+from attnscope.measure.images import summarize_images
 
 SIDE = 6
 

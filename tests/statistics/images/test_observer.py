@@ -2,10 +2,10 @@
 
 import torch
 
-from attnscope.attention import AttentionCall
-from attnscope.capture import Site
-from attnscope.statistics.images import Grid
-from attnscope.statistics.images._observer import PatchObserver
+from attnscope.capture.watch import Site
+from attnscope.kernels.call import AttentionCall
+from attnscope.measure.grid import Grid
+from attnscope.measure.images import PatchObserver
 
 NAMES = ("patch_profile", "same_row", "entropy")
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.attention import AttentionCall, attend_in_full
-from attnscope.statistics.images import Grid, equal_call, measure_patches
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import attend_in_full
+from attnscope.measure.grid import Grid, equal_call, measure_patches
 from tests.statistics.images.test_scan import by_loops
 
 GRID = Grid(rows=4, columns=4, start=1, tokens=17, class_token=0)

@@ -10,9 +10,9 @@ from transformers import AutoImageProcessor, AutoModel
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.capture import load_vision_model
-from attnscope.corpus import images_of
-from attnscope.statistics import rank_heads
+from attnscope.capture.encoders import load_vision_model
+from attnscope.measure.ranking import rank_heads
+from attnscope.read.images import images_of
 from tests.pictures import (
     BESIDE,
     FAMILIES,

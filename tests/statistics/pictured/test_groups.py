@@ -3,8 +3,10 @@
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.corpus import Window, grouping_of, picture_groups
-from attnscope.statistics.pictured._groups import grouping_of_pictured
+from attnscope.measure.image_text import grouping_of_pictured
+from attnscope.read.groups import grouping_of
+from attnscope.read.image_text import picture_groups
+from attnscope.read.windows import Window
 
 
 def window(*roles):

@@ -11,10 +11,11 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoPr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.capture import Loading, load_pictured_model
-from attnscope.corpus import pictured_of
-from attnscope.statistics import measure_weights
-from attnscope.store import unpacked
+from attnscope.capture.load import Loading
+from attnscope.capture.modalities import load_pictured_model
+from attnscope.measure.raw import measure_weights
+from attnscope.read.image_text import pictured_of
+from attnscope.store.arrays import unpacked
 from tests.pictured import FAMILIES, blue_at, picture, save_looking_llava, save_pictured_model, write_pictured
 from tests.pictures import save_vision_model
 

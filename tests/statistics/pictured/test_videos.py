@@ -14,7 +14,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokeniz
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.store import unpacked
+from attnscope.store.arrays import unpacked
 from tests.filmed import FAMILIES, frames, save_filmed_model, write_frames
 from tests.pictured import picture, save_pictured_model
 

@@ -13,7 +13,7 @@ from transformers import AutoFeatureExtractor, AutoModel, AutoTokenizer, Whisper
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.statistics import summarize
+from attnscope.measure.summary import summarize
 from tests.sounds import RATES, SAID, save_wav2vec2, save_whisper, write_sounds
 
 FRAMES = [25, 40, 60]  # of 20 ms, in sounds of 0.5, 0.8 and 1.2 seconds
@@ -145,7 +145,7 @@ def test_a_run_folder_keeps_maps_with_times(place, tmp_path):
         place / "whisper", place / "sounds", targets=list(SAID), out=tmp_path / "run", show=[]
     )
     assert attnscope.open_run(tmp_path / "run").identical(found)
-    from attnscope.store import unpacked
+    from attnscope.store.arrays import unpacked
 
     sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
     assert sample.token.values[0, [0, 1, 50]].tolist() == ["0.00s", "0.02s", "1.00s"]

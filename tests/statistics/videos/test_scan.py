@@ -89,8 +89,8 @@ def test_a_folder_of_folders_is_read_and_longer_videos_at_even_steps(tmp_path, c
 
 
 def test_the_page_shows_maps_over_the_frames(tmp_path, clips):
-    from attnscope.statistics import SAMPLE
-    from attnscope.store import RunFolder
+    from attnscope.measure.stored import SAMPLE
+    from attnscope.store.runs import RunFolder
 
     folder = save_video_encoder("videomae", tmp_path / "videomae")
     found = attnscope.scan(folder, clips, out=tmp_path / "run", show=[(0, 0)])

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.errors import AttnscopeError
-from attnscope.models import (
-    RecurrentConfig,
-    RecurrentForConditionalGeneration,
-    TransformerConfig,
-    TransformerForConditionalGeneration,
-)
-from attnscope.translation.alignment._links import Gold
+from attnscope.lineage.links import Gold
+from attnscope.models.configs import RecurrentConfig, TransformerConfig
+from attnscope.models.recurrent import RecurrentForConditionalGeneration
+from attnscope.models.transformer import TransformerForConditionalGeneration
+from attnscope.support.errors import AttnscopeError
 from tests.translation.small_translators import Reordering, small_model, small_tokenizer
 
 SOURCES = ["a b a b", "b a", "a", "", " ".join(["a b"] * 30)]

@@ -5,10 +5,13 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError, open_run
-from attnscope.results import merge
-from attnscope.tasks import parts_of
-from attnscope.translation.alignment import LINKS, RECORD, Gold, _kept, _work
-from attnscope.translation.alignment._forcing import Forcing
+from attnscope.lineage import align as _kept
+from attnscope.lineage import align as _work
+from attnscope.lineage.align import LINKS, RECORD
+from attnscope.lineage.links import Gold
+from attnscope.lineage.word_weights import Forcing
+from attnscope.results.merge import merge
+from attnscope.store.tasks import parts_of
 from tests.translation.small_translators import small_model, small_tokenizer
 
 PAIRS = 5  # with batches of two, three units

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.translation.alignment import Gold, baselines, score_alignments
+from attnscope.lineage.links import Gold, baselines, score_alignments
 
 LENGTHS = [(6, 4), (3, 5), (1, 2), (9, 7)]
 

@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attnscope.errors import AttnscopeError
-from attnscope.translation._lines import read_lines
-from attnscope.translation.alignment._links import (
+from attnscope.lineage.links import (
     alignment_error_rate,
     links,
     pharaoh,
@@ -16,6 +14,8 @@ from attnscope.translation.alignment._links import (
     score_alignments,
     within,
 )
+from attnscope.lineage.parallel_text import read_lines
+from attnscope.support.errors import AttnscopeError
 
 
 def test_the_error_rate_by_hand():

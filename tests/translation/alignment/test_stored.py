@@ -8,8 +8,9 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope.store import OwnedFolder
-from attnscope.translation.alignment import Gold, load_alignment, write_alignment
+from attnscope.lineage.align import load_alignment, write_alignment
+from attnscope.lineage.links import Gold
+from attnscope.store.folder import OwnedFolder
 from tests.translation.small_translators import Reordering, small_tokenizer
 
 SOURCES, TARGETS = ["a b a b", "b a", "a", ""], ["b a b a", "a b", "b", ""]

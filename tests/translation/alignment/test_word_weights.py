@@ -12,11 +12,10 @@ from transformers import (
     LongT5ForConditionalGeneration,
 )
 
-from attnscope.errors import AttnscopeError
-from attnscope.progress import Progress
-from attnscope.translation.alignment._forcing import Forcing, forced_alignment
-from attnscope.translation.alignment._links import links, pharaoh
-from attnscope.translation.alignment._word_weights import word_weights
+from attnscope.lineage.links import links, pharaoh
+from attnscope.lineage.word_weights import Forcing, forced_alignment, word_weights
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress
 from tests.translation.small_translators import (
     Blind,
     Reordering,

@@ -10,8 +10,8 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
 import attnscope
-from attnscope.errors import AttnscopeError
-from attnscope.translation._lines import read_lines
+from attnscope.lineage.parallel_text import read_lines
+from attnscope.support.errors import AttnscopeError
 from tests.translation.corrupted import corrupted, sentences
 
 REFERENCE = sentences(120)

@@ -1,5 +1,9 @@
-"""Yamamoto and Matsuzaki (NLP 2023, EMNLP 2023): their published numbers and figures beside those of a model."""
+"""Yamamoto and Matsuzaki (2023)."""
+
+import pkgutil
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, [module.name for module in pkgutil.iter_modules(__path__)]
+)

@@ -1,0 +1,245 @@
+"""A model that belongs to the caller, borrowed: nobody else runs it meanwhile, and it is given back as it was."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from attnscope.capture.loaded import LoadedModel
+from attnscope.support.errors import AttnscopeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+_of_locks = threading.Lock()
+_COMPILED = "_compiled_call_impl"  # what ``module.compile()`` made, which cannot be watched
+
+
+@contextmanager
+def borrowed(model: PreTrainedModel) -> Generator[None]:
+    """Put a model in eval mode for a while; afterwards, also after an error, it is as it was.
+
+    What is given back: which modules train and which do not, what ``module.compile()`` made of them, and the attention
+    implementation of every config within.
+    A second thread that borrows the model, or one with the same body, waits; a thread may borrow a model that it has.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> model = BertModel(config).train()
+    >>> with borrowed(model):
+    ...     model.training
+    False
+    >>> model.training
+    True
+    """
+    with _lock_of(model):
+        modes = [(module, module.training) for module in model.modules()]
+        before = implementations(model)
+        compiled = {part: vars(part).pop(_COMPILED) for part in model.modules() if _COMPILED in vars(part)}
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            for part, made in compiled.items():
+                vars(part)[_COMPILED] = made
+            restore(before)
+
+
+def borrowing(verb: Callable[P, R]) -> Callable[P, R]:
+    """Let a function borrow the models among its arguments while it runs.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> model = BertModel(config).train()
+    >>> borrowing(lambda model: model.training)(model), model.training
+    (False, True)
+    """
+
+    @wraps(verb)
+    def borrower(*arguments: P.args, **named: P.kwargs) -> R:
+        given = [
+            argument.model if isinstance(argument, LoadedModel) else argument
+            for argument in (*arguments, *named.values())
+        ]
+        with ExitStack() as stack:
+            for model in map(inner_model, given):
+                if isinstance(model, PreTrainedModel):
+                    stack.enter_context(borrowed(model))
+            return verb(*arguments, **named)
+
+    return borrower
+
+
+def _lock_of(model: PreTrainedModel) -> Any:
+    with _of_locks:
+        return _locks.setdefault(model.base_model, threading.RLock())
+
+
+def implementations(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
+    """Every config within a model and the attention that it names, a config before those within it."""
+    configs = {id(config): config for config in _configs(model)}
+    return [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
+
+
+def restore(before: list[tuple[Any, str | None]]) -> None:
+    """Give configs their attention back, as `implementations` found it."""
+    for config, implementation in before:  # setting one sets those within it, which come later
+        if config._attn_implementation != implementation:  # noqa: SLF001
+            config._attn_implementation = implementation  # noqa: SLF001
+
+
+def _configs(model: PreTrainedModel) -> Iterator[Any]:
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None and hasattr(config, "_attn_implementation"):
+            yield from _with_parts(config)
+
+
+def _with_parts(config: Any) -> Iterator[Any]:
+    yield config
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if part is not None:
+            yield from _with_parts(part)
+
+
+_HOLDERS = ("_orig_mod", "original_model", "_model", "_module")  # torch.compile, TransformerLens, nnsight
+
+
+@runtime_checkable
+class Bridge(Protocol):
+    """What holds a model as TransformerLens' ``TransformerBridge`` does.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> isinstance(SimpleNamespace(original_model=None), Bridge), isinstance(SimpleNamespace(), Bridge)
+    (True, False)
+    """
+
+    @property
+    def original_model(self) -> nn.Module:
+        """The model of transformers."""
+        ...
+
+
+@runtime_checkable
+class Envoy(Protocol):
+    """What holds a model as nnsight's ``LanguageModel`` does.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> isinstance(SimpleNamespace(_module=None), Envoy), isinstance(SimpleNamespace(), Envoy)
+    (True, False)
+    """
+
+    @property
+    def _module(self) -> nn.Module:
+        """The model of transformers."""
+        ...
+
+
+def inner_model(source: object) -> object:
+    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, `LoadedModel`); else `source` itself.
+
+    Other packages' are known by the names of attributes, so that none of these packages is needed.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model within has no weights yet.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1))
+    >>> inner_model(SimpleNamespace(original_model=model)) is model, inner_model("bert-base-uncased")
+    (True, 'bert-base-uncased')
+    """
+    if isinstance(source, PreTrainedModel):
+        return source
+    if isinstance(source, LoadedModel):
+        return source.model
+    for name in _HOLDERS:
+        held: object = getattr(source, name, None)
+        if held is None or held is source:
+            continue
+        inner = inner_model(held)
+        if isinstance(inner, PreTrainedModel):
+            if any(parameter.is_meta for parameter in inner.parameters()):
+                raise AttnscopeError(
+                    f"{type(source).__name__} holds a {type(inner).__name__} whose weights are not loaded yet: load "
+                    "them first (nnsight: dispatch=True)"
+                )
+            return inner
+    return source
+
+
+class _Silence:
+    """One setting for all threads: the first that comes in turns it on, the last that leaves turns it off."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside = threading.Lock(), 0
+        self.level, self.bars, self.accelerate = 0, True, 0
+
+    def enter(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.level = transformers_logging.get_verbosity()
+                self.bars = transformers_logging.is_progress_bar_enabled()
+                self.accelerate = logging.getLogger("accelerate").level
+                if self.level != logging.CRITICAL:  # each setting walks through all loggers, some thousand
+                    transformers_logging.set_verbosity(logging.CRITICAL)
+                if self.accelerate != logging.CRITICAL:
+                    logging.getLogger("accelerate").setLevel(logging.CRITICAL)
+                transformers_logging.disable_progress_bar()
+            self.inside += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                if self.level != logging.CRITICAL:
+                    transformers_logging.set_verbosity(self.level)
+                if self.accelerate != logging.CRITICAL:
+                    logging.getLogger("accelerate").setLevel(self.accelerate)
+                if self.bars:
+                    transformers_logging.enable_progress_bar()
+
+
+_silence = _Silence()
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Neither bars nor reports while a model is loaded or saved, in whatever thread.
+
+    Examples
+    --------
+    >>> with quiet():
+    ...     transformers_logging.is_progress_bar_enabled()
+    False
+    """
+    _silence.enter()
+    try:
+        yield
+    finally:
+        _silence.leave()

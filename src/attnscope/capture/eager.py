@@ -1,0 +1,622 @@
+"""The second way: the weights that a model's own eager attention returns, taken module by module by forward hooks."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.capture.borrow import implementations, restore
+from attnscope.capture.families import (
+    disentangled_version,
+    is_attention,
+    other_states,
+    said_heads,
+    weights_layout,
+    why_no_weights,
+)
+from attnscope.capture.watch import Site, Watch, passes_of
+from attnscope.kernels.call import AttentionCall, call_of_weights
+from attnscope.support.errors import AttnscopeError, explaining
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.watch import Observer
+
+if TYPE_CHECKING:
+    Path = tuple[int, ...]  # where in what a module returns, tuples within tuples
+
+_SUM = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # what rounding may take from a row's 1, or add to it
+_USUAL_SUM = 1e-3
+_FOUR = 4  # batch, head, query, key
+_EAGER, _ASKED = "eager", "output_attentions"
+
+
+class UncapturedError(AttnscopeError):
+    """One of the two ways does not capture a model; the other may."""
+
+
+@dataclass(frozen=True)
+class EagerWay:
+    """Which modules of a model return weights, and what is known of their calls.
+
+    Attributes
+    ----------
+    places
+        From the name of a module to where in its output the weights stand.
+    names, kinds
+        Names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``.
+    """
+
+    places: Mapping[str, Path]
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+@contextmanager
+def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> Generator[None]:
+    """Give every attention call of `model` to ``observer(site, call)``: a call made of the weights, without queries.
+
+    What the observer returns is let go: the model goes on with its own output. So are the weights, before the next
+    layer makes its own.
+
+    Raises
+    ------
+    AttnscopeError
+        If a row of weights does not sum to 1, or a pass has more or fewer calls than the first one had.
+    """
+    with eager(model), passes_of(model, observer) as watch:
+        taken: list[ref[Tensor]] = []
+
+        def take(name: str) -> Any:
+            def hook(module: nn.Module, _: Any, output: Any) -> Any:
+                tensor = _at(output, way.places[name], name)
+                weights = as_weights(module, tensor, watch.tokens)
+                if not is_attention(module) and not looks_like_weights(weights):
+                    return None  # a dropout may serve more than weights
+                _observe(watch, way, weights)
+                taken.append(ref(tensor))
+                return (
+                    _without(output, taken) if is_attention(module) else None
+                )  # a softmax gives it to the layer
+
+            return hook
+
+        def let_go(_: nn.Module, __: Any, output: Any) -> Any:
+            return _without(output, taken)
+
+        def count(*_: Any) -> None:
+            taken.clear()
+            if watch.calls != len(way.names):
+                raise _another_number(model, watch.calls, way)
+
+        hooks: list[Any] = []
+        for name, module in model.named_modules():
+            if name in way.places:
+                hooks.append(module.register_forward_hook(take(name), prepend=True))
+            elif any(source.startswith(f"{name}.") for source in way.places) and name:
+                hooks.append(module.register_forward_hook(let_go, prepend=True))
+        hooks.append(model.base_model.register_forward_hook(count))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+@contextmanager
+def eager(model: PreTrainedModel) -> Generator[None]:
+    """Let a model attend eagerly and return its weights; afterwards it is as it was."""
+    before = implementations(model)
+
+    def ask(start: nn.Module) -> Any:
+        known = inspect.signature(start.forward)
+        takes = any(
+            parameter.name == _ASKED or parameter.kind is parameter.VAR_KEYWORD
+            for parameter in known.parameters.values()
+        )
+        asked = ({_ASKED: True} if takes else {}) | without_cache(start)
+
+        def hook(_: nn.Module, arguments: Any, options: dict[str, Any]) -> Any:
+            given = known.bind(*arguments, **options).arguments
+            return arguments, {name: value for name, value in asked.items() if name not in given} | options
+
+        return start.register_forward_pre_hook(hook, with_kwargs=True)
+
+    hooks: list[Any] = []
+    try:
+        for (
+            config,
+            _,
+        ) in before:  # each layer looks there; set_attn_implementation leaves out models off the registry
+            config._attn_implementation = _EAGER  # noqa: SLF001
+        hooks = [ask(start) for start in {model, model.base_model}]
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        restore(before)
+
+
+def without_cache(start: nn.Module) -> dict[str, bool]:
+    """Arguments that let a model keep nothing for the tokens to come: FSMT's decoder sees the future where it does.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
+    >>> without_cache(LlamaModel(config)), without_cache(nn.Linear(2, 2))
+    ({'use_cache': False}, {})
+    """
+    return {"use_cache": False} if "use_cache" in inspect.signature(start.forward).parameters else {}
+
+
+def _observe(watch: Watch, way: EagerWay, weights: Tensor) -> None:
+    if watch.calls >= len(way.names):
+        raise AttnscopeError(
+            f"a pass has more than {len(way.names)} attention calls, the number that the first one had: texts are "
+            "read in different ways, so there is no one head to measure"
+        )
+    site = Site(watch.calls, way.names[watch.calls], way.kinds[watch.calls])
+    total = weights.sum(-1, keepdim=True)
+    if not sums_to_one(weights, total):
+        wrong = total[((total - 1).abs() > _USUAL_SUM) & (total != 0)]
+        raise UncapturedError(
+            f"layer {site.index} ({site.name}): the weights of a row sum to {float(wrong.flatten()[0]):.4f}, not to 1"
+        )
+    watch.observe(site, call_of_weights(weights), shown=total, own=lambda: total)
+
+
+def looks_like_weights(tensor: Tensor) -> bool:
+    """Whether a tensor has the form of weights, none is negative and each row sums to 1 (or is of zeros)."""
+    if tensor.ndim != _FOUR or not tensor.is_floating_point() or tensor.numel() == 0:
+        return False
+    return bool((tensor >= 0).all()) and bool(tensor.any()) and sums_to_one(tensor)
+
+
+def sums_to_one(weights: Tensor, total: Tensor | None = None) -> bool:
+    """Whether each row of weights sums to 1, or is of zeros; one with NaN is left to those who look for it."""
+    total = weights.sum(-1, keepdim=True) if total is None else total
+    away = (total.float() - 1).abs() > _SUM.get(weights.dtype, _USUAL_SUM)
+    return not bool((away & (total != 0)).any())
+
+
+def _at(output: Any, path: Path, name: str) -> Tensor:
+    """The weights at a place of what a module returns."""
+    for index in path:
+        if not isinstance(output, tuple) or index >= len(cast("tuple[Any, ...]", output)):
+            raise UncapturedError(
+                f"{name} returns weights when it is called in one place and none in another"
+            )
+        output = output[index]
+    return output
+
+
+def _without(output: Any, taken: list[ref[Tensor]]) -> Any:
+    """An output whose weights are a zero of the same shape, which takes no memory; all else as it was."""
+    if isinstance(output, Tensor):
+        gone = any(output_of() is output for output_of in taken)
+        return output.new_zeros(()).expand(output.shape) if gone else output
+    if type(output) is tuple:
+        return tuple(_without(part, taken) for part in cast("tuple[Any, ...]", output))
+    return output
+
+
+def _another_number(model: PreTrainedModel, calls: int, way: EagerWay) -> AttnscopeError:
+    return AttnscopeError(
+        f"{type(model).__name__} has {calls} attention calls on this text and {len(way.names)} on the first one: texts "
+        "are read in different ways, so there is no one head to measure"
+    )
+
+
+def future_of(call: AttentionCall) -> float:
+    """The most that a row of weights puts on later tokens."""
+    weights = cast("Tensor", call.bias).exp()
+    return float(weights.triu(1).sum(-1).max())
+
+
+_TOKENS = 64  # of a short text
+_STEPS = 16  # of reshaping between a softmax and what a module returns
+
+
+@dataclass(eq=False)
+class _Found:
+    """Weights that a module returned, in the order in which modules returned them."""
+
+    source: str
+    place: Path
+    returned: Tensor
+    weights: Tensor
+    attention: str  # the attention module
+    is_cross: bool
+    is_of_attention: bool = False
+
+
+def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
+    """Find where a model's weights can be taken, on the first tokens of the first text.
+
+    Three things are checked: the model's output was computed from the very softmax that gave the weights; they are all
+    that the model itself returns for ``output_attentions=True``; their rows sum to 1.
+
+    Raises
+    ------
+    UncapturedError
+        If that is not so: the name of the model and the reason.
+    """
+    name = type(model).__name__
+    for place, module in model.named_modules():
+        reason = why_no_weights(module)
+        if reason is not None:
+            raise UncapturedError(f"{name} has no weights from token to token ({place}): {reason}")
+    short = _short(inputs)
+    tokens = short["input_ids"].shape[1] if "input_ids" in short else None
+    seen, silent = _shown(model, short, tokens, frozenset())
+    if (
+        silent
+    ):  # LXMERT asks a module for its weights in one place and not in another: the dropout within has them
+        seen, _ = _shown(model, short, tokens, silent)
+    return EagerWay(
+        {matrix.source: matrix.place for matrix in seen},
+        tuple(matrix.attention for matrix in seen),
+        tuple(_kind(matrix, is_cross=matrix.is_cross) for matrix in seen),
+    )
+
+
+def _shown(
+    model: PreTrainedModel, short: dict[str, Tensor], tokens: int | None, silent: frozenset[str]
+) -> tuple[list[_Found], frozenset[str]]:
+    """What one pass shows, checked; and which modules return weights in one place and none in another."""
+    name = type(model).__name__
+    with (
+        explaining(f"{name} fails when it attends eagerly", "Its weights cannot be taken"),
+        eager(model),
+        _gathering(model, tokens, silent) as (seen, told),
+        torch.enable_grad(),
+        _with_graph(model),
+    ):
+        output = model(**short)
+        if not seen:
+            raise UncapturedError(
+                f"{name} returns no attention weights, eagerly or otherwise: no row sums to 1"
+            )
+        _check_used(name, output, seen)
+    for matrix in _check_reported(name, output, seen):
+        matrix.is_cross = True
+    return seen, frozenset(place for place, answers in told.items() if len(answers) > 1)
+
+
+def _kind(matrix: _Found, *, is_cross: bool) -> str:
+    """A layer that sees no later token is causal, whatever its module says."""
+    queries, keys = matrix.weights.shape[-2:]
+    looks_back = queries == keys and queries > 1 and not bool(matrix.weights.triu(1).any())
+    return "cross" if is_cross else "causal" if looks_back else "self"
+
+
+def _short(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The first tokens of the first text; what is no text as it is."""
+    if "input_ids" not in inputs:
+        return inputs
+    longest = inputs["input_ids"].shape[1]
+    return {
+        name: tensor[:1, :_TOKENS] if name.endswith(("input_ids", "attention_mask")) else tensor[:1]
+        for name, tensor in inputs.items()
+        if longest
+    }
+
+
+@contextmanager
+def _gathering(
+    model: PreTrainedModel, tokens: int | None, silent: frozenset[str]
+) -> Generator[tuple[list[_Found], dict[str, set[bool]]]]:
+    """All weights that attention modules return (but for silent ones), or else modules within them (a softmax).
+
+    And for each attention module whether it returned weights: a set with both answers where calls differ.
+    """
+    seen: list[_Found] = []
+    told: dict[str, set[bool]] = {}
+    running: list[
+        tuple[str, bool, int]
+    ] = []  # attention modules, whether they look across, what was found before
+
+    def enter(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
+            running.append((name, other_states(arguments) is not None, len(seen)))
+
+        return hook
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, _: Any, output: Any) -> None:
+            if not running:
+                return
+            attention = running[-1][0]
+            cross = any(is_cross for _, is_cross, _ in running)
+            given: list[_Found] = []
+            for place, tensor in () if name in silent else _tensors(output):
+                weights = as_weights(module, tensor, tokens)
+                if looks_like_weights(weights.detach()):
+                    given.append(_Found(name, place, tensor, weights, attention, cross))
+            if is_attention(module):
+                before = running.pop()[2]
+                told.setdefault(name, set()).add(bool(given))
+                inner = [matrix for matrix in seen[before:] if matrix.is_of_attention]
+                if (
+                    given or inner
+                ):  # what stands within an attention module counts where nothing else is known
+                    seen[before:] = inner
+                for matrix in given:
+                    matrix.is_of_attention = True
+            seen.extend(matrix for matrix in given if not any(_is_one(matrix, other) for other in seen))
+
+        return hook
+
+    hooks: list[Any] = []
+    within = tuple(f"{name}." for name, module in model.named_modules() if is_attention(module))
+    for name, module in model.named_modules():
+        if is_attention(module):
+            hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+        if is_attention(module) or name.startswith(within):
+            hooks.append(module.register_forward_hook(look(name)))
+    try:
+        yield seen, told
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _is_one(matrix: _Found, other: _Found) -> bool:
+    """Whether weights are the very same, or a copy that a module made of those of a module within it."""
+    return matrix.returned.data_ptr() == other.returned.data_ptr() or (
+        other.source.startswith(f"{matrix.source}.") and _same(matrix.weights, other.weights)
+    )
+
+
+def _tensors(output: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    if isinstance(output, Tensor):
+        yield path, output
+    elif type(output) is tuple:
+        for index, part in enumerate(cast("tuple[Any, ...]", output)):
+            yield from _tensors(part, (*path, index))
+
+
+def _same(tensor: Tensor, other: Tensor) -> bool:
+    return tensor.shape == other.shape and torch.equal(tensor, other)
+
+
+@contextmanager
+def _with_graph(model: PreTrainedModel) -> Generator[None]:
+    """Let all that is computed be traced back to its sources."""
+    before = [
+        (parameter, parameter.requires_grad)
+        for parameter in model.parameters()
+        if parameter.is_floating_point()
+    ]
+    try:
+        for parameter, _ in before:
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter, wanted in before:
+            parameter.requires_grad_(wanted)
+
+
+def _check_used(name: str, output: Any, seen: list[_Found]) -> None:
+    """Refuse weights that a layer made beside what it computed (Falcon's, where it does not attend eagerly)."""
+    reached = _nodes([tensor for field, tensor in _fields(output) if "attentions" not in field])
+    for matrix in seen:
+        node: Any = matrix.returned.grad_fn
+        for _ in range(_STEPS):
+            if node is None or "Softmax" in node.name() or node in reached:
+                break
+            node = next((before for before, _ in node.next_functions if before is not None), None)
+        if node not in reached:
+            raise UncapturedError(
+                f"{name} returns weights that it does not use ({matrix.attention}): its output is computed from others"
+            )
+
+
+def _nodes(outputs: list[Tensor]) -> set[Any]:
+    """Everything in the graph of some outputs."""
+    reached: set[Any] = set()
+    left: list[Any] = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
+    while left:
+        node = left.pop()
+        if node not in reached:
+            reached.add(node)
+            left.extend(before for before, _ in node.next_functions if before is not None)
+    return reached
+
+
+def _fields(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a model's output, with the name of its field."""
+    if isinstance(output, Tensor):
+        yield name, output
+    elif hasattr(output, "items"):
+        for field, part in output.items():
+            yield from _fields(part, f"{name} {field}")
+    elif isinstance(output, (tuple, list)):
+        for part in cast("tuple[Any, ...]", output):
+            yield from _fields(part, name)
+
+
+def _check_reported(name: str, output: Any, seen: list[_Found]) -> list[_Found]:
+    """Hold what was found against the model's own answer to ``output_attentions=True``; say which look across."""
+    cross: list[_Found] = []
+    for field, tensor in _fields(output):
+        if "attentions" not in field or not looks_like_weights(tensor.detach()):
+            continue  # SqueezeBERT returns scores
+        fitting = [matrix for matrix in seen if _is_reported(tensor, matrix)]
+        if not fitting:
+            raise UncapturedError(
+                f"{name} says that it has attention ({field.strip()}) that no module of it returns"
+            )
+        if "cross" in field:
+            cross += fitting
+    return cross
+
+
+def _is_reported(tensor: Tensor, matrix: _Found) -> bool:
+    """Whether a tensor is what was found, as returned, in the usual order, or without the first tokens (a prompt)."""
+    if (
+        tensor.data_ptr() == matrix.returned.data_ptr()
+        or _same(tensor, matrix.returned)
+        or _same(tensor, matrix.weights)
+    ):
+        return True
+    if tensor.numel() == matrix.returned.numel():
+        return torch.equal(tensor.flatten().sort().values, matrix.returned.flatten().sort().values)
+    queries, keys = tensor.shape[-2:]
+    return _same(tensor, matrix.weights[..., -queries:, -keys:])
+
+
+_DIMENSIONS = {"heads last": 4, "heads in batch": 3, "band": 4, "blocks": 5}
+
+
+def as_weights(module: nn.Module, tensor: Tensor, tokens: int | None) -> Tensor:
+    """Weights as ``(batch, head, query, key)``; of a text that a module pads, those of its tokens.
+
+    Examples
+    --------
+    >>> as_weights(nn.Identity(), torch.zeros(1, 2, 3, 4), tokens=3).shape
+    torch.Size([1, 2, 3, 4])
+    """
+    layout = weights_layout(module)
+    if layout is None or tensor.ndim != _DIMENSIONS[layout]:
+        return tensor
+    if layout == "heads last":  # (query, key, batch, head)
+        return tensor.permute(2, 3, 0, 1)
+    if layout == "heads in batch":  # (batch x head, query, key)
+        return tensor.unflatten(0, (-1, said_heads(module)[0]))
+    if layout == "band":  # (batch, query, head, offset)
+        return band_as_matrix(tensor.transpose(1, 2))[..., :tokens, :tokens]
+    # (batch, block, head, query, key of three blocks)
+    return blocks_as_matrix(tensor.transpose(1, 2))[..., :tokens, :tokens]
+
+
+def band_as_matrix(band: Tensor) -> Tensor:
+    """Spread ``(batch, head, query, offset)``, offsets from -w to w, over ``(batch, head, query, key)``.
+
+    Examples
+    --------
+    >>> band_as_matrix(torch.tensor([[[[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]]])).tolist()
+    [[[[0.5, 0.5], [1.0, 0.0]]]]
+    """
+    *_, queries, width = band.shape
+    reach = width // 2
+    place = torch.arange(queries, device=band.device)[:, None] + torch.arange(width, device=band.device)
+    wide = band.new_zeros(*band.shape[:-1], queries + 2 * reach)
+    wide.scatter_(-1, place.expand(band.shape), band)
+    return wide[..., reach : reach + queries]
+
+
+def blocks_as_matrix(blocks: Tensor) -> Tensor:
+    """Spread ``(batch, head, block, query, key)``, keys of the block before, its own and the next, over the text.
+
+    Examples
+    --------
+    >>> blocks_as_matrix(torch.tensor([[[[[0.0, 0.5, 0.5]], [[0.5, 0.5, 0.0]]]]])).tolist()
+    [[[[0.5, 0.5], [0.5, 0.5]]]]
+    """
+    batch, heads, count, size, _ = blocks.shape
+    wide = blocks.new_zeros(batch, heads, count, size, (count + 2) * size)
+    for block in range(count):
+        wide[:, :, block, :, block * size : (block + 3) * size] = blocks[:, :, block]
+    return wide.flatten(2, 3)[..., size:-size]
+
+
+if TYPE_CHECKING:
+    Attend = Callable[..., tuple[Tensor, None]]
+
+
+@contextmanager
+def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
+    """Let the layers of DeBERTa (v1, v2 and v3) call `attend` as those of models on the registry do.
+
+    What their queries make of vectors of distances (content-to-position), and their keys (position-to-content), is
+    the ``position_bias``. Layers that mix their heads (``talking_head``) are left as they are.
+    """
+    changed: list[nn.Module] = []
+    for module in model.modules():
+        version = disentangled_version(module)
+        if version is not None:
+            module.forward = partial(_first if version == 1 else _second, module, attend)
+            changed.append(module)
+    try:
+        yield
+    finally:
+        for module in changed:
+            del module.forward
+
+
+def _first(
+    module: Any,
+    attend: Attend,
+    hidden_states: Tensor,
+    attention_mask: Tensor,
+    _: bool = False,
+    *,
+    relative_pos: Tensor | None = None,
+    rel_embeddings: Tensor | None = None,
+    **__: Any,
+) -> tuple[Tensor, None]:
+    """Attend as DeBERTa's first version: one matrix for queries, keys and values, whose queries are scaled first."""
+    made = module.transpose_for_scores(module.in_proj(hidden_states))
+    query, key, value = made.chunk(3, -1)
+    query = query + module.transpose_for_scores(module.q_bias[None, None])
+    value = value + module.transpose_for_scores(module.v_bias[None, None])
+    terms = 1 + len(module.pos_att_type)
+    query = query * (query.shape[-1] * terms) ** -0.5
+    bias = None
+    if module.relative_attention and module.pos_att_type:
+        distances = module.pos_dropout(rel_embeddings)
+        bias = module.disentangled_att_bias(query, key, relative_pos, distances, terms)
+    output, _weights = attend(
+        module, query, key, value, attention_mask.bool(), scaling=1.0, is_causal=False, position_bias=bias
+    )
+    return output.flatten(2), None
+
+
+def _second(
+    module: Any,
+    attend: Attend,
+    hidden_states: Tensor,
+    attention_mask: Tensor,
+    _: bool = False,
+    *,
+    query_states: Tensor | None = None,
+    relative_pos: Tensor | None = None,
+    rel_embeddings: Tensor | None = None,
+) -> tuple[Tensor, None]:
+    """Attend as DeBERTa's second and third version: a matrix each."""
+    heads = module.num_attention_heads
+    asking = hidden_states if query_states is None else query_states
+    flat = [
+        module.transpose_for_scores(projection(states), heads)
+        for projection, states in (
+            (module.query_proj, asking),
+            (module.key_proj, hidden_states),
+            (module.value_proj, hidden_states),
+        )
+    ]
+    terms = 1 + ("c2p" in module.pos_att_type) + ("p2c" in module.pos_att_type)
+    bias = None
+    if module.relative_attention and terms > 1:
+        distances = module.pos_dropout(rel_embeddings)
+        bias = module.disentangled_attention_bias(flat[0], flat[1], relative_pos, distances, terms)
+        bias = bias.view(-1, heads, *bias.shape[-2:])
+    query, key, value = (table.view(-1, heads, *table.shape[-2:]) for table in flat)
+    scaling = (query.shape[-1] * terms) ** -0.5
+    output, _weights = attend(
+        module, query, key, value, attention_mask.bool(), scaling=scaling, is_causal=False, position_bias=bias
+    )
+    return output.flatten(2), None

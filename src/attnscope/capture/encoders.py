@@ -1,0 +1,373 @@
+"""Models of sounds: Whisper, and encoders that read the wave itself (Wav2Vec2, HuBERT, WavLM)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import AutoFeatureExtractor, AutoImageProcessor, PreTrainedModel
+
+from attnscope.capture.borrow import inner_model
+from attnscope.capture.checkpoint import Repository, main_inputs, saved_config
+from attnscope.capture.families import frames_of_wave, frames_of_window, image_token_of, seconds_at_once
+from attnscope.capture.load import AS_SAVED, Loading, load_model, what_is_read
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.placement import device_of
+from attnscope.capture.processors import (
+    hash_of_settings,
+    load_preprocessor,
+    load_tokenizer,
+    repository_beside,
+)
+from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.state import own_state
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Processor
+    from attnscope.read.images import Image
+
+_FEATURES, _WAVE = "input_features", "input_values"  # what is read: frames of a fixed window, or the wave
+_WHAT = "feature extractor"
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """What a model reads of one sound.
+
+    Attributes
+    ----------
+    given
+        Arguments of the forward pass.
+    frames, sounding
+        Frames of its encoder, and how many of these are sound; those that are not come last.
+    seconds
+        From one frame to the next.
+    """
+
+    given: dict[str, Tensor]
+    frames: int
+    sounding: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class SpeechModel:
+    """A model of sounds ready to be watched.
+
+    Attributes
+    ----------
+    loaded
+        The whole model, as it was loaded.
+    model
+        What is watched: itself, or its encoder alone.
+    extractor
+        Its feature extractor.
+    tokenizer
+        Tokenizer of what its decoder reads; None where that is nothing.
+
+    Examples
+    --------
+    >>> from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> convolutions = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    >>> encoder = Wav2Vec2Model(Wav2Vec2Config(**sizes, **convolutions)).eval()
+    >>> speech = load_speech_model(encoder, processor=Wav2Vec2FeatureExtractor())
+    >>> speech.rate, speech.longest, speech.hear(np.zeros(16_000), "sound 1").frames  # of 20 ms
+    (16000, 30, 49)
+    """
+
+    loaded: LoadedModel
+    model: PreTrainedModel
+    extractor: Any
+    tokenizer: Any
+
+    @property
+    def rate(self) -> int:
+        """Samples a second."""
+        return int(self.extractor.sampling_rate)
+
+    @property
+    def longest(self) -> int:
+        """Seconds that the model reads at once: Whisper's window, else 30."""
+        return seconds_at_once(self.extractor)
+
+    def hear(self, samples: np.ndarray, name: str) -> Heard:
+        """What the model reads of a sound of that name, and the frames that its encoder makes of it.
+
+        Raises
+        ------
+        AttnscopeError
+            If the sound is too short for a frame, or what the extractor gives is not known.
+        """
+        reads = self.model.main_input_name
+        with explaining(f"the feature extractor cannot take {name}", "Give a longer sound"):
+            given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[
+                reads
+            ]
+        made = None
+        if reads == _FEATURES:
+            made = frames_of_window(self.model, self.extractor)
+        elif reads == _WAVE and given.ndim == 2:  # noqa: PLR2004
+            made = frames_of_wave(self.model, given.shape[1])
+        if made is None:
+            raise AttnscopeError(
+                f"{type(self.model).__name__} reads no wave, and no windows as Whisper does: its frames are not known"
+            )
+        frames, each = made
+        sounding = min(frames, int(np.ceil(len(samples) / each))) if reads == _FEATURES else frames
+        if sounding < 1:
+            raise AttnscopeError(
+                f"{name} has {len(samples)} samples at {self.rate:,} a second, too few for one frame: leave it out"
+            )
+        values = given.to(device_of(self.model), self.model.dtype)
+        return Heard({reads: values}, frames, sounding, each / self.rate)
+
+    def processing(self) -> str:
+        """Hash of all that the feature extractor does."""
+        return hash_of_settings(self.extractor.to_dict())
+
+
+@own_state()
+def load_speech_model(
+    source: Model,
+    *,
+    processor: Processor = None,
+    with_decoder: bool = False,
+    or_encoder: bool = False,
+    loading: Loading = AS_SAVED,
+) -> SpeechModel:
+    """Load a model of sounds with the feature extractor beside it, and its tokenizer where its decoder reads a text.
+
+    Parameters
+    ----------
+    source, loading
+        See `load_model`.
+    processor
+        Its processor (with ``feature_extractor`` and ``tokenizer``), feature extractor, or their folder; by default
+        those beside the model.
+    with_decoder
+        Whether its decoder reads transcripts; else its encoder alone is watched.
+    or_encoder
+        Whether a model without a decoder will do all the same.
+
+    Raises
+    ------
+    AttnscopeError
+        As `load_model`; if the model reads no sounds, has no feature extractor, or has no decoder for transcripts.
+
+    Examples
+    --------
+    A model of texts is refused:
+
+    >>> from attnscope.bundled import MODEL
+    >>> load_speech_model(MODEL)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: EncoderForMaskedLM reads input_ids, not sounds: ...
+    """
+    loaded = load_model(source, need_tokenizer=False, **vars(loading))
+    model, name = loaded.model, type(loaded.model).__name__
+    if not reads_sounds(model):
+        other = what_is_read(model)
+        raise AttnscopeError(
+            f"{name} reads {model.main_input_name}, not sounds: "
+            f"{f'give it {other}, or ' if other else ''}take Whisper, Wav2Vec2, HuBERT or WavLM"
+        )
+    if with_decoder and not model.config.is_encoder_decoder and or_encoder:
+        with_decoder = False
+    if with_decoder and not model.config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{name} has no decoder, so nothing in it reads transcripts: leave out targets (--target)"
+        )
+    tokenizer: Any = None
+    if processor is None or isinstance(processor, str | Path):
+        trust = loading.trust_remote_code
+        place = repository_beside(source, processor, _WHAT, revision=loading.revision)
+        extractor = load_preprocessor(place, AutoFeatureExtractor, _WHAT, trust_remote_code=trust)
+        tokenizer = load_tokenizer(place, trust_remote_code=trust) if with_decoder else None
+    else:
+        extractor = getattr(processor, "feature_extractor", processor)
+        tokenizer = getattr(processor, "tokenizer", None)
+    if with_decoder and tokenizer is None:
+        raise AttnscopeError(
+            f"the transcripts need the tokenizer of {name}: pass tokenizer=processor with both"
+        )
+    watched: Any = model.get_encoder() if model.config.is_encoder_decoder and not with_decoder else model
+    return SpeechModel(loaded, watched, extractor, tokenizer)
+
+
+def reads_sounds(source: Model, revision: str | None = None) -> bool:
+    """Whether a model reads sounds, as its class or its config says.
+
+    Parameters
+    ----------
+    source
+        A folder, a hub id, or a loaded model.
+    revision
+        Revision of the model on the hub.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> reads_sounds(MODEL)
+    False
+    """
+    inner: Any = inner_model(source)
+    if isinstance(inner, PreTrainedModel):
+        return inner.main_input_name in {_FEATURES, _WAVE}
+    return bool({_FEATURES, _WAVE} & main_inputs(saved_config(inner, revision)))
+
+
+_READS = "pixel_values"
+_VISION_WHAT = "image processor"
+
+
+@dataclass(frozen=True, eq=False)
+class VisionModel:
+    """A vision encoder ready to be watched.
+
+    Attributes
+    ----------
+    loaded
+        The whole model, as it was loaded.
+    model
+        What of it reads images: itself, or its vision tower.
+    tower
+        Name of that tower within; "" for the model itself.
+    processor
+        Its image processor; None where images are ``pixel_values`` already.
+
+    Examples
+    --------
+    >>> from transformers import ViTConfig, ViTModel
+    >>> from attnscope.read import images_of
+    >>> config = ViTConfig(image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    >>> vision = load_vision_model(ViTModel(config), need_processor=False)
+    >>> (image,) = images_of(torch.zeros(1, 3, 8, 8))
+    >>> vision.pixels(image).shape, vision.processing() is None  # no processor prepared it
+    (torch.Size([1, 3, 8, 8]), True)
+    """
+
+    loaded: LoadedModel
+    model: PreTrainedModel
+    tower: str
+    processor: Any
+
+    def pixels(self, image: Image) -> Tensor:
+        """What the model reads of an image, ``(1, channel, row, column)``, in its type and on its device."""
+        if isinstance(image.pixels, torch.Tensor):
+            values = image.pixels[None]
+        else:
+            with explaining(f"the image processor cannot take {image.name}", "Give an image of another size"):
+                values = self.processor(
+                    images=image.pixels,
+                    input_data_format="channels_last",  # which is guessed, and wrongly of 1 or 3 rows
+                    return_tensors="pt",
+                )[_READS]
+        return values.to(device_of(self.model), self.model.dtype)
+
+    def processing(self) -> str | None:
+        """Hash of all that the image processor does; None without one."""
+        if self.processor is None:
+            return None
+        return hash_of_settings(self.processor.to_dict())
+
+
+@own_state()
+def load_vision_model(
+    source: Model,
+    *,
+    processor: Processor = None,
+    need_processor: bool = True,
+    loading: Loading = AS_SAVED,
+) -> VisionModel:
+    """Load a vision encoder with the image processor beside it; of a model of images and text, its vision tower.
+
+    Parameters
+    ----------
+    source, loading
+        See `load_model`.
+    processor
+        Its image processor or the processor's folder; by default the one beside the model.
+    need_processor
+        Whether to look for one.
+
+    Raises
+    ------
+    AttnscopeError
+        As `load_model`; if no part of the model reads images, or it has no image processor.
+
+    Examples
+    --------
+    >>> from transformers import ViTConfig, ViTModel
+    >>> config = ViTConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> load_vision_model(ViTModel(config), need_processor=False).tower
+    ''
+    """
+    loaded = load_model(source, need_tokenizer=False, **vars(loading))
+    reader = _reader(loaded.model)
+    if reader is None:
+        plain, pictured = what_is_read(loaded.model), image_token_of(loaded.model.config) is not None
+        other = "texts with images (JSON Lines)" if pictured else plain
+        raise AttnscopeError(
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images: "
+            f"{f'give it {other}, or ' if other else ''}take a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
+        )
+    if need_processor and (processor is None or isinstance(processor, str | Path)):
+        place = repository_beside(
+            source, processor, _VISION_WHAT, revision=loading.revision, more=", or images as pixel_values"
+        )
+        processor = load_image_processor(place, trust_remote_code=loading.trust_remote_code)
+    name, model = reader
+    return VisionModel(loaded, model, name, processor if need_processor else None)
+
+
+def reads_images(source: Model, revision: str | None = None) -> bool:
+    """Whether a model, or a part of it, reads images, as its class or its config says.
+
+    Parameters
+    ----------
+    source
+        A folder, a hub id, or a loaded model.
+    revision
+        Revision of the model on the hub.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> reads_images(MODEL)
+    False
+    """
+    inner: Any = inner_model(source)
+    if isinstance(inner, PreTrainedModel):
+        return _reader(inner) is not None
+    config = saved_config(inner, revision)
+    return "vision_config" in config or _READS in main_inputs(config)
+
+
+def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:
+    """The outermost part of a model that reads images and nothing else, and its name."""
+    for name, module in model.named_modules():
+        if isinstance(module, PreTrainedModel) and module.main_input_name == _READS:
+            return name, module
+    return None
+
+
+def load_image_processor(repository: Repository, *, trust_remote_code: bool = False) -> Any:
+    """The image processor of a repository, in the form that needs Pillow alone.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is none, or it cannot be loaded.
+    """
+    # the backend that is there with Pillow alone, so that numbers do not depend on what else is installed
+    return load_preprocessor(
+        repository, AutoImageProcessor, _VISION_WHAT, trust_remote_code=trust_remote_code, backend="pil"
+    )

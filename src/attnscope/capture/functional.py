@@ -1,0 +1,880 @@
+"""Calls of PyTorch's attention functions, as attention calls."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+import types
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.eval_frame import skip_code
+from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask, create_mask, flex_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedModel
+
+from attnscope.capture.eager import UncapturedError
+from attnscope.capture.families import is_attention, is_called_attention, is_pooling_head, related
+from attnscope.capture.watch import Site, Watch
+from attnscope.kernels.call import AttentionCall, call_of_weights
+from attnscope.kernels.reference import causal_mask
+from attnscope.support.errors import AttnscopeError, explaining, reason_of
+from attnscope.support.state import own_random_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+_FOUR = 4  # batch, head, position, width
+_ROWS = 64  # of a mask in numbers that tell whether it hides the future
+_NAMED = inspect.signature(functional.multi_head_attention_forward)
+
+
+@dataclass(frozen=True, eq=False)
+class SeenCall:
+    """An attention call, with what can be told of its texts.
+
+    Attributes
+    ----------
+    call
+        Its arguments; made of weights where the module has no more to show.
+    kind
+        ``self``, ``causal`` or ``cross``.
+    queries, keys
+        ``(batch, query)`` and ``(batch, key)``: False on padding.
+    output
+        What PyTorch gave for these arguments, ``(batch, head, query, width)``; None for a call made of weights.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> real = torch.ones(1, 3, dtype=torch.bool)
+    >>> seen = SeenCall(call_of_product(x, x, x, is_causal=True), "causal", real, real, None)
+    >>> seen.call.extent[1].tolist(), seen.output is None  # it is not known what PyTorch gave
+    ([[1, 2, 3]], True)
+    """
+
+    call: AttentionCall
+    kind: str
+    queries: Tensor
+    keys: Tensor
+    output: Tensor | None
+
+
+def call_of_product(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: ARG001 the numbers of heads say so too
+) -> AttentionCall:
+    """Arguments of ``torch.nn.functional.scaled_dot_product_attention`` as an attention call.
+
+    Raises
+    ------
+    AttnscopeError
+        If it drops weights at random, or its tensors are not ``(batch, head, position, width)``.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> call_of_product(x, x, x, is_causal=True).scale
+    0.5
+    """
+    _refuse_dropout(dropout_p)
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise AttnscopeError("scaled_dot_product_attention was called with nested tensors: pad the texts")
+    if query.ndim != _FOUR or key.ndim != _FOUR or value.ndim != _FOUR:
+        raise AttnscopeError(
+            f"scaled_dot_product_attention was called with a query of shape {tuple(query.shape)}; expected "
+            "(batch, head, query, width), from which heads and texts can be told"
+        )
+    shared = max(key.shape[1], value.shape[1])
+    batch = max(states.shape[0] for states in (query, key, value))
+    heads = max(query.shape[1], shared)
+    query = query.expand(batch, heads, -1, -1)
+    key, value = (states.expand(batch, shared, -1, -1) for states in (key, value))
+    mask = bias = None
+    if attn_mask is not None:
+        spread = attn_mask[(None,) * (_FOUR - attn_mask.ndim)]
+        spread = spread.expand(*spread.shape[:2], query.shape[2], key.shape[2])
+        mask, bias = (spread, None) if attn_mask.dtype == torch.bool else (None, spread)
+    return AttentionCall(
+        query,
+        key,
+        value,
+        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+        causal=is_causal,
+        mask=mask,
+        bias=bias,
+    )
+
+
+def of_scaled_dot_product(
+    output: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> SeenCall:
+    """A call of ``torch.nn.functional.scaled_dot_product_attention``, and what it gave.
+
+    A key that no query of a text may look at is padding; so is, where queries and keys are the same tokens, the query
+    in its place. A call with as many queries as keys is of the kind ``self``, or ``causal`` if nothing may look to the
+    right; any other is ``cross``.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> mask = torch.tensor([True, True, False])[None, None, None]
+    >>> seen = of_scaled_dot_product(torch.zeros(1, 2, 3, 4), x, x, x, mask)
+    >>> seen.kind, seen.queries.tolist()
+    ('self', [[True, True, False]])
+    """
+    call = call_of_product(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    call = replace(
+        call,
+        query=call.query.detach(),
+        key=call.key.detach(),
+        value=call.value.detach(),
+        bias=None if call.bias is None else call.bias.detach(),
+    )
+    return _seen(call, _allowed(call), None, output.detach())
+
+
+def of_flex(output: Any, *given: Any, **named: Any) -> SeenCall:
+    """A call of ``flex_attention``, and what it gave; see `call_of_flex`."""
+    call = call_of_flex(*given, **named)
+    first = output[0] if isinstance(output, tuple) else output
+    return _seen(call, _allowed(call), None, first.detach())
+
+
+def of_eager(output: Tensor, arguments: dict[str, Any]) -> SeenCall:
+    """A call of a model's own ``eager_attention_forward``, by the names of its arguments, and what it gave."""
+    named = arguments | arguments.get("kwargs", {})
+    query, key, value = (named[name].detach() for name in ("query", "key", "value"))
+    mask, bias = named.get("attention_mask"), named.get("position_bias")
+    if mask is not None:
+        mask = mask[..., : key.shape[2]].detach()
+        if bias is not None and mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
+    if bias is not None:
+        mask = bias.detach() if mask is None else bias.detach() + mask
+    call = call_of_product(query, key, value, mask, named.get("dropout") or 0.0, scale=named.get("scaling"))
+    call = replace(call, softcap=named.get("softcap"), sinks=named.get("s_aux"))
+    return _seen(call, _allowed(call), None, output.detach().transpose(1, 2))
+
+
+def of_multi_head(*given: Any, **named: Any) -> SeenCall:
+    """A call of ``torch.nn.functional.multi_head_attention_forward``, the function behind ``nn.MultiheadAttention``.
+
+    The function is asked once more, for the weights of each head: what it returns itself stays as it is.
+    """
+    options = arguments_of_multi_head(*given, **named)
+    asked: dict[str, Any] = options | {"need_weights": True, "average_attn_weights": False}
+    with torch.no_grad():
+        weights = functional.multi_head_attention_forward(**asked)[1]
+    if weights is None:
+        raise AttnscopeError(
+            "nn.MultiheadAttention returns no weights: is it a subclass that leaves them out?"
+        )
+    weights = weights if weights.ndim == _FOUR else weights[None]
+    query, key, padding = options["query"], options["key"], options.get("key_padding_mask")
+    keys = weights.new_ones(weights.shape[0], weights.shape[3], dtype=torch.bool)
+    if padding is not None:
+        hidden = padding if padding.dtype == torch.bool else padding == -math.inf
+        keys = ~hidden.reshape(keys.shape)
+    same = query is key or (query.shape == key.shape and torch.equal(query, key))
+    tokens, more = len(query), len(key) - len(query)  # (position, batch, width), whatever `batch_first`
+    if more > 0 and tokens > 1 and torch.equal(key[more:], query):
+        raise AttnscopeError(
+            f"nn.MultiheadAttention is given {more} keys before its own tokens, so the positions of its queries are "
+            "unknown: leave these keys out, or give the weights to attnscope.measure_weights"
+        )
+    return _seen(call_of_weights(weights), weights != 0, keys, None, is_cross=not same)
+
+
+def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
+    """Arguments of ``torch.nn.functional.multi_head_attention_forward`` by name; refused where keys are no tokens."""
+    options = _NAMED.bind(*given, **named).arguments
+    if options.get("training", True):
+        _refuse_dropout(options["dropout_p"])
+    if options["bias_k"] is not None or options["add_zero_attn"]:
+        raise AttnscopeError(
+            "nn.MultiheadAttention has add_bias_kv or add_zero_attn: its last keys are not tokens, so offsets mean "
+            "nothing there. Take attnscope.measure_weights for its weights without these keys"
+        )
+    return options
+
+
+def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
+    """What ``multi_head_attention_forward`` makes of its arguments, and whether keys are of other states than queries.
+
+    Raises
+    ------
+    AttnscopeError
+        If keys or values are given as they are, without a projection.
+
+    Examples
+    --------
+    >>> layer = torch.nn.MultiheadAttention(4, 2).eval()
+    >>> x = torch.zeros(3, 1, 4)
+    >>> options = arguments_of_multi_head(
+    ...     x, x, x, 4, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0,
+    ...     layer.out_proj.weight, layer.out_proj.bias, training=False,
+    ... )
+    >>> call, is_cross = call_of_multi_head(options)
+    >>> call.query.shape, is_cross
+    (torch.Size([1, 2, 3, 2]), False)
+    """
+    if options.get("static_k") is not None or options.get("static_v") is not None:
+        raise AttnscopeError("nn.MultiheadAttention is given keys or values that it does not project")
+    states: list[Tensor] = [options[name] for name in ("query", "key", "value")]
+    is_cross = states[0] is not states[1] and not (
+        states[0].shape == states[1].shape and torch.equal(states[0], states[1])
+    )
+    states = [side if side.ndim == 3 else side[:, None] for side in states]  # noqa: PLR2004
+    if options.get("use_separate_proj_weight", False):
+        matrices = [options[f"{name}_proj_weight"] for name in "qkv"]
+    else:
+        matrices = options["in_proj_weight"].chunk(3)
+    biases = (None,) * 3 if options["in_proj_bias"] is None else options["in_proj_bias"].chunk(3)
+    query, key, value = (
+        functional.linear(side, matrix, bias).unflatten(-1, (options["num_heads"], -1)).permute(1, 2, 0, 3)
+        for side, matrix, bias in zip(states, matrices, biases, strict=True)
+    )
+    bias = None
+    for name in ("attn_mask", "key_padding_mask"):
+        mask: Tensor | None = options.get(name)
+        if mask is None:
+            continue
+        if mask.dtype == torch.bool:  # True is hidden
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
+        if name == "key_padding_mask":
+            mask = mask.reshape(query.shape[0], 1, 1, -1)
+        else:
+            mask = mask.unflatten(0, query.shape[:2]) if mask.ndim == 3 and len(mask) > 1 else mask  # noqa: PLR2004
+            mask = mask[(None,) * (_FOUR - mask.ndim)]
+        bias = mask if bias is None else bias + mask
+    return call_of_product(query, key, value, bias), is_cross
+
+
+def have_same_weights(one: AttentionCall, other: AttentionCall) -> bool:
+    """Whether two calls have the same queries in memory, and keys and masks of the same numbers."""
+    first, second = one.query, other.query
+    if not first.numel() or first.data_ptr() != second.data_ptr() or first.shape != second.shape:
+        return False
+    pairs = ((one.key, other.key), (one.mask, other.mask), (one.bias, other.bias))
+    return (one.scale, one.causal) == (other.scale, other.causal) and all(
+        a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs
+    )
+
+
+def sees_ahead(call: AttentionCall) -> bool:
+    """Whether any query may look at a later key; a single token is taken to.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> sees_ahead(call_of_product(x, x, x, is_causal=True)), sees_ahead(call_of_product(x, x, x))
+    (False, True)
+    """
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    if queries == 1:
+        return True
+    places = torch.arange(max(queries, keys), device=call.query.device)
+    if call.mask is None and call.positions is None:  # known without asking the device
+        ahead = keys > 1 and not call.causal
+    else:
+        ahead = bool((call.extent[1] > places[:queries] + 1).any())
+    if not ahead:
+        return False
+    if call.bias is None:
+        return True
+    rows = call.bias[..., :_ROWS, :]
+    later = places[:keys] > places[: rows.shape[-2], None]
+    return bool((later & (rows > torch.finfo(rows.dtype).min / 2)).any())
+
+
+def _seen(
+    call: AttentionCall,
+    allowed: Tensor,
+    keys: Tensor | None,
+    output: Tensor | None,
+    *,
+    is_cross: bool = False,
+) -> SeenCall:
+    batch, _, queries, places = (*call.query.shape[:3], call.key.shape[2])
+    if keys is None:
+        keys = allowed.any(1).any(1).expand(batch, places)
+    if is_cross or queries != places:
+        return SeenCall(call, "cross", keys.new_ones(batch, queries), keys, output)
+    is_causal = queries > 1 and not bool(allowed.triu(1).any())
+    return SeenCall(call, "causal" if is_causal else "self", keys, keys, output)
+
+
+def _allowed(call: AttentionCall) -> Tensor:
+    """Where queries may look, ``(batch or 1, head or 1, query, key)``."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    allowed = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=call.query.device)
+    if call.causal:
+        allowed = causal_mask(queries, keys, call.query.device)[None, None]
+    if call.mask is not None:
+        allowed = allowed & call.mask
+    if call.bias is not None:
+        allowed = allowed & (call.bias > torch.finfo(call.bias.dtype).min / 2)
+    return allowed
+
+
+def _refuse_dropout(share: float) -> None:
+    if share > 0:
+        raise AttnscopeError(
+            f"attention drops weights at random (dropout_p = {share:g}): call module.eval() first, so that what is "
+            "measured is what the module means"
+        )
+
+
+_original = types.FunctionType(
+    flex_attention.__code__, flex_attention.__globals__, flex_attention.__name__, flex_attention.__defaults__
+)
+_original.__kwdefaults__ = flex_attention.__kwdefaults__
+_watching: list[Callable[[Callable[..., Any], Any, dict[str, Any]], Any]] = []
+
+
+@contextmanager
+def flex_attention_seen(
+    called: Callable[[Callable[..., Any], Any, dict[str, Any]], Any],
+) -> Generator[None]:
+    """Let `called` answer every call of ``flex_attention``, with the function itself and its arguments.
+
+    Modules hold the function under names of their own, and mostly as ``torch.compile`` made it, so the code of the one
+    function is changed while the context lasts. Compiled or not, it then runs as it does without ``torch.compile``.
+    """
+    before = flex_attention.__code__, flex_attention.__defaults__, flex_attention.__kwdefaults__
+    _watching.append(called)
+    code = inspect.unwrap(_trampoline).__code__
+    skip_code(code)  # what is compiled cannot be watched
+    try:
+        flex_attention.__defaults__, flex_attention.__kwdefaults__ = None, None
+        flex_attention.__code__ = code
+        yield
+    finally:
+        _watching.pop()
+        flex_attention.__code__, flex_attention.__defaults__, flex_attention.__kwdefaults__ = before
+
+
+def _trampoline(*args: Any, **options: Any) -> Any:
+
+    return answered(*args, **options)
+
+
+@torch.compiler.disable
+def answered(*args: Any, **options: Any) -> Any:
+    """What `flex_attention_seen` was given, asked."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+        return _watching[-1](_original, args, options)
+
+
+def call_of_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Tensor] | None = None,
+    block_mask: BlockMask | None = None,
+    scale: float | None = None,
+    **_: Any,
+) -> AttentionCall:
+    """Arguments of ``flex_attention`` as an attention call, whose scores are written out as its bias.
+
+    Raises
+    ------
+    AttnscopeError
+        If its ``score_mod`` does not take all scores of a call at once.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 2, 4)
+    >>> call = call_of_flex(x, x, x, lambda score, b, h, q, k: score + (k - q))
+    >>> call.bias[0, 0].tolist()
+    [[0.0, 1.0], [-1.0, 0.0]]
+    """
+    batch, heads, queries, width = query.shape
+    keys = key.shape[2]
+    key, value = (states.expand(batch, -1, -1, -1).detach() for states in (key, value))
+    wide = torch.promote_types(query.dtype, torch.float32)
+    shared = key.repeat_interleave(heads // key.shape[1], 1).to(wide)
+    scores = (width**-0.5 if scale is None else scale) * query.detach().to(wide) @ shared.mT
+    if score_mod is not None:
+        scores = _changed(score_mod, scores)
+    mask = None
+    if block_mask is not None:
+        texts, each = (
+            size if shape > 1 else 1 for size, shape in zip((batch, heads), block_mask.shape, strict=False)
+        )
+        mask = create_mask(block_mask.mask_mod, texts, each, queries, keys, device=str(query.device))
+    return AttentionCall(
+        query=scores.new_empty(batch, heads, queries, 0),
+        key=scores.new_empty(batch, heads, keys, 0),
+        value=value.repeat_interleave(heads // value.shape[1], 1).to(wide),
+        scale=1.0,
+        mask=mask,
+        bias=scores,
+    )
+
+
+def _changed(score_mod: Callable[..., Tensor], scores: Tensor) -> Tensor:
+    """Scores as the module's own function changes them; it is written for one score, with its four places."""
+    places = [
+        torch.arange(size, device=scores.device).reshape([-1 if axis == i else 1 for i in range(4)])
+        for axis, size in enumerate(scores.shape)
+    ]
+    advice = "Give the weights to attnscope.measure_weights"
+    with (
+        torch.no_grad(),
+        explaining("the score_mod of flex_attention does not take all scores at once", advice),
+    ):
+        changed = score_mod(scores, *places)
+    if changed.shape != scores.shape:
+        raise AttnscopeError(
+            f"the score_mod of flex_attention gives the shape {tuple(changed.shape)} for scores of "
+            f"{tuple(scores.shape)} taken at once. {advice}"
+        )
+    return changed.to(scores.dtype)
+
+
+_taken: WeakSet[nn.Module] = WeakSet()
+
+
+def take_products(model: nn.Module, *, take: bool = True) -> None:
+    """From now on `watching` sees this model's calls of PyTorch's attention functions, beside those of the registry."""
+    (_taken.add if take else _taken.discard)(model)
+
+
+def are_products_taken(model: nn.Module) -> bool:
+    """Whether `take_products` was asked for."""
+    return model in _taken
+
+
+@contextmanager
+def products(model: nn.Module, watch: Watch) -> Generator[None]:
+    """Give calls of ``scaled_dot_product_attention`` to a watch, also those of ``nn.MultiheadAttention``.
+
+    They are calls as any other: with queries, keys and values, and what the observer returns is what the layer goes on
+    with. Those of a pooling head, or outside of any attention module, stand aside. Nothing is done for models that
+    never asked for it (`take_products`).
+
+    Raises
+    ------
+    UncapturedError
+        If a call has a form that shows no heads.
+    """
+    if model not in _taken:
+        yield
+        return
+    running: list[nn.Module] = []
+
+    def enter(module: nn.Module, _: Any) -> None:
+        running.append(module)
+
+    def leave(*_: Any) -> None:
+        running.pop()
+
+    hooks: list[Any] = []
+    for module in model.modules():
+        if is_attention(module) or is_pooling_head(module):
+            hooks.append(module.register_forward_pre_hook(enter))
+            hooks.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        with _Mode(watch, running):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Mode(TorchFunctionMode):
+    """Sees calls of PyTorch's functions; those of our own measuring are left alone."""
+
+    def __init__(self, watch: Watch, running: list[nn.Module]) -> None:
+        super().__init__()
+        self.watch, self.running = watch, running
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        aside = not self.running or any(is_pooling_head(module) for module in self.running)
+        if aside or self.watch.is_observing:
+            return func(*args, **options)
+        try:
+            if func is functional.multi_head_attention_forward:
+                return self.multi_head(*args, **options)
+            if func is functional.scaled_dot_product_attention:
+                return self.product(*args, **options)
+        except UncapturedError:
+            raise
+        except AttnscopeError as error:
+            raise UncapturedError(reason_of(error)) from error
+        return func(*args, **options)
+
+    def multi_head(self, *given: Any, **named: Any) -> tuple[Tensor, None]:
+        """Attend as ``nn.MultiheadAttention`` does; the weights that it would average over heads are left out."""
+        options = arguments_of_multi_head(*given, **named)
+        call, is_cross = call_of_multi_head(options)
+        output = self.observe(call, is_cross=is_cross).permute(2, 0, 1, 3).flatten(2)
+        output = functional.linear(output, options["out_proj_weight"], options["out_proj_bias"])
+        return output if options["query"].ndim == output.ndim else output[:, 0], None
+
+    def product(self, *given: Any, **named: Any) -> Tensor:
+        own = partial(functional.scaled_dot_product_attention, *given, **named)
+        return self.observe(call_of_product(*given, **named), is_cross=False, own=own)
+
+    def observe(
+        self, call: AttentionCall, *, is_cross: bool, own: Callable[[], Tensor] | None = None
+    ) -> Tensor:
+        module = self.running[-1]
+        is_cross = is_cross or id(module) in self.watch.cross or call.query.shape[2] != call.key.shape[2]
+        kind = "cross" if is_cross else "self" if sees_ahead(call) else "causal"
+        return self.watch.observe(Site(self.watch.calls, self.watch.names[id(module)], kind), call, own=own)
+
+
+_FAST = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # they have a fast path
+_MARK = "_attnscope_watched"
+_EAGER = "eager_attention_forward"
+
+
+@dataclass(frozen=True, eq=False)
+class PassObserver:
+    """What is done with the calls of each forward pass.
+
+    Attributes
+    ----------
+    see
+        Called at once with each call.
+    done
+        Called with the number of calls once the outermost call of a module has returned.
+    lost
+        Called instead where it has raised an error.
+
+    Examples
+    --------
+    >>> layer, x = nn.MultiheadAttention(8, 2), torch.zeros(4, 1, 8)
+    >>> told = []
+    >>> observer = PassObserver(lambda site, seen: told.append(seen.kind), done=told.append, lost=lambda: None)
+    >>> with calls_inside(layer, observer):
+    ...     _ = layer(x, x, x)
+    >>> told  # a call, and then how many there were
+    ['self', 1]
+    """
+
+    see: Callable[[Site, SeenCall], None]
+    done: Callable[[int], None]
+    lost: Callable[[], None]
+
+
+@contextmanager
+def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleCalls]:
+    """Give every attention call inside `module` to `observer`, without any change of what the module returns.
+
+    The ``forward`` of each submodule is wrapped, so that the name of the running one is known, and a torch function
+    mode sees the calls of ``scaled_dot_product_attention`` and ``multi_head_attention_forward``. Modules of PyTorch
+    that may take a fast path around both are run twice where they might: once for the observer on the slow path, and
+    once as they are. ``flex_attention`` runs as it does without ``torch.compile``.
+
+    Parameters
+    ----------
+    module
+        Any module; it may be called any number of times meanwhile.
+    observer
+        What is done with the calls.
+
+    Yields
+    ------
+    ModuleCalls
+        Which modules run now; what its `aside` covers is not seen.
+
+    Raises
+    ------
+    AttnscopeError
+        If calls inside the module cannot be seen (scripted, compiled, data parallel), or it is watched already.
+
+    Examples
+    --------
+    >>> layer = nn.MultiheadAttention(8, 2)
+    >>> seen = []
+    >>> observer = PassObserver(lambda site, call: seen.append(site.kind), done=print, lost=lambda: None)
+    >>> with calls_inside(layer, observer):
+    ...     _ = layer(*[torch.zeros(4, 1, 8)] * 3)
+    1
+    >>> seen
+    ['self']
+    """
+    _refuse(module)
+    watched = ModuleCalls(observer)
+    before = {part: part.__dict__.get("forward") for part in module.modules()}
+    try:
+        for name, part in module.named_modules():
+            part.__dict__["forward"] = watched.wrap(name or type(module).__name__, part)
+        with flex_attention_seen(watched.flex), _eager_seen(module, watched):
+            yield watched
+    finally:
+        for part, own in before.items():
+            part.__dict__.pop("forward", None)
+            if own is not None:
+                part.__dict__["forward"] = own
+
+
+@contextmanager
+def _eager_seen(module: nn.Module, watched: ModuleCalls) -> Generator[None]:
+    """See what layers of transformers compute by their file's own ``eager_attention_forward``."""
+    parts = set(module.modules())
+    files = {
+        id(file): file for part in parts for file in map(_names_beside, type(part).__mro__) if _EAGER in file
+    }
+    before = [(file, file[_EAGER]) for file in files.values()]
+
+    def seen(inner: Callable[..., Any]) -> Callable[..., Any]:
+        known = inspect.signature(inner)
+
+        @wraps(inner)
+        def eager_attention_forward(*args: Any, **options: Any) -> Any:
+            made = inner(*args, **options)
+            arguments = known.bind(*args, **options).arguments
+            if watched.running and arguments.get("module") in parts:
+                watched.see(of_eager(made[0], arguments))
+            return made
+
+        return eager_attention_forward
+
+    try:
+        for file, inner in before:
+            file[_EAGER] = seen(inner)
+        yield
+    finally:
+        for file, inner in before:
+            file[_EAGER] = inner
+
+
+def _names_beside(kind: type) -> dict[str, Any]:
+    """The names of the file in which a class was made."""
+    return getattr(sys.modules.get(kind.__module__), "__dict__", {})
+
+
+class ModuleCalls:
+    """The modules that run now, from the outermost to the innermost.
+
+    Examples
+    --------
+    See `calls_inside`.
+
+    >>> x = torch.zeros(1, 2, 4, 8)
+    >>> calls = ModuleCalls(PassObserver(lambda site, seen: print(site.name), done=print, lost=lambda: None))
+    >>> with calls.within("layer"):
+    ...     _ = nn.functional.scaled_dot_product_attention(x, x, x)
+    layer
+    1
+    """
+
+    def __init__(self, observer: PassObserver) -> None:
+        self.observer = observer
+        self.running: list[str] = []
+        self.given: list[Sequence[Any]] = []  # to each of the modules that run
+        self.attending: dict[str, str] = {}  # modules that ran and are called attention, with their classes
+        self.calls = 0
+        self.last: SeenCall | None = None
+        self.is_aside = False
+        self.in_fast = self.in_flex = False
+        self.mode = _module_calls_Mode(self.see)
+
+    def wrap(self, name: str, module: nn.Module) -> Callable[..., Any]:
+        inner = module.forward
+        may_be_fast = isinstance(module, _FAST)
+
+        @wraps(inner)
+        def forward(*args: Any, **options: Any) -> Any:
+            if self.is_aside:
+                return inner(*args, **options)
+            if not self.running or isinstance(
+                module, PreTrainedModel
+            ):  # perhaps within a prompt of somebody else's
+                _refuse_cache(name, options.get("past_key_values"))
+            if is_called_attention(module):
+                self.attending[name] = type(module).__name__
+            with self.within(name, [*args, *options.values()]):
+                if may_be_fast and not self.in_fast and not module.training:
+                    return self.twice(inner, args, options)
+                return inner(*args, **options)
+
+        setattr(forward, _MARK, True)
+        return forward
+
+    def unseen(self, seen: Iterable[str]) -> dict[str, str]:
+        """Modules that ran, are called attention and made no call that was seen, with their classes."""
+        names = [name for name in self.attending if not any(related(name, other) for other in seen)]
+        # a layer, rather than what holds it
+        inner = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
+        return {name: self.attending[name] for name in inner}
+
+    @contextmanager
+    def aside(self) -> Generator[None]:
+        """Let modules run within as if nobody watched them: somebody else does."""
+        self.is_aside = True
+        try:
+            yield
+        finally:
+            self.is_aside = False
+
+    @contextmanager
+    def within(self, name: str, given: Sequence[Any] = ()) -> Generator[None]:
+        if self.running:
+            self.running.append(name)
+            self.given.append(given)
+            try:
+                yield
+            finally:
+                self.running.pop()
+                self.given.pop()
+            return
+        self.running, self.given, self.calls = [name], [given], 0
+        try:
+            with self.mode:
+                yield
+        except BaseException as error:
+            self.observer.lost()
+            if (
+                type(error).__module__ == "torch._dynamo.exc" and not self.in_flex
+            ):  # it cannot compile what watches
+                raise AttnscopeError(
+                    f"{name} calls a compiled function, within which nothing can be seen: let it call the function as "
+                    "it was before torch.compile"
+                ) from error
+            raise
+        else:
+            self.observer.done(self.calls)
+        finally:
+            self.running, self.given, self.last = [], [], None
+
+    def twice(self, inner: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
+        """Run a module once for the observer, and once with no mode about, as its owner would."""
+        self.in_fast = True
+        try:
+            with own_random_numbers(), torch.no_grad():
+                inner(*args, **options)
+            self.mode.__exit__(None, None, None)
+            try:
+                return inner(*args, **options)
+            finally:
+                self.mode.__enter__()
+        finally:
+            self.in_fast = False
+
+    def flex(self, function: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
+        """Run ``flex_attention`` with no mode about, which it does not bear, and see its call."""
+        if not self.running:
+            return function(*args, **options)
+        self.mode.__exit__(None, None, None)
+        self.in_flex = True  # what it raises here it raises unwatched too
+        try:
+            output = function(*args, **options)
+            self.in_flex = False
+            self.see(of_flex(output, *args, **options))
+        finally:
+            self.mode.__enter__()
+        return output
+
+    def see(self, call: SeenCall) -> None:
+        name = self.running[-1]
+        last, self.last = self.last, replace(call, kind=name)
+        if last is not None and last.kind == name and have_same_weights(last.call, call.call):
+            return  # the second half of the values (DiffLlama): one layer, which was seen
+        if call.kind == "cross":
+            _refuse_own_keys(name, call.call, self.given[-1])
+        site = Site(self.calls, name, call.kind)
+        self.calls += 1
+        self.observer.see(site, call)
+
+
+class _module_calls_Mode(TorchFunctionMode):
+    """Sees calls of PyTorch's functions."""
+
+    def __init__(self, see: Callable[[SeenCall], None]) -> None:
+        super().__init__()
+        self.see = see
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        output = func(*args, **options)
+        if func is functional.scaled_dot_product_attention:
+            self.see(of_scaled_dot_product(output, *args, **options))
+        elif func is functional.multi_head_attention_forward:
+            self.see(of_multi_head(*args, **options))
+        return output
+
+
+def _refuse_cache(name: str, cache: Any) -> None:
+    """Refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text."""
+    if hasattr(cache, "get_seq_length") and (cached_tokens(cache) or getattr(cache, "is_compileable", False)):
+        raise AttnscopeError(
+            f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix tuning), so the "
+            "positions of its queries are unknown: leave it out, or call generate() within the context"
+        )
+
+
+def cached_tokens(cache: Any) -> int:
+    """How many tokens a cache of transformers holds, also where its first layer keeps no keys (hybrids)."""
+    layers = getattr(cache, "layers", [])
+    return int(cache.get_seq_length()) or max(
+        (int(layer.get_seq_length()) for layer in layers if hasattr(layer, "get_seq_length")), default=0
+    )
+
+
+def _refuse_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> None:
+    """Reject more keys than queries where nothing that a module was given has that many positions."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    states = [
+        leaf.shape[:-1]
+        for leaf in tree_leaves(given)
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim > 2  # noqa: PLR2004
+    ]
+    if keys > queries > 1 and states and all(queries in shape and keys not in shape for shape in states):
+        raise AttnscopeError(
+            f"{name} attends from {queries} tokens to {keys} keys, {keys - queries} of which are not its tokens (a "
+            "prefix or a memory), so offsets are unknown: leave them out, or give the weights of the tokens to "
+            "attnscope.measure_weights"
+        )
+
+
+def _refuse(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        where = f"{name} is" if name else "the module is"
+        if isinstance(part, torch.jit.ScriptModule):
+            raise AttnscopeError(f"{where} scripted, and runs unseen: watch the module that it was made from")
+        if isinstance(part, nn.DataParallel):
+            raise AttnscopeError(f"{where} in DataParallel, which copies it: watch its .module")
+        if (
+            "_orig_mod" in dict(part.named_children())
+            or getattr(part, "_compiled_call_impl", None) is not None
+        ):
+            raise AttnscopeError(
+                f"{where} compiled, and runs unseen: watch and call the module as it was before torch.compile"
+            )
+        if hasattr(part.forward, _MARK):
+            raise AttnscopeError(f"{where} watched already: one attnscope.watch at a time")

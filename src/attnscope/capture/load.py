@@ -1,0 +1,515 @@
+"""A model and its tokenizer from a folder or the hub, whole or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import threading
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+from attnscope import models
+from attnscope.bundled import MODEL
+from attnscope.capture.borrow import Bridge, Envoy, inner_model, quiet
+from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
+from attnscope.capture.families import is_pooler
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.placement import (
+    INTEGERS,
+    Placement,
+    check_launched,
+    check_shares,
+    parameters_of,
+    plain,
+    quantised,
+    refuse_team,
+)
+from attnscope.capture.processors import Tokenizer, is_place, load_tokenizer, refuse_slow, repository_beside
+from attnscope.read.columns import SUFFIXES
+from attnscope.support.checks import check_kind
+from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.state import own_random_numbers, own_state
+
+_UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
+_one_at_a_time = (
+    threading.Lock()
+)  # while it loads, transformers changes PyTorch's default type for all threads
+
+
+@own_state()
+def load_model(
+    source: Model | None = None,
+    *,
+    tokenizer: Tokenizer = None,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    placement: Placement | None = None,
+    tp_plan: str | None = None,
+    need_tokenizer: bool = True,
+    in_parts: bool = False,
+) -> LoadedModel:
+    """Load a model from a folder or the hub in the class that its config names, or take one as it is.
+
+    Only safetensors files that lie in the folder (or the hub's cache) are read, and nothing is run that came with
+    them.
+
+    Parameters
+    ----------
+    source
+        A folder, a hub id such as ``roberta-base``, ``bundled`` (the default), or a model that is already loaded; also
+        inside ``torch.compile``, a TransformerLens bridge or nnsight's ``LanguageModel``: see `Model`. A `LoadedModel`
+        is returned as it is.
+    tokenizer
+        Its tokenizer or the tokenizer's folder; by default the one beside the model. Of a model object too, where it
+        was loaded from.
+    revision
+        Branch, tag or commit on the hub.
+    device, dtype
+        ``cpu``, ``cuda``, ...; ``float32``, ``bfloat16``, ``float16``, ``float64``. By default CUDA where there is
+        one, and the type that the checkpoint was saved in. ``int8`` and ``int4``: the weights of linear layers are
+        rounded to whole numbers (by torchao) with a scale for each row, all else stays in the saved type. A model that
+        is loaded already must be there, and of that type.
+    trust_remote_code
+        Run code that came with the checkpoint. Only for sources that you trust.
+    placement
+        Where the layers go, of a model that is larger than one device.
+    tp_plan
+        ``auto`` shares the heads of each layer out among the processes that torchrun started.
+    need_tokenizer
+        Whether to look for a tokenizer.
+    in_parts
+        Whether a model will do of which this process has some heads only.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such model, its weights are pickled, lie outside the folder, change meanwhile, are corrupt, not
+        finite or lack a tensor of the trunk, its config is broken or another model's, it wants to run code of its own,
+        there is no (fast) tokenizer, or a model that was given lies elsewhere or is of another type.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> loaded = load_model(MODEL, device="cpu")
+    >>> type(loaded.model).__name__
+    'EncoderForMaskedLM'
+    """
+    if isinstance(source, LoadedModel):
+        return source
+    given = MODEL if source is None else source
+    source = cast("str | Path | PreTrainedModel", inner_model(given))
+    _refuse_other_kinds(source)
+    source = MODEL if isinstance(source, str) and source == "bundled" else source
+    if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
+        raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join((*DTYPES, *INTEGERS))}")
+    if isinstance(source, PreTrainedModel):
+        model, repository = source, None
+        _refuse_broken_numbers(model)
+        _refuse_other(model, device, dtype)
+        if not in_parts:
+            refuse_team(model)
+        name = model.config.name_or_path or type(model).__name__
+        identity = {"sha256": state_sha256(model)}
+    else:
+        repository = _repository(str(source), revision)
+        name = Path(source).name if repository.commit is None else str(source)
+        model, identity = _placed(
+            repository, name, Loading(revision, device, dtype, trust_remote_code, placement, tp_plan)
+        )
+        _refuse_broken_numbers(model)
+        if dtype in INTEGERS:
+            identity |= {"weights": quantised(model, dtype)}
+    if need_tokenizer:
+        if tokenizer is not None and not callable(tokenizer):
+            check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
+        _refuse_what_reads_no_text(model)
+        given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
+        tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
+        refuse_slow(tokenizer, name)
+    return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
+
+
+def _refuse_other_kinds(model: object) -> None:
+    """Refuse what is not a model, and say what measures it where something does."""
+    if isinstance(model, nn.Module) and not isinstance(model, PreTrainedModel):
+        raise AttnscopeError(
+            f"{type(model).__name__} is not a model of transformers: attnscope.watch measures what any other module "
+            "computes, and attnscope.walk follows a module of one head"
+        )
+    entries = cast("list[Any] | tuple[Any, ...]", model) if isinstance(model, list | tuple) else [model]
+    if any(isinstance(entry, Tensor | np.ndarray) for entry in entries):
+        raise AttnscopeError(
+            "the model is arrays; expected a model of transformers, a folder, or a hub id. Attention weights are "
+            "measured by attnscope.measure_weights"
+        )
+    check_kind("a model of transformers, a folder, or a hub id", str, Path, PreTrainedModel, model=model)
+
+
+def _tokenizer(
+    given: Tokenizer, model: PreTrainedModel, repository: Repository | None, *, trust_remote_code: bool
+) -> Any:
+    """The tokenizer that was given, or that of its folder; else the one beside the model."""
+    if given is not None and not isinstance(given, str | Path):
+        return given
+    place = repository if given is None else None
+    place = place or repository_beside(model, given, "tokenizer")
+    return load_tokenizer(replace(place, taken={}), trust_remote_code=trust_remote_code)
+
+
+def _refuse_what_reads_no_text(model: PreTrainedModel) -> None:
+    if model.main_input_name != "input_ids":
+        other = what_is_read(model)
+        raise AttnscopeError(
+            f"{type(model).__name__} reads {model.main_input_name}, not text: give "
+            f"{f'it {other}, or ' if other else ''}a model that reads input_ids"
+        )
+
+
+def _refuse_other(model: PreTrainedModel, device: str | None, dtype: str | None) -> None:
+    """A model object stays as it is: what it would have to become is not passed over without a word."""
+    if dtype is not None and DTYPES.get(dtype) != model.dtype:
+        raise AttnscopeError(
+            f"dtype is {dtype}, and the model that was given is {str(model.dtype).removeprefix('torch.')}: convert it "
+            "yourself, or give its folder"
+        )
+    if device is not None and usable_device(device).type != model.device.type:
+        raise AttnscopeError(
+            f"device is {device}, and the model that was given lies on {model.device.type}: move it (model.to), or "
+            "leave device out"
+        )
+
+
+def what_is_read(model: PreTrainedModel) -> str:
+    """In which files a model's input lies, in words; empty where that is not known.
+
+    Examples
+    --------
+    >>> from transformers import ViTConfig, ViTModel
+    >>> what_is_read(ViTModel(ViTConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1)))
+    'images (.png, .jpg, .webp)'
+    """
+    known = {"pixel_values": "images (.png, .jpg, .webp)", "input_ids": "text"}
+    return known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
+
+
+def _repository(source: str, revision: str | None) -> Repository:
+    if not source:
+        raise AttnscopeError("the model's name is empty: expected a folder, a hub id, or bundled")
+    with explaining(f"{source[:200]} cannot be opened", "Is the name right?"):
+        if not Path(source).is_dir():
+            _refuse_what_is_no_model(source)
+    return Repository.of(source, revision)
+
+
+def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
+    """A model of a checkpoint, on its device or devices."""
+    placement = loading.placement
+    loading.check()
+    on = usable_device(loading.device)  # before minutes are spent on reading
+    with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
+        model, identity = from_checkpoint(repository, loading)
+    if loading.tp_plan is not None:
+        check_shares(model)
+    if placement is None and loading.tp_plan is None:
+        with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
+            model = model.to(cast("Any", on))
+    return model, identity
+
+
+def _refuse_what_is_no_model(source: str) -> None:
+    """Tell a text or a mistyped folder from a hub's id, before the hub is asked for it again and again."""
+    first = "the first argument is the model. For the bundled model on a text, say: bundled"
+    if source == "-":
+        raise AttnscopeError(f"- is standard input, and {first} -")
+    if Path(source).is_file():
+        raise AttnscopeError(f"{source} is a file, and {first} {source}")
+    if Path(source).exists():
+        raise AttnscopeError(f"{source} is not a folder: expected one with config.json and model.safetensors")
+    if source.lower().endswith(SUFFIXES):
+        raise AttnscopeError(f"{source} does not exist; and {first} TEXT")
+    if is_place(source):
+        raise AttnscopeError(f"{source} does not exist: expected a model folder, or a hub id such as gpt2")
+
+
+def _refuse_broken_numbers(model: PreTrainedModel) -> None:
+    for name, parameter in parameters_of(model):
+        if parameter.is_meta:
+            raise AttnscopeError(
+                f"{name} lies on the meta device, which holds no numbers: load the weights before"
+            )
+        if not bool(torch.isfinite(plain(parameter)).all()):
+            raise AttnscopeError(
+                f"the weights hold NaN or infinity in {name}: nothing can be measured with them"
+            )
+
+
+def state_sha256(model: PreTrainedModel) -> str:
+    """SHA-256 over a model's config and the names and values of its parameters and saved buffers."""
+    settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNIMPORTANT}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    saved = model.state_dict().keys()
+    for name, tensor in sorted(
+        chain(model.named_parameters(), model.named_buffers()), key=lambda item: item[0]
+    ):
+        if name not in saved:
+            continue
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(
+            plain(tensor).detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()
+
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a model is loaded: see `load_model`.
+
+    Examples
+    --------
+    >>> Loading(device="cpu").check()  # goes together
+    >>> Loading(device="cpu", placement=Placement("auto")).check()
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: device_map (--device-map) does not go with device (--device): leave out one of them
+    """
+
+    revision: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    trust_remote_code: bool = False
+    placement: Placement | None = None
+    tp_plan: str | None = None
+
+    def check(self) -> None:
+        """Refuse what does not go together.
+
+        Raises
+        ------
+        AttnscopeError
+            Names both.
+
+        Examples
+        --------
+        >>> Loading(tp_plan="all").check()
+        Traceback (most recent call last):
+        ...
+        attnscope.support.errors.AttnscopeError: tp_plan (--tp-plan) is 'all'; expected auto
+        """
+        if self.tp_plan is not None:
+            _check_plan(self)
+        if self.placement is not None and (self.device is not None or self.dtype in INTEGERS):
+            other = "device (--device)" if self.device is not None else f"dtype (--dtype) {self.dtype}"
+            raise AttnscopeError(f"device_map (--device-map) does not go with {other}: leave out one of them")
+
+
+AS_SAVED = Loading()
+
+
+def usable_device(name: str | None) -> torch.device:
+    """The device of that name; without one a GPU if there is one, else the processor.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such device, or it cannot be used here.
+
+    Examples
+    --------
+    >>> usable_device("gpu0")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: device 'gpu0' cannot be used: ...
+    """
+    advice = "Choose cpu, or cuda where there is a GPU"
+    with explaining(f"device {name!r} cannot be used", advice):
+        default = "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch.device(default if name is None else name)
+        torch.empty(0, device=device)
+    if device.type == "meta" or (device.type == "cpu" and device.index):
+        what = "it holds no numbers" if device.type == "meta" else "there is one cpu, number 0"
+        raise AttnscopeError(f"device {name!r} cannot be used: {what}. {advice}")
+    return device
+
+
+def _check_plan(loading: Loading) -> None:
+    if loading.tp_plan != "auto":
+        raise AttnscopeError(f"tp_plan (--tp-plan) is {loading.tp_plan!r:.40}; expected auto")
+    for name, given in (
+        ("device (--device)", loading.device),
+        ("device_map (--device-map)", loading.placement),
+        (f"dtype (--dtype) {loading.dtype}", loading.dtype in INTEGERS or None),
+    ):
+        if given is not None:
+            raise AttnscopeError(f"tp_plan (--tp-plan) does not go with {name}: leave out one of them")
+    check_launched()
+
+
+#: A folder, a hub id or ``"bundled"``; a model of transformers, also inside ``torch.compile``; a `LoadedModel`; a
+#: TransformerLens bridge; nnsight's ``LanguageModel``. `load_model` makes a `LoadedModel` of each.
+Model = str | Path | PreTrainedModel | LoadedModel | Bridge | Envoy
+
+
+_NUMBER = re.compile(r"\.(\d{1,9})(?=\.)")  # of a layer
+_REAL = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+_ADVICE = "Is config.json the one of these weights, and are all files whole?"
+_AUTO_CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModel")
+
+
+def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
+    """Read a model whole: what is hashed is what is loaded, and no other file is opened.
+
+    Raises
+    ------
+    AttnscopeError
+        The checkpoint is broken, lacks a tensor, is another model's, or wants to run code of its own.
+    """
+    source, trust_remote_code = repository.source, loading.trust_remote_code
+    with explaining(f"{source} cannot be loaded", _ADVICE), asking_trust(source):
+        checkpoint = Checkpoint.of(repository)
+        if trust_remote_code and "auto_map" in checkpoint.config:
+            for code in repository.folder.glob("*.py"):
+                repository.take(code.name)
+        config = AutoConfig.from_pretrained(
+            source,
+            revision=repository.commit,
+            local_files_only=out_of_reach(),
+            trust_remote_code=trust_remote_code,
+        )
+        maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
+        identity = repository.identity()
+        with checkpoint.tensors() as tensors:
+            _forget_choices_of_code(config)
+            with no_larger_than(tensors, checkpoint.config):
+                make = partial(
+                    maker.from_pretrained,
+                    None,
+                    config=config,
+                    state_dict=tensors,
+                    dtype=DTYPES.get(loading.dtype or "") or _saved_type(config, tensors),
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
+                )
+                if loading.tp_plan is not None:
+                    make = partial(make, distributed_config=DistributedConfig(tp_plan="auto"))
+                model, report = make() if loading.placement is None else loading.placement.load(make)
+        repository.refuse_changed()
+        _refuse_gaps(model, report, source)
+        if model.can_generate():
+            model.generation_config = _generation(checkpoint)
+        model.config.name_or_path = source
+    return model, identity
+
+
+def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -> Any:
+    """The class that the config names, so that nothing is missing that need not be."""
+    named: Any = config.architectures or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise AttnscopeError(
+            f"config.json of {repository.source} says architectures {str(named)[:100]!r}: expected a list of names"
+        )
+    for name in named:
+        for place in (transformers, models):  # whoever imports models also registers its configurations
+            maker = getattr(place, name, None)
+            if isinstance(maker, type) and issubclass(maker, PreTrainedModel) and _takes(maker, config):
+                return maker
+    code: Any = getattr(config, "auto_map", None) if trust_remote_code else None
+    for auto in _AUTO_CLASSES:
+        if code and auto in code:
+            maker = get_class_from_dynamic_module(code[auto], repository.source, revision=repository.commit)
+            return add_generation_mixin_to_remote_model(maker)
+    known: Any = MODEL_MAPPING.get(type(config), None)
+    if known is None:
+        raise AttnscopeError(
+            f"{repository.source} is a {type(config).model_type!r}, of which transformers has no plain model: "
+            "name its class in config.json (architectures)"
+        )
+    return known[0] if isinstance(known, (list, tuple)) else known
+
+
+def _takes(maker: type[PreTrainedModel], config: Any) -> bool:
+    """Whether a class is of the config's own kind of model."""
+    return maker.config_class is not None and isinstance(config, maker.config_class)
+
+
+def _forget_choices_of_code(config: Any) -> None:
+    """Which implementation computes is not the checkpoint's choice: some are fetched from the hub and run."""
+    config._attn_implementation = None  # noqa: SLF001
+    config._experts_implementation = None  # noqa: SLF001
+    vars(config).pop("fusion_config", None)
+
+
+def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
+    """The type that the config says, else that of the first tensor of real numbers."""
+    if config.dtype is not None:
+        return config.dtype
+    types = (_REAL.get(tensor.get_dtype()) for tensor in tensors.values())
+    return next((kind for kind in types if kind is not None), torch.float32)
+
+
+def _generation(checkpoint: Checkpoint) -> GenerationConfig:
+    """How the checkpoint wants to generate; older ones say so in config.json."""
+    if checkpoint.generation is None:
+        return GenerationConfig.from_model_config(checkpoint.config)
+    return GenerationConfig.from_dict(checkpoint.generation)
+
+
+def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:
+    """A trunk with random numbers in it, or cut short, would give numbers that mean nothing.
+
+    A missing head or pooler is no fault.
+    """
+    prefix = model.base_model_prefix + "."
+    has_head = any(name.startswith(prefix) for name, _ in model.named_parameters())
+    missing = [
+        key
+        for key in sorted(report["missing_keys"])
+        if not is_pooler(key) and (key.startswith(prefix) or not has_head)
+    ]
+    mismatched = [str(entry[0]) for entry in report.get("mismatched_keys") or []]
+    for what, keys in (("lacks", missing), ("has another shape for", mismatched)):
+        if keys:
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            raise AttnscopeError(
+                f"the checkpoint {source} {what} {keys[0]}{more}, which {type(model).__name__} needs: "
+                "it would be filled with random numbers. Is the file whole, and config.json the right one?"
+            )
+    lists = {
+        name: len(module) for name, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)
+    }
+    beyond = [
+        key
+        for key in sorted(report["unexpected_keys"])
+        if any(
+            int(place[1]) >= lists.get(key[: place.start()], sys.maxsize) for place in _NUMBER.finditer(key)
+        )
+    ]
+    if beyond:
+        raise AttnscopeError(
+            f"the checkpoint {source} holds {beyond[0]}, and config.json asks for a smaller {type(model).__name__}: "
+            "is it the right config.json?"
+        )

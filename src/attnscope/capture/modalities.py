@@ -1,0 +1,692 @@
+"""What a model is given to read: texts, or images, sounds, videos, texts with images."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoVideoProcessor, PreTrainedModel
+from transformers.utils.import_utils import is_torchvision_available
+
+from attnscope.capture.borrow import inner_model, quiet
+from attnscope.capture.checkpoint import Repository, asking_trust, out_of_reach, saved_config
+from attnscope.capture.eager import without_cache
+from attnscope.capture.encoders import load_image_processor, reads_images, reads_sounds
+from attnscope.capture.families import (
+    frames_of,
+    image_token_of,
+    is_video_processor,
+    main_output,
+    video_token_of,
+    without_predictor,
+)
+from attnscope.capture.load import AS_SAVED, Loading, load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.placement import device_of
+from attnscope.capture.processors import hash_of_settings, repository_beside
+from attnscope.capture.text_image_processors import load_processor
+from attnscope.capture.verify import TOLERANCE, verify
+from attnscope.capture.watching import watching
+from attnscope.kernels.measure import output_of
+from attnscope.read.image_text import Expanded, PicturedTexts, pictured_of, written_in_parts
+from attnscope.read.images import Images, images_of
+from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO
+from attnscope.read.sounds import Sounds, sounds_of
+from attnscope.read.videos import Video, Videos, videos_of
+from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.state import own_state
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Processor
+    from attnscope.capture.watch import Site
+    from attnscope.read.image_text import PicturedText
+    from attnscope.read.videos import Clip
+
+Sense = Images | Sounds | PicturedTexts | Videos
+
+
+def sense_of(
+    model: Model, given: Any, *, field: str | None = None, revision: str | None = None
+) -> Sense | None:
+    """Images, sounds, videos or texts with images, where a model reads that of what is given; None for plain texts.
+
+    A folder that holds texts beside images or sounds is what the model reads of it.
+
+    Parameters
+    ----------
+    model
+        A folder, a hub id, or a loaded model; by default the bundled one.
+    given
+        Texts, images, sounds or videos, as the caller was given them.
+    field
+        Field that holds the text.
+    revision
+        Revision of the model on the hub.
+
+    Raises
+    ------
+    AttnscopeError
+        If something of it cannot be read, or does not belong together.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> sense_of(MODEL, ["The tide is out."]) is None
+    True
+    """
+    pictured = pictured_of(given, field)
+    if pictured is not None and not (pictured.beside_images and reads_images(model, revision)):
+        return pictured
+    if pictured is not None and puts_images_into_texts(model, revision):
+        return pictured
+    images = images_of(given)
+    videos = _videos(model, given, images, revision) if field is None else None
+    if videos is not None:
+        return videos
+    if images is not None and (not images.beside_text or reads_images(model, revision)):
+        return images
+    sounds = sounds_of(given)
+    if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
+        return sounds
+    return None
+
+
+def _videos(model: Model, given: Any, images: Images | None, revision: str | None) -> Videos | None:
+    """What is given as videos, where the model reads these; images are the frames of a video then."""
+    if images is not None and not reads_videos(model, revision):
+        return None
+    videos = videos_of(given)
+    if images is not None and videos is None:
+        raise AttnscopeError(
+            "found images, and the model reads videos: give a folder of frames, a folder of such folders, or JSON "
+            "Lines with video"
+        )
+    if videos is not None and images is None and not reads_videos(model, revision):
+        raise AttnscopeError(
+            "found videos without a text, and the model reads none: take a video encoder (VideoMAE, ViViT, V-JEPA 2, "
+            "...), or give a text beside each"
+        )
+    return videos
+
+
+def refuse_senses(
+    command: str,
+    model: Model,
+    given: Any,
+    *,
+    field: str | None = None,
+    revision: str | None = None,
+) -> None:
+    """Refuse images, sounds and texts with images for what reads plain texts alone.
+
+    Parameters
+    ----------
+    command
+        Name of what reads plain texts alone, for the error.
+    model
+        A folder, a hub id, or a loaded model; by default the bundled one.
+    given
+        Texts, images, sounds or videos, as the caller was given them.
+    field
+        Field that holds the text.
+    revision
+        Revision of the model on the hub.
+
+    Raises
+    ------
+    AttnscopeError
+        Says what was found, and what reads it.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> refuse_senses("explain", MODEL, ["The tide is out."])
+    """
+    sense = None if given is None else sense_of(model, given, field=field, revision=revision)
+    if sense is None:
+        return
+    what = _NAMES[type(sense)]
+    plain = ", or name the field of the text (--field text) to read that alone" * isinstance(
+        sense, PicturedTexts
+    )
+    raise AttnscopeError(
+        f"found {what}, and {command} reads texts alone: scan, attnscope.weights and diff take {what}{plain}"
+    )
+
+
+_NAMES = {Images: "images", Sounds: "sounds", PicturedTexts: "texts with images", Videos: "videos"}
+
+
+_KEYS = ("pixel_values_videos", "pixel_values")  # under which models are given a video
+_OF_VIDEOS = "video_preprocessor_config.json"
+_WHAT = "image or video processor"
+
+
+@dataclass(frozen=True, eq=False)
+class VideoModel:
+    """A video encoder ready to be watched.
+
+    Attributes
+    ----------
+    loaded
+        The whole model, as it was loaded.
+    model
+        What of it reads videos, without a head.
+    frames
+        How many frames it reads at a time, as its config says.
+    processor
+        What prepares them; None where videos are prepared already.
+
+    Examples
+    --------
+    >>> from transformers import VideoMAEConfig, VideoMAEModel
+    >>> from attnscope.capture import load_video_model
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> encoder = VideoMAEModel(VideoMAEConfig(image_size=8, patch_size=4, num_frames=4, **sizes))
+    >>> model = load_video_model(encoder, need_processor=False)
+    >>> model.frames, model.chosen(10), model.key
+    (4, [0, 3, 6, 9], 'pixel_values')
+    """
+
+    loaded: LoadedModel
+    model: PreTrainedModel
+    frames: int
+    processor: Any
+
+    @property
+    def key(self) -> str:
+        """The argument of the model that is the video."""
+        return self.model.main_input_name
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether it has a predictor beside its encoder, which does not run."""
+        return bool(without_predictor(self.model))
+
+    def chosen(self, count: int) -> list[int]:
+        """Which of so many frames are read: as many as the model takes, at even steps; all where there are fewer."""
+        if count <= self.frames:
+            return list(range(count))
+        return np.linspace(0, count - 1, self.frames).round().astype(int).tolist()
+
+    def given(self, clip: Clip) -> dict[str, Any]:
+        """Arguments of the forward pass: the frames ``(1, frame, channel, row, column)``, and no predictor.
+
+        Raises
+        ------
+        AttnscopeError
+            If the frames are of several sizes, or the processor cannot take them.
+        """
+        if isinstance(clip.video, Video):
+            pixels = clip.video.pixels()
+            frames = list(pixels[self.chosen(len(pixels))])
+            values = self._prepared(frames, clip.name)
+        else:
+            values = clip.video[None]
+        return {self.key: values.to(device_of(self.model), self.model.dtype), **without_predictor(self.model)}
+
+    def _prepared(self, frames: list[np.ndarray], name: str) -> Tensor:
+        more = {"do_sample_frames": False} if is_video_processor(self.processor) else {}
+        with quiet(), explaining(f"the processor cannot take {name}", "Give frames of another size"):
+            prepared = self.processor(frames, input_data_format="channels_last", return_tensors="pt", **more)
+            return next(prepared[key] for key in _KEYS if key in prepared)
+
+    def processing(self) -> str | None:
+        """Hash of all that the processor does; None without one."""
+        return None if self.processor is None else hash_of_settings(self.processor.to_dict())
+
+
+@own_state()
+def load_video_model(
+    source: Model,
+    *,
+    processor: Processor = None,
+    need_processor: bool = True,
+    loading: Loading = AS_SAVED,
+) -> VideoModel:
+    """Load a video encoder with the processor beside it; a classifier's head is left aside.
+
+    Parameters
+    ----------
+    source, loading
+        See `load_model`.
+    processor
+        Its processor or the processor's folder; by default the one beside the model.
+    need_processor
+        Whether to look for one.
+
+    Raises
+    ------
+    AttnscopeError
+        As `load_model`; if it reads no videos, or has no processor that can be loaded.
+
+    Examples
+    --------
+    >>> from transformers import VideoMAEConfig, VideoMAEModel
+    >>> config = VideoMAEConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> load_video_model(VideoMAEModel(config), need_processor=False).frames
+    16
+    """
+    loaded = load_model(source, need_tokenizer=False, **vars(loading))
+    model: Any = loaded.model.base_model
+    frames = frames_of(model.config)
+    if frames is None or model.main_input_name not in _KEYS:
+        raise AttnscopeError(
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not videos: take a video encoder "
+            "(VideoMAE, ViViT, V-JEPA 2, ...)"
+        )
+    if need_processor and (processor is None or isinstance(processor, str | Path)):
+        place = repository_beside(
+            source,
+            processor,
+            _WHAT,
+            revision=loading.revision,
+            more=f", or frames as {model.main_input_name}",
+        )
+        processor = _load_processor(place, trust_remote_code=loading.trust_remote_code)
+    return VideoModel(loaded, model, frames, processor if need_processor else None)
+
+
+def reads_videos(source: Model, revision: str | None = None) -> bool:
+    """Whether a model reads whole videos and no text, as its config says.
+
+    Parameters
+    ----------
+    source
+        A folder, a hub id, or a loaded model.
+    revision
+        Revision of the model on the hub.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> reads_videos(MODEL)
+    False
+    """
+    inner: Any = inner_model(source)
+    if isinstance(inner, PreTrainedModel):
+        return inner.base_model.main_input_name in _KEYS and frames_of(inner.config) is not None
+    saved = saved_config(inner, revision)
+    with suppress(Exception):  # a config that is broken is refused where the model is loaded
+        config: Any = AutoConfig.for_model(**saved)  # of which a file has only what is not as usual
+        return frames_of(config) is not None and not hasattr(config, "text_config")
+    return False
+
+
+def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
+    """Frames are prepared by the model's image processor, with Pillow alone; else by its video processor."""
+    saved = repository.read("preprocessor_config.json") or {}
+    named = str(saved.get("video_processor_type") or "")
+    if not repository.find(_OF_VIDEOS) and not named:
+        return load_image_processor(repository, trust_remote_code=trust_remote_code)
+    source = repository.source
+    if not is_torchvision_available():
+        raise AttnscopeError(
+            f"{source} has a video processor alone, which needs torchvision: pip install 'attnscope[video]', or give "
+            "frames as a processor gives them"
+        )
+    advice = "Are its files whole, and is torchvision the one for this PyTorch?"
+    with (
+        quiet(),
+        explaining(f"the video processor of {source} cannot be loaded", advice),
+        asking_trust(source),
+    ):
+        return AutoVideoProcessor.from_pretrained(
+            source,
+            revision=repository.commit,
+            local_files_only=out_of_reach(),
+            trust_remote_code=trust_remote_code,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PicturedModel:
+    """A model of vision and language, ready to be watched.
+
+    Attributes
+    ----------
+    loaded
+        The whole model, and its tokenizer.
+    decoder
+        What of it reads the text with the images in it: its layers are measured.
+    processor
+        What puts images into a text.
+    pieces
+        The tokens that stand for a piece of an image or of a frame.
+
+    Examples
+    --------
+    >>> from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, LlamaConfig, LlavaConfig
+    >>> from transformers import LlavaForConditionalGeneration, LlavaProcessor
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.read import pictured_of
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> _ = tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> config = LlavaConfig(
+    ...     vision_config=CLIPVisionConfig(image_size=8, patch_size=4, **sizes),
+    ...     text_config=LlamaConfig(vocab_size=len(tokenizer), **sizes),
+    ...     image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+    ...     vision_feature_layer=-1,
+    ... )
+    >>> images = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    >>> processor = LlavaProcessor(
+    ...     images, tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    ... )
+    >>> model = load_pictured_model(LlavaForConditionalGeneration(config).eval(), processor=processor)
+    >>> texts = pictured_of([{"text": "<image> What?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
+    >>> expanded, given = model.read(next(iter(texts)))
+    >>> expanded.image_tokens(), sorted(given), type(model.decoder).__name__
+    ([[1, 2, 3, 4]], ['attention_mask', 'input_ids', 'pixel_values'], 'LlamaModel')
+    """
+
+    loaded: LoadedModel
+    decoder: PreTrainedModel
+    processor: Any
+    pieces: frozenset[int]
+
+    def read(self, item: PicturedText, template: str | None = None) -> tuple[Expanded, dict[str, Any]]:
+        """What the processor makes of a text with images or videos: its tokens, and the forward pass's arguments.
+
+        Raises
+        ------
+        AttnscopeError
+            If the places for images or videos are not as many as these, the template refuses the chat, or the processor
+            what it is given.
+        """
+        text, contents = item.text, None
+        if text is None:
+            text, contents = written_in_parts(item, self.processor, template)
+        for kind, given in ((IMAGE, item.images), (VIDEO, item.videos)):
+            text = self._marked(text, kind, len(given), item)
+        places = len(item.images) + len(item.videos)
+        videos = _pictured_videos(item)
+        begins = self.loaded.tokenizer.bos_token
+        with (
+            quiet(),
+            explaining(f"{item.name}: the processor cannot take it", "Are the images large enough?"),
+        ):
+            read = self.processor(
+                text=[text],
+                images=_pillow(item) or None,
+                **videos,
+                return_tensors="pt",
+                return_offsets_mapping=True,
+                return_text_replacement_offsets=True,
+                add_special_tokens=not (begins and text.startswith(begins)),
+            )
+        given = dict(read)
+        spans = [(int(start), int(end)) for start, end in given.pop("offset_mapping")[0]]
+        told: Any = given.pop("text_replacement_offsets", [])
+        replaced: list[dict[str, Any]] = list(told[0]) if len(told) else []
+        if len(replaced) != places:
+            raise AttnscopeError(
+                f"{type(self.processor).__name__} does not tell what it writes for {VIDEO if item.videos else IMAGE}s: "
+                "models are measured whose processor does (LLaVA, Qwen-VL, Idefics3, InternVL, Gemma3, ...)"
+            )
+        expanded, gained = _expanded(text, replaced)
+        if max((end for _, end in spans), default=0) > len(expanded):
+            raise AttnscopeError(
+                f"{type(self.processor).__name__} writes more into a text than its images, and does not tell what: the "
+                "characters behind its tokens are not known, and it is not measured"
+            )
+        regions = (
+            None
+            if contents is None
+            else tuple(
+                content._replace(start=gained(content.start), end=gained(content.end)) for content in contents
+            )
+        )
+        return (
+            Expanded(
+                name=item.name,
+                text=expanded,
+                ids=tuple(given["input_ids"][0].tolist()),
+                spans=tuple(spans),
+                images=_written(replaced, IMAGE),
+                videos=_written(replaced, VIDEO),
+                pieces=self.pieces,
+                contents=regions,
+            ),
+            {name: self._placed(value) for name, value in given.items()},
+        )
+
+    def _marked(self, text: str, kind: str, count: int, item: PicturedText) -> str:
+        """The text with the model's own mark in each place of a kind, of which there must be as many as given."""
+        own, place = _mark_of(self.processor, kind), PLACES[kind]
+        if own is None and not count:
+            return text
+        if own is None:
+            raise AttnscopeError(
+                f"{item.name}: {type(self.processor).__name__} reads no {kind}s: give frames as images"
+            )
+        marked = text.replace(place, own) if item.text is not None and own != place else text
+        places = marked.count(own)
+        if places != count:
+            form = place if own == place else f"{place} or {own}"
+            raise AttnscopeError(
+                f"{item.name}: has {count} {kind}{'s' * (count != 1)}, and its text {places} "
+                f"place{'s' * (places != 1)} for {kind}s: write {form} where each belongs"
+            )
+        return marked
+
+    def _placed(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        model = self.loaded.model
+        return value.to(device_of(model), model.dtype if value.is_floating_point() else value.dtype)
+
+    def run(self, given: dict[str, Any]) -> Tensor:
+        """What the whole model gives."""
+        return main_output(self.loaded.model(**without_cache(self.loaded.model), **given))
+
+    @torch.no_grad()
+    def decoder_inputs(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that the decoder is called with, where images are in the text already."""
+        seen: list[dict[str, Any]] = []
+
+        def look(_: Any, plain: tuple[Any, ...], named: dict[str, Any]) -> None:
+            names = self.decoder.forward.__code__.co_varnames[1:]
+            seen.append(dict(zip(names, plain, strict=False)) | named)
+            raise _SeenError
+
+        hook = self.decoder.register_forward_pre_hook(look, with_kwargs=True)
+        try:
+            self.run(given)
+        except _SeenError:
+            pass
+        finally:
+            hook.remove()
+        if len(seen) != 1:
+            raise AttnscopeError(
+                f"{type(self.loaded.model).__name__} does not read its text with its {type(self.decoder).__name__}: "
+                "it is not measured"
+            )
+        return {name: value for name, value in seen[0].items() if value is not None}
+
+    @torch.no_grad()
+    def verify(self, given: dict[str, Any], name: str) -> list[Site]:
+        """Check that the decoder is captured as it is, and that the whole model gives what it gives alone.
+
+        Raises
+        ------
+        AttnscopeError
+            If not.
+        """
+        kind = type(self.loaded.model).__name__
+        with explaining(f"{kind} cannot read {name}", "Are processor and model made for each other?"):
+            inputs = self.decoder_inputs(given)
+            own = self.run(given)
+        sites, _ = verify(self.decoder, inputs, text=name, weights_suffice=True, looks_back=False)
+        with watching(
+            self.decoder,
+            lambda _, call: output_of(call) if call.key.shape[-1] else call.query,
+            weights_suffice=True,
+        ):
+            output = self.run(given)
+        limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(own.double().abs().max()))
+        difference = float((own.double() - output.double()).abs().max())
+        if not difference <= limit:
+            raise AttnscopeError(
+                f"{kind} gives another output while its decoder is watched ({difference:.1e})"
+            )
+        return sites
+
+    def processing(self) -> str:
+        """Hash of all that the processor does, but its tokenizer."""
+        settings = {
+            name: value
+            for name, value in vars(self.processor).items()
+            if isinstance(value, str | int | float | bool | dict | list | None)
+        }
+        readers = (getattr(self.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO))
+        return hash_of_settings(settings, *(reader.to_dict() for reader in readers if reader is not None))
+
+
+class _SeenError(Exception):
+    """Ends a pass whose beginning was looked at."""
+
+
+@own_state()
+def load_pictured_model(
+    source: Model,
+    *,
+    processor: Processor = None,
+    loading: Loading = AS_SAVED,
+    videos: bool = False,
+) -> PicturedModel:
+    """Load a model of vision and language with the processor beside it.
+
+    Parameters
+    ----------
+    source, loading
+        See `load_model`.
+    processor
+        Its processor or the processor's folder; by default the one beside the model.
+    videos
+        Whether videos are to be read too.
+
+    Raises
+    ------
+    AttnscopeError
+        As `load_model`; if the model puts no images into its text, or it has no processor.
+
+    Examples
+    --------
+    A model of texts alone is refused:
+
+    >>> from attnscope.bundled import MODEL
+    >>> load_pictured_model(MODEL)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: EncoderForMaskedLM puts no images into a text, and these texts have images: ...
+    """
+    loaded = load_model(source, need_tokenizer=False, **vars(loading))
+    model, name = loaded.model, type(loaded.model).__name__
+    decoder = model.get_decoder()
+    image_id = image_token_of(model.config)
+    if image_id is None or decoder is model or not isinstance(decoder, PreTrainedModel):
+        raise AttnscopeError(
+            f"{name} puts no images into a text, and these texts have images: take a model of vision and language "
+            "(LLaVA, Qwen-VL, ...), or name the field that holds the text (--field text) to read that alone"
+        )
+    if processor is None or isinstance(processor, str | Path):
+        place = repository_beside(source, processor, "processor", revision=loading.revision)
+        processor = load_processor(place, model, trust_remote_code=loading.trust_remote_code, videos=videos)
+    tokenizer: Any = getattr(processor, "tokenizer", None)
+    if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):
+        raise AttnscopeError(
+            f"{type(processor).__name__} is not a processor of {name}: expected one with image_token and a fast "
+            "tokenizer"
+        )
+    if videos and getattr(processor, "video_processor", None) is None:
+        raise AttnscopeError(
+            f"{type(processor).__name__} has no video processor, and these texts have videos: load it with torchvision "
+            "installed, or give frames as images"
+        )
+    video_id = video_token_of(model.config)
+    pieces = frozenset({image_id} if video_id is None else {image_id, video_id})
+    return PicturedModel(replace(loaded, tokenizer=tokenizer), decoder, processor, pieces)
+
+
+def puts_images_into_texts(source: Model, revision: str | None = None) -> bool:
+    """Whether a model reads texts with images in them, as its config says.
+
+    Parameters
+    ----------
+    source
+        A folder, a hub id, or a loaded model.
+    revision
+        Revision of the model on the hub.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> puts_images_into_texts(MODEL)
+    False
+    """
+    inner: Any = inner_model(source)
+    if isinstance(inner, PreTrainedModel):
+        return image_token_of(inner.config) is not None
+    return image_token_of(SimpleNamespace(**saved_config(inner, revision))) is not None
+
+
+def _mark_of(processor: Any, kind: str) -> str | None:
+    """What stands for an image or a video in a text that a processor takes; None where it takes none."""
+    mark = getattr(processor, f"{kind}_token", None)
+    return None if mark is None else str(getattr(mark, "content", mark))
+
+
+def _written(replaced: list[dict[str, Any]], kind: str) -> tuple[tuple[int, int], ...]:
+    """The characters that were put in for each image, or each video."""
+    spans = (part["new_span"] for part in replaced if part["type"] == kind)
+    return tuple((first, last) for first, last in spans)
+
+
+def _pictured_videos(item: PicturedText) -> dict[str, Any]:
+    """What a processor is given of videos: all frames, and when they were taken where that is known."""
+    if not item.videos:
+        return {}
+    told = [
+        {
+            "total_num_frames": len(video.frames),
+            "frames_indices": list(range(len(video.frames))),
+            "fps": video.rate,
+        }
+        for video in item.videos
+    ]
+    settings = {"do_sample_frames": False, "input_data_format": "channels_first", "video_metadata": told}
+    return {
+        "videos": [np.ascontiguousarray(video.pixels().transpose(0, 3, 1, 2)) for video in item.videos],
+        "videos_kwargs": settings,
+    }
+
+
+def _pillow(item: PicturedText) -> list[Any]:
+    from PIL import Image as pillow  # noqa: N813
+
+    return [pillow.fromarray(pixels) for pixels in item.pixels()]
+
+
+def _expanded(text: str, replaced: list[dict[str, Any]]) -> tuple[str, Any]:
+    """The text with what was put in, and from a character of the one to that of the other."""
+    parts: list[str] = []
+    last = 0
+    for part in replaced:
+        start, end = part["span"]
+        parts += [text[last:start], part["replacement"]]
+        last = end
+
+    def gained(place: int) -> int:
+        before = [part for part in replaced if part["span"][1] <= place]
+        return place + (before[-1]["new_span"][1] - before[-1]["span"][1] if before else 0)
+
+    return "".join((*parts, text[last:])), gained

@@ -1,0 +1,70 @@
+"""What the attention calls of a model are called in labelled arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.capture.families import takes_points
+from attnscope.capture.forward import draws
+from attnscope.capture.verify import pooling_heads
+from attnscope.capture.watching import capture_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.watch import Site
+
+
+def layer_coordinates(sites: Iterable[Site]) -> dict[str, tuple[str, np.ndarray]]:
+    """Coordinates over ``layer``: number of the call, ``layer_name`` (its module) and ``layer_kind``.
+
+    Examples
+    --------
+    >>> from attnscope.capture import Site
+    >>> coordinates = layer_coordinates([Site(0, "encoder.layer.0.attention.self", "self")])
+    >>> {name: values.tolist() for name, (_, values) in coordinates.items()}
+    {'layer': [0], 'layer_name': ['encoder.layer.0.attention.self'], 'layer_kind': ['self']}
+    """
+    sites = list(sites)
+    return {
+        "layer": ("layer", np.array([site.index for site in sites])),
+        "layer_name": ("layer", np.array([site.name for site in sites], dtype=object)),
+        "layer_kind": ("layer", np.array([site.kind for site in sites], dtype=object)),
+    }
+
+
+def capture_notes(model: PreTrainedModel) -> dict[str, str]:
+    """Attributes of a result that say in which way its model was captured, and what of it was not; after `verify`.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> capture_notes(BertModel(config))
+    {'capture': 'registry'}
+    """
+    name = type(model).__name__
+    notes: dict[str, str] = {"capture": capture_of(model)}
+    if notes["capture"] != "registry":
+        notes["way"] = (
+            f"{name} does not attend through transformers' registry: its weights are those that its own eager "
+            "attention returns, taken one layer at a time (slower)."
+        )
+    if heads := pooling_heads(model):
+        notes["pooling"] = (
+            f"The head that pools the last layer ({heads[0]}, {type(model.get_submodule(heads[0])).__name__}) attends "
+            "once, from a learned probe in place of a token, and is not measured."
+        )
+    if draws(model):
+        notes["random"] = (
+            f"{name} draws random numbers in each pass (it masks or samples): here the same each time."
+        )
+    if points := [part for part in model.modules() if takes_points(part)]:
+        notes["points"] = (
+            f"Layers of deformable attention ({type(points[0]).__name__}), whose queries take a few points between the "
+            "places of a picture, have no weights from token to token, and are not measured."
+        )
+    return notes

@@ -1,0 +1,235 @@
+"""What reads for a model and lies beside it (tokenizer, processors): where it is looked for, and how it is loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import transformers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from attnscope.bundled import MODEL
+from attnscope.capture.borrow import inner_model, quiet
+from attnscope.capture.checkpoint import Repository, asking_trust, check_settings, out_of_reach
+from attnscope.store.signature import short_hash
+from attnscope.support.errors import AttnscopeError, explaining
+
+if TYPE_CHECKING:
+    from transformers import BaseImageProcessor, FeatureExtractionMixin, ProcessorMixin
+
+    from attnscope.capture.load import Model
+
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
+
+
+def is_place(source: str) -> bool:
+    """Whether a name can only be a place on this machine, as a hub id has at most one slash within.
+
+    Examples
+    --------
+    >>> is_place("./gpt2"), is_place("openai-community/gpt2")
+    (True, False)
+    """
+    return source.startswith((".", "/", "~")) or source.endswith("/") or source.count("/") > 1
+
+
+def repository_beside(
+    source: Model,
+    given: str | Path | None,
+    what: str,
+    *,
+    revision: str | None = None,
+    more: str = "",
+) -> Repository:
+    """Where a tokenizer or a processor lies: where it was said to, else beside the model.
+
+    Parameters
+    ----------
+    source
+        The model; of an object, where it was loaded from.
+    given
+        Its own folder or hub id, if one was named; ``"bundled"`` is that of the bundled model.
+    what
+        Its name, for messages.
+    revision
+        Revision of the model on the hub.
+    more
+        Another way out, for a model object that comes from nowhere.
+
+    Raises
+    ------
+    AttnscopeError
+        If that place is not there, or nobody knows where the model object comes from.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> places = repository_beside(MODEL, None, "tokenizer"), repository_beside("gpt2", "bundled", "tokenizer")
+    >>> [place.folder == MODEL for place in places]
+    [True, True]
+    """
+    if given is not None:
+        if is_place(str(given)) and not Path(given).exists():
+            raise AttnscopeError(f"{given} does not exist: expected a folder with the {what}, or a hub id")
+        return Repository.of(str(MODEL if given == "bundled" else given))
+    inner: Any = inner_model(source)
+    if isinstance(inner, str | Path):
+        return Repository.of(str(inner), revision)
+    advice = f"pass tokenizer=..., or the model's folder{more}"
+    origin = str(inner.config.name_or_path or "")
+    if not origin or (is_place(origin) and not Path(origin).is_dir()):
+        raise AttnscopeError(f"a model object was given without its {what}: {advice}")
+    try:
+        return Repository.of(origin, getattr(inner.config, "_commit_hash", None))
+    except AttnscopeError as error:
+        raise AttnscopeError(
+            f"no {what} was found beside {origin}, where the model is from: {advice}"
+        ) from error
+
+
+def load_preprocessor(
+    repository: Repository, maker: Any, what: str, *, trust_remote_code: bool, **options: Any
+) -> Any:
+    """What turns images or sounds into a model's input, by one of transformers' Auto classes.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is none, or it cannot be loaded.
+    """
+    source = repository.source
+    if not any(repository.find(name) for name in PREPROCESSORS):
+        raise AttnscopeError(
+            f"{source} has no {what} ({PREPROCESSORS[0]}): save it there, or give its folder with --tokenizer"
+        )
+    advice = "Are its files whole, and the right ones?"
+    with quiet(), explaining(f"the {what} of {source} cannot be loaded", advice), asking_trust(source):
+        return maker.from_pretrained(
+            source,
+            revision=repository.commit,
+            local_files_only=out_of_reach(),
+            trust_remote_code=trust_remote_code,
+            **options,
+        )
+
+
+def hash_of_settings(*settings: Any) -> str:
+    """Short hash of all that a preprocessor is set to.
+
+    Examples
+    --------
+    >>> hash_of_settings({"size": 8, "mean": 0.5}) == hash_of_settings({"mean": 0.5, "size": 8})
+    True
+    """
+    return short_hash(json.loads(json.dumps(settings, default=str, sort_keys=True)))
+
+
+#: What reads for a model: a tokenizer, or what makes its input of images and sounds; or its folder. Text, as those that
+#: read images are imported only where there are any.
+Processor: TypeAlias = "Tokenizer | ProcessorMixin | BaseImageProcessor | FeatureExtractionMixin"
+
+#: A tokenizer, or its folder or hub id; None stands for the one beside the model.
+Tokenizer = str | Path | PreTrainedTokenizerBase | None
+
+_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "tokenizer.model",
+)
+
+
+def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -> Any:
+    """Load the tokenizer of a repository.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is none, its files are broken or name what is no tokenizer or lies elsewhere, or it wants to run code
+        of its own.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> load_tokenizer(Repository.of(str(MODEL))).is_fast
+    True
+    """
+    source = repository.source
+    if repository.commit is None and not any((repository.folder / name).exists() for name in _FILES):
+        raise AttnscopeError(
+            f"{source} has no tokenizer (no tokenizer.json): save it there, or give its folder with --tokenizer"
+        )
+    _check(repository)
+    advice = "Are its files whole, and the right ones?"
+    with quiet(), explaining(f"the tokenizer of {source} cannot be loaded", advice), asking_trust(source):
+        tokenizer = AutoTokenizer.from_pretrained(
+            source,
+            revision=repository.commit,
+            local_files_only=out_of_reach(),
+            trust_remote_code=trust_remote_code,
+        )
+        tokenizer(
+            "", return_offsets_mapping=getattr(tokenizer, "is_fast", False)
+        )  # half broken, it fails here
+    return tokenizer
+
+
+def refuse_slow(tokenizer: Any, name: str) -> None:
+    """Refuse a tokenizer that does not say which characters its tokens are.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the model.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise AttnscopeError(
+            f"the tokenizer of {name} gives no character offsets: a fast tokenizer (tokenizer.json) is needed"
+        )
+
+
+def _check(repository: Repository) -> None:
+    """Refuse settings by which transformers would read or run what is no tokenizer of this repository."""
+    config = repository.read("config.json") or {}
+    check_settings(config, repository.source)
+    settings = repository.read("tokenizer_config.json") or {}
+    for name, file in (("tokenizer_config.json", settings), ("config.json", config)):
+        kind = file.get("tokenizer_class")
+        if not _is_tokenizer(kind):
+            raise AttnscopeError(
+                f"{name} of {repository.source} says tokenizer_class {str(kind)[:100]!r}, which is not a tokenizer: "
+                "is it the right file?"
+            )
+    files = settings.get("fast_tokenizer_files", [])
+    plain = isinstance(files, list) and not any("/" in str(file) or "\\" in str(file) for file in files)
+    if not plain or settings.get("gguf_file") is not None:
+        raise AttnscopeError(
+            f"tokenizer_config.json of {repository.source} names other files to be read (fast_tokenizer_files or "
+            "gguf_file): take that out, and put what they hold into tokenizer.json"
+        )
+    limit = settings.get("model_max_length")
+    number = type(limit) is int or (isinstance(limit, float) and math.isfinite(limit))
+    if limit is not None and (not number or limit < 1):
+        raise AttnscopeError(
+            f"tokenizer_config.json of {repository.source} says model_max_length {str(limit)[:100]!r}: expected a "
+            "number of tokens"
+        )
+
+
+def _is_tokenizer(name: Any) -> bool:
+    """Whether a name is that of a tokenizer, or of nothing that transformers could load in a tokenizer's place."""
+    if name is None:
+        return True
+    if not isinstance(name, str):
+        return False
+    kinds = [getattr(transformers, f"{name.removesuffix('Fast')}{end}", None) for end in ("", "Fast")]
+    return all(
+        kind is None
+        or hasattr(kind, "_backends")  # stands for one whose package is not installed, and says so
+        or (isinstance(kind, type) and issubclass(kind, PreTrainedTokenizerBase))
+        for kind in kinds
+    )

@@ -1,0 +1,242 @@
+"""One function on transformers' attention registry, and who watches it.
+
+Every model on the registry calls `attnscope_attention` in place of its own attention: with the query, key
+and value that it has projected, normalised and rotated, and with everything else that decides the weights.
+A mask function is registered beside it; without one the model would build no mask and lose its causality.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, ref
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from attnscope.capture.borrow import implementations, quiet, restore
+from attnscope.capture.eager import UncapturedError, disentangled
+from attnscope.capture.functional import products, sees_ahead
+from attnscope.capture.watch import Site, current, passes_of, row_mask
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.masks import RowMask
+from attnscope.kernels.measure import output_of
+from attnscope.support.errors import AttnscopeError, reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.watch import Observer
+
+NAME = "attnscope"
+_ROWS = 256  # whose mask is written out at once
+
+
+def attnscope_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attend as the registry asks: ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out.
+
+    Parameters
+    ----------
+    module
+        Attention module that calls.
+    query, key, value
+        ``(batch, head, query, width)``, ``(batch, kv_head, key, width)``, ``(batch, kv_head, key, value_width)``.
+    attention_mask
+        Boolean, True where a query may look, or numbers that are added to the scores; it says all, causality included.
+    dropout
+        Share of the weights that is dropped: must be 0.
+    scaling
+        Factor of the scores; ``1 / sqrt(width)`` where it is None.
+    is_causal
+        Whether query i looks at keys 0..i only; by default what the module says. With a mask it means nothing.
+    position_bias
+        Numbers that are added to the scores beside the mask.
+    softcap, s_aux
+        Soft cap of the scores and the learned sinks, as `AttentionCall` has them.
+
+    Raises
+    ------
+    AttnscopeError
+        If weights are dropped out, as in training.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> x = torch.zeros(1, 2, 4, 8)
+    >>> output, weights = attnscope_attention(SimpleNamespace(is_causal=True), x, x, x, None)
+    >>> output.shape, weights is None
+    (torch.Size([1, 4, 2, 8]), True)
+    """
+    if dropout:
+        raise AttnscopeError(
+            f"the model drops out attention weights ({dropout}), so there is no one answer: call model.eval() first"
+        )
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    bias, mask = position_bias, None
+    if attention_mask is None:
+        causal = causal and query.shape[2] > 1 and not _written_out.get()
+    else:  # a mask says everything, causality included
+        causal = False
+        attention_mask = _four(attention_mask)[..., : key.shape[2]].expand(-1, -1, query.shape[2], -1)
+        if isinstance(attention_mask, RowMask):  # which the model may have written to
+            attention_mask = attention_mask.settled()
+        if attention_mask.dtype == torch.bool:
+            mask = attention_mask
+        else:
+            bias = attention_mask if bias is None else _four(bias) + attention_mask
+    watch = current.get()
+    call = AttentionCall(
+        query=query,
+        key=key,
+        value=value,
+        scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        causal=causal,
+        mask=mask,
+        bias=None if bias is None else _four(bias),
+        softcap=softcap,
+        sinks=s_aux,
+        mask_extent=None if watch is None or mask is None else watch.extent_of(mask),
+    )
+    if watch is None:
+        return output_of(call).transpose(1, 2).contiguous(), None
+    if watch.before is not None and watch.before[0]() is query and watch.before[1]() is key:
+        # the second half of the values of the same weights (DiffLlama): one layer, which was seen
+        return output_of(call).transpose(1, 2).contiguous(), None
+    watch.before = ref(query), ref(key)
+    is_cross = id(module) in watch.cross
+    site = Site(
+        index=watch.calls,
+        name=watch.names.get(id(module), type(module).__name__),
+        kind="cross"
+        if is_cross
+        else "causal"
+        if _looks_causal(module, call, is_causal=is_causal)
+        else "self",
+    )
+
+    def own() -> Tensor:
+        if softcap is not None or s_aux is not None:  # PyTorch's function knows neither
+            return output_of(call)
+        settings = {"scaling": scaling, "is_causal": call.causal, "position_bias": position_bias}
+        return _by_pytorch(module, query, key, value, attention_mask, settings)
+
+    output = watch.observe(site, call, own=own)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _by_pytorch(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    settings: Mapping[str, Any],
+) -> Tensor:
+    """What PyTorch's own function gives, ``(batch, head, query, width)``."""
+    of_rows = [slice(None)]
+    if isinstance(mask, RowMask) and settings["position_bias"] is None:  # it would be written out whole
+        of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
+    parts = [
+        sdpa_attention_forward(
+            module,
+            query[:, :, rows],
+            key,
+            value,
+            None if mask is None else mask[:, :, rows],
+            **settings,
+        )[0]
+        for rows in of_rows
+    ]
+    return torch.cat(parts, 1).transpose(1, 2)
+
+
+def _four(tensor: Tensor) -> Tensor:
+    return tensor[None, None] if tensor.ndim == 2 else tensor[:, None] if tensor.ndim == 3 else tensor  # noqa: PLR2004
+
+
+def _looks_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | None) -> bool:
+    """Whether the module is meant to look back only, whatever mask came; or does so by its mask, unsaid (Doge).
+
+    Where masks are written out, they alone say it.
+    """
+    unsaid = not _written_out.get() and getattr(module, "is_causal", False)
+    meant = unsaid if is_causal is None else is_causal
+    return bool(meant) or not sees_ahead(call)
+
+
+# Whether masks say all, as in eager attention: none is left out where a layer looks back, and no layer is asked
+_written_out: ContextVar[bool] = ContextVar("attnscope_written_out", default=False)
+_misleading: WeakSet[nn.Module] = WeakSet()
+
+
+def _mask(*sizes: Any, **asked: Any) -> Tensor | None:
+    """Make a mask as PyTorch's attention takes it: none where the modules' `is_causal` says all that it would."""
+    if _written_out.get():
+        asked["allow_is_causal_skip"] = False
+    return row_mask(*sizes, **asked)
+
+
+AttentionInterface.register(NAME, attnscope_attention)
+AttentionMaskInterface.register(NAME, _mask)
+
+
+def write_masks_out(model: PreTrainedModel, *, out: bool = True) -> None:
+    """From now on `watching` lets this model write out causal masks: its layers do not say what they may look at.
+
+    CLAP's text layers do not know that they look both ways, and those of NLLB-MoE's decoder not that they look back.
+    """
+    (_misleading.add if out else _misleading.discard)(model)
+
+
+def are_written_out(model: PreTrainedModel) -> bool:
+    """Whether `write_masks_out` was asked for."""
+    return model in _misleading
+
+
+@contextmanager
+def on_registry(model: PreTrainedModel, observer: Observer) -> Generator[None]:
+    """Give every attention call of `model` to `observer(site, call)`, which returns the output: see `watching`.
+
+    Raises
+    ------
+    UncapturedError
+        If transformers does not let this model's attention be replaced.
+    """
+    before = implementations(model)
+    try:
+        with quiet():  # models off the registry are told apart by what is seen
+            model.set_attn_implementation(NAME)
+    except (ValueError, ImportError) as error:
+        restore(before)
+        raise UncapturedError(
+            f"{type(model).__name__} does not let its attention be replaced: {reason_of(error)}"
+        ) from error
+    written = _written_out.set(model in _misleading)
+    try:
+        with (
+            disentangled(model, attnscope_attention),
+            passes_of(model, observer) as watch,
+            products(model, watch),
+        ):
+            yield
+    finally:
+        _written_out.reset(written)
+        restore(before)

@@ -1,0 +1,509 @@
+"""Before a run: check that what we capture is what the model does."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from attnscope.capture.eager import UncapturedError, eager_way, future_of, without_cache
+from attnscope.capture.families import (
+    is_attention,
+    is_pooling_head,
+    is_position_table,
+    main_output,
+    other_states,
+    related,
+    reserved_rows,
+    said_heads,
+    stored_rows,
+    turns_queries,
+)
+from attnscope.capture.forward import check_finite, check_ids, forward, note_drawing
+from attnscope.capture.functional import are_products_taken, take_products
+from attnscope.capture.registry import are_written_out, write_masks_out
+from attnscope.capture.watching import capture_of, only_weights, take_weights, watching
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import output_of
+from attnscope.kernels.positions import LearnedPositions
+from attnscope.kernels.reference import attend
+from attnscope.support.errors import AttnscopeError, explaining, reason_of
+from attnscope.support.state import own_state, random_state, same_random_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.watch import Site
+
+# Largest difference of outputs, as a share of the largest output: what reordering the sums of one layer
+# and carrying it through the others costs in each type.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_ROWS = 128  # rows of each head whose weights are written out
+
+
+class OtherOutputError(UncapturedError):
+    """What was captured is not what the model does."""
+
+
+@own_state()
+@torch.no_grad()
+def verify(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    valid: Tensor | None = None,
+    *,
+    text: str = "the first window",
+    cross_only: bool = False,
+    weights_suffice: bool = False,
+    looks_back: bool = True,
+) -> tuple[list[Site], Tensor]:
+    """Check on one batch that the captured attention is the model's own; return its sites and output.
+
+    Four things are checked: the model's output is what its default implementation gives; the weights of
+    each row, written out by `attend`, sum to 1 (less where learned sinks take a part) and give that
+    output; a causal layer puts nothing on the future; no attention layer runs unseen, but for a head that pools what
+    a vision encoder gives and deformable attention (`capture_notes` names them).
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    inputs
+        Arguments of its forward pass.
+    valid
+        ``(batch, position)``: True where the output means something (not padding).
+    text
+        What to call the batch in an error.
+    cross_only
+        Whether only cross-attention must be seen; an encoder may then have attention of its own kind (LongT5).
+    weights_suffice
+        Whether no more is asked for than weights. A model that cannot be captured through the registry is then captured
+        by the weights that its modules return in eager attention, from now on (`capture_of` says so). These are held
+        against what the model itself returns for ``output_attentions=True``, and traced to its output.
+    looks_back
+        Whether layers that are causal by their kind must be. Else all sites are given as ``self``: tokens of an image
+        may see later ones of it (Gemma3).
+
+    Raises
+    ------
+    AttnscopeError
+        If any of this fails, or the model itself: the name of the model and the reason. If the model overflows, or does
+        not know a token.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> sites, output = verify(BertModel(config).eval(), {"input_ids": torch.tensor([[5, 6, 7]])})
+    >>> [site.kind for site in sites]
+    ['self', 'self']
+    """
+    if capture_of(model) != "registry" and not weights_suffice:
+        raise AttnscopeError(only_weights(model))
+    by_weights = partial(_verified, model, inputs, valid, text, cross_only=False, looks_back=looks_back)
+    if capture_of(model) != "registry":
+        return by_weights()
+    try:
+        return _by_registry(model, partial(by_weights, cross_only=cross_only))
+    except UncapturedError as first:
+        if not weights_suffice:
+            raise
+        try:
+            take_weights(model, eager_way(model, inputs))
+            return by_weights()
+        except AttnscopeError as second:
+            take_weights(model, None)
+            raise AttnscopeError(
+                f"{reason_of(first)}.\nNor by its eager weights: {reason_of(second)}"
+            ) from second
+
+
+def _by_registry(
+    model: PreTrainedModel, verified: Callable[[], tuple[list[Site], Tensor]]
+) -> tuple[list[Site], Tensor]:
+    try:
+        return _with_masks(model, verified)
+    except UncapturedError:
+        if are_products_taken(model):
+            raise
+        take_products(model)  # perhaps a layer calls PyTorch's functions itself
+        try:
+            return _with_masks(model, verified)
+        except AttnscopeError:
+            take_products(model, take=False)
+        raise
+
+
+def _with_masks(
+    model: PreTrainedModel, verified: Callable[[], tuple[list[Site], Tensor]]
+) -> tuple[list[Site], Tensor]:
+    try:
+        return verified()
+    except OtherOutputError:
+        if are_written_out(model):
+            raise
+        write_masks_out(model)  # perhaps a layer does not know what it may look at without its mask
+        try:
+            return verified()
+        except AttnscopeError:
+            write_masks_out(model, out=False)
+            raise
+
+
+def _verified(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    valid: Tensor | None,
+    text: str,
+    *,
+    cross_only: bool,
+    looks_back: bool,
+) -> tuple[list[Site], Tensor]:
+    name = type(model).__name__
+    sites: list[Site] = []
+    by_weights = capture_of(model) != "registry"
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        seen.update(running[-1:])  # the innermost: a whole decoder may be called attention (Mask2Former)
+        site = site if looks_back else replace(site, kind="self")
+        sites.append(replace(site, heads=call.query.shape[1]))
+        where = f"{name}, layer {site.index} ({site.name})"
+        output = output_of(call)
+        if by_weights or are_products_taken(model):
+            _check_heads(where, model, site, call)
+        if by_weights:
+            _check_future(where, site, future_of(call))
+        else:
+            _check_rows(where, site, call, output)
+        return output
+
+    def called(_: int) -> str:
+        return text
+
+    check_ids(model, inputs, called)
+    advice = "Is config.json the one of these weights, and the tokenizer this model's?"
+    watched = _attention_modules(model, cross_only=cross_only)
+    with watched as (running, ran):
+        seen: set[str] = set()
+        with explaining(f"{name} fails on the first window", advice), same_random_numbers():
+            before = random_state()
+            own = model(**((without_cache(model) if by_weights else {}) | inputs))
+            note_drawing(model, draws=random_state() != before)
+        ran.clear()
+        with (
+            _captured(f"{name} fails on the first window", advice),
+            watching(model, observe, weights_suffice=True),
+            same_random_numbers(),
+        ):
+            made = forward(model, inputs, called, None if valid is None else lambda _: valid)
+    if not sites:
+        raise _nothing_seen(model)
+    unseen = sorted(module for module in ran if not any(related(module, other) for other in seen))
+    # a layer, rather than what holds it
+    unseen = [name for name in unseen if not any(other.startswith(f"{name}.") for other in unseen)]
+    if unseen:
+        raise UncapturedError(
+            f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
+            f"{type(model.get_submodule(unseen[0])).__name__}): its statistics would be "
+            "incomplete, so the model is refused"
+        )
+    expected = main_output(own)
+    check_finite(f"{name} with its own attention", expected, called, valid)
+    _check_output(name, expected, made, valid)
+    return sites, made
+
+
+def _nothing_seen(model: PreTrainedModel) -> AttnscopeError:
+    name = type(model).__name__
+    if not any(is_attention(module) for module in model.modules()):
+        return AttnscopeError(
+            f"{name} has no attention (no module of it is called so), so there is nothing to measure: give a model "
+            "that attends"
+        )
+    return UncapturedError(
+        f"{name} does not attend through transformers' attention registry, so its queries, keys and values cannot be "
+        "captured. Those of models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...) can"
+    )
+
+
+@contextmanager
+def _captured(what: str, advice: str) -> Generator[None]:
+    """Say of a model that fails only while it is watched that it is not captured in this way."""
+    try:
+        with explaining(what, advice):
+            yield
+    except UncapturedError:
+        raise
+    except AttnscopeError as error:
+        if isinstance(error.__cause__, Exception):
+            raise UncapturedError(str(error)) from error
+        raise
+
+
+def pooling_heads(model: PreTrainedModel) -> list[str]:
+    """Names of the heads that pool what a vision encoder gives: they attend behind all layers, and are not captured.
+
+    Examples
+    --------
+    >>> from transformers import SiglipVisionConfig, SiglipVisionModel
+    >>> config = SiglipVisionConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, image_size=4, patch_size=2
+    ... )
+    >>> len(pooling_heads(SiglipVisionModel(config)))
+    1
+    """
+    return [name for name, module in model.named_modules() if is_pooling_head(module)]
+
+
+@contextmanager
+def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator[tuple[list[str], set[str]]]:
+    """Names of the attention modules that are running now, and of those that ran (or that looked across)."""
+    running: list[str] = []
+    ran: set[str] = set()
+
+    def enter(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
+            running.append(name)
+            if not cross_only or other_states(arguments) is not None:
+                ran.add(name)
+
+        return hook
+
+    def leave(*_: Any) -> None:
+        running.pop()
+
+    hooks: list[Any] = []
+    aside = pooling_heads(model)
+    for name, module in model.named_modules():
+        if any(f"{name}.".startswith(f"{head}.") for head in aside):
+            continue
+        if is_attention(module) and _has_projections(module):
+            hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+            hooks.append(module.register_forward_hook(leave))
+    try:
+        yield running, ran
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _has_projections(module: nn.Module) -> bool:
+    return any(parameter.ndim >= 2 for parameter in module.parameters())  # noqa: PLR2004
+
+
+def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | None) -> None:
+    if valid is not None and expected.ndim == 3 and expected.shape[:2] == valid.shape:  # noqa: PLR2004
+        expected, output = expected[valid], output[valid]
+    limit = TOLERANCE.get(output.dtype, 1e-4)
+    expected, output = expected.double(), output.double()
+    scale = max(1e-6, float(expected.abs().max()))
+    difference = float((expected - output).abs().max()) / scale
+    if not difference <= limit:
+        raise OtherOutputError(
+            f"{name} gives another output through the captured attention (largest difference {difference:.1e} "
+            f"of the largest output, allowed {limit:.0e}), with its masks left to its layers and with all of them "
+            "written out: something in its attention, or what else reads its masks, is not captured, so it is refused"
+        )
+
+
+def _check_heads(where: str, model: PreTrainedModel, site: Site, call: AttentionCall) -> None:
+    said = said_heads(model.get_submodule(site.name))
+    if said and call.query.shape[1] not in said:
+        raise UncapturedError(
+            f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {said[0]}: these are no "
+            "weights of heads from token to token"
+        )
+
+
+def _check_future(where: str, site: Site, ahead: float) -> None:
+    if site.kind == "causal" and ahead > 0:
+        raise UncapturedError(
+            f"{where} should look back only, but puts {ahead:.1e} of a row's weight on the future"
+        )
+
+
+def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> None:
+    """Write out the weights of some rows, and look at them."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    rows = torch.linspace(0, queries - 1, min(_ROWS, queries), device=call.query.device).long().unique()
+    mask = call.mask[..., rows, :] if call.mask is not None else None
+    future = torch.arange(keys, device=rows.device) > rows[:, None]
+    if call.causal:
+        mask = (~future)[None, None] if mask is None else mask & ~future
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    for head in range(call.query.shape[1]):
+        at = head // call.group
+        piece = slice(head, head + 1)
+        expected, weights = attend(
+            call.query[:, piece][:, :, rows].to(wide),
+            call.key[:, at : at + 1].to(wide),
+            call.value[:, at : at + 1].to(wide),
+            mask if mask is None or mask.shape[1] == 1 else mask[:, piece],
+            call.scale,
+            bias=None
+            if call.bias is None
+            else call.bias[..., rows, :][:, piece if call.bias.shape[1] > 1 else slice(None)].to(wide),
+            softcap=call.softcap,
+            sinks=None if call.sinks is None else call.sinks[piece].to(wide)[:, None, None],
+        )
+        total = weights.sum(-1)
+        wrong = (total - 1).abs() > 1e-3 if call.sinks is None else total > 1 + 1e-3  # noqa: PLR2004
+        empty = total == 0
+        if bool((wrong & ~empty).any()):
+            raise UncapturedError(
+                f"{where}: the weights of a row sum to {float(total[wrong & ~empty][0]):.4f}, not to 1"
+            )
+        _check_future(where, site, float((weights * future).sum(-1).max()))
+        limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(call.value.abs().max()))
+        if float((expected - output[:, piece][:, :, rows].to(wide)).abs().max()) > limit:
+            raise UncapturedError(f"{where}: the captured output differs from its weights times the values")
+
+
+@torch.no_grad()
+def padding_difference(
+    model: PreTrainedModel, together: dict[str, Tensor], alone: Sequence[dict[str, Tensor]]
+) -> float:
+    """Largest difference between texts in one padded batch and each alone, in the model's tolerance.
+
+    More than 1 says that padding, or another text of the batch, reaches the numbers of a text.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    together
+        Arguments of its forward pass for all texts side by side, the shorter ones padded on the right.
+    alone
+        The same for each text by itself, without padding.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> ids, mask = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    >>> alone = [{"input_ids": ids[:1]}, {"input_ids": ids[1:, :2]}]
+    >>> together = {"input_ids": ids, "attention_mask": mask}
+    >>> padding_difference(BertModel(config).eval(), together, alone) < 1
+    True
+    """
+    with watching(model, lambda _, call: output_of(call), weights_suffice=True):
+        batch = main_output(model(**together))
+        single = [main_output(model(**inputs)) for inputs in alone]
+    largest = 0.0
+    for row, expected in enumerate(single):
+        length = expected.shape[1] if expected.ndim > 2 else 1  # noqa: PLR2004 (batch, position, ...), or one for a text
+        own = batch[row, :length] if expected.ndim > 2 else batch[row : row + 1]  # noqa: PLR2004
+        difference = (own.double() - expected[0].double()).abs().max()
+        scale = TOLERANCE.get(expected.dtype, 1e-4) * max(1e-6, float(expected.double().abs().max()))
+        largest = max(largest, float(difference.nan_to_num(torch.inf)) / scale)
+    return largest
+
+
+def should_look_back(model: PreTrainedModel) -> bool:
+    """Whether a model is a causal language model by its class, or can be no other by its config.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> should_look_back(LlamaModel(LlamaConfig(**sizes))), should_look_back(BertModel(BertConfig(**sizes)))
+    (True, False)
+    """
+    if model.config.is_encoder_decoder:
+        return False
+    kind = model.config.model_type
+    only = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return only or model.can_generate()
+
+
+_MATRIX, _BATCH_OF_ONE = 2, 3  # dimensions
+
+
+@dataclass(frozen=True, eq=False)
+class StoredPositions:
+    """A table of absolute positions as it lies in the model.
+
+    Attributes
+    ----------
+    name
+        Name of the module or parameter.
+    tensor
+        ``(row, width)``: the model's own memory.
+    reserved
+        How many rows at the start belong to no position: RoBERTa keeps those up to its padding index for
+        itself, BART and OPT keep two, and the position ids of YOSO and Nystromformer begin at 2.
+    of_words
+        Whether the model looks rows up by id, and so can read no further than the table. Others compute more
+        rows (M2M100) or do not read text (ViT).
+    """
+
+    name: str
+    tensor: Tensor
+    reserved: int
+    of_words: bool
+
+
+def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
+    """Find every table of absolute positions, in the order of the model's modules.
+
+    Examples
+    --------
+    >>> from transformers import BartConfig, BartModel
+    >>> config = BartConfig(
+    ...     d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=1, decoder_attention_heads=1,
+    ...     encoder_ffn_dim=8, decoder_ffn_dim=8, vocab_size=9, max_position_embeddings=16,
+    ... )
+    >>> [(one.name, len(one.tensor), one.reserved) for one in stored_positions(BartModel(config))]
+    [('encoder.embed_positions', 18, 2), ('decoder.embed_positions', 18, 2)]
+    """
+    for name, module in model.named_modules():
+        if not is_position_table(name) or turns_queries(module):
+            continue
+        weight = stored_rows(module)
+        if not isinstance(weight, Tensor) or weight.ndim != _MATRIX:
+            continue
+        reserved = reserved_rows(module, _parent(model, name), len(weight))
+        of_words = isinstance(module, (nn.Embedding, LearnedPositions))
+        yield StoredPositions(name, weight, reserved, of_words)
+    for name, tensor in model.named_buffers():
+        if is_position_table(name, buffer=True) and tensor.ndim == _MATRIX:
+            yield StoredPositions(name, tensor, 0, of_words=True)
+    for name, tensor in model.named_parameters():
+        if not is_position_table(name) or turns_queries(_parent(model, name)):
+            continue
+        if tensor.ndim == _MATRIX or (tensor.ndim == _BATCH_OF_ONE and len(tensor) == 1):
+            yield StoredPositions(name, tensor.detach().view(tensor.shape[-2:]), 0, of_words=False)
+
+
+def position_table_length(model: PreTrainedModel) -> int | None:
+    """How many positions the model's learned or tabulated positions reach; None where it has no table.
+
+    Examples
+    --------
+    >>> from transformers import RobertaConfig, RobertaModel
+    >>> config = RobertaConfig(
+    ...     hidden_size=8, num_attention_heads=1, num_hidden_layers=1, intermediate_size=8,
+    ...     max_position_embeddings=66,
+    ... )
+    >>> position_table_length(RobertaModel(config))
+    64
+    """
+    return min(
+        (len(table.tensor) - table.reserved for table in stored_positions(model) if table.of_words),
+        default=None,
+    )
+
+
+def _parent(model: PreTrainedModel, name: str) -> nn.Module:
+    return model.get_submodule(name.rpartition(".")[0])

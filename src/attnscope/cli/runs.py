@@ -1,0 +1,390 @@
+"""`attnscope ls`: parse, call, print."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnscope.cli import options
+from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell, working
+from attnscope.support.numbers import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from attnscope.results.describe import Description, Variable
+    from attnscope.results.merge import Merged
+    from attnscope.results.open import Run
+
+_DAYS = 180  # of a run that is older the year is shown, not the hour
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_THOUSAND = 1000
+_HEADINGS = ("command", "model", "texts", "how far", "written", "size", "signature")
+_MODEL = _HEADINGS.index("model")
+_ANY = 1 << 16  # columns
+
+
+def ls(
+    folder: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            parser=options.run_folder,
+            help="Folders that hold runs, or are runs.",
+            show_default="attnscope-runs and the current folder",
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Which runs are there? Command, model, texts, how far, how large; no model is loaded."""
+    from attnscope.results.open import runs
+
+    listed = runs(*folder or ())
+    if as_json:
+        emit(json_text([as_dict(run) for run in listed]) + "\n")
+        return
+    console = new_console()
+    if not listed:
+        where = ", ".join(map(str, folder or ())) or "attnscope-runs and the current folder"
+        console.print(f"no runs in {where}", highlight=False, markup=False, soft_wrap=True)
+        return
+    table = _table(listed)
+    if console.measure(table, options=console.options.update(max_width=_ANY)).maximum <= console.width:
+        console.print(table)
+    else:
+        for line in _lines(listed):
+            console.print(line, highlight=False)
+    for run in listed:
+        if run.damage:
+            console.print(run.damage, highlight=False, markup=False)
+
+
+def as_dict(run: Run) -> dict[str, Any]:
+    """A run as ``--json`` prints it."""
+    return {
+        "run": run.place,
+        "command": run.command or None,
+        "model": run.model or None,
+        "corpus": run.corpus or None,
+        "complete": run.complete,
+        "windows": run.windows,
+        "tasks": None if run.tasks is None else {"done": run.tasks[0], "of": run.tasks[1]},
+        "written": run.when.isoformat(timespec="seconds"),
+        "bytes": run.bytes,
+        "signature": None if run.signature is None else run.signature.short,
+        "damage": run.damage or None,
+    }
+
+
+def size_text(size: int) -> str:
+    """Bytes for people.
+
+    Examples
+    --------
+    >>> size_text(999), size_text(1_440), size_text(3_321_719), size_text(12_900_000_000)
+    ('999 B', '1.4 kB', '3.3 MB', '13 GB')
+    """
+    value, unit = float(size), 0
+    while value >= _THOUSAND and unit < len(_UNITS) - 1:
+        value, unit = value / _THOUSAND, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit and value < 10 else f"{value:.0f} {_UNITS[unit]}"  # noqa: PLR2004
+
+
+def when_text(when: datetime) -> str:
+    """A time for people, as `ls -l` of the shell gives it.
+
+    Examples
+    --------
+    >>> when_text(datetime(2020, 3, 1, 12, 30).astimezone())
+    'Mar  1  2020'
+    """
+    recent = abs((datetime.now().astimezone() - when).days) < _DAYS
+    return f"{when:%b} {when.day:2d} " + (f"{when:%H:%M}" if recent else f"{when:%Y}".rjust(5))
+
+
+def _table(listed: list[Run]) -> Table:
+    """One line for each run."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("run")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right" if heading == "size" else "left")
+    for run in listed:
+        table.add_row(Text(run.place), *_cells(run))
+    return table
+
+
+def _lines(listed: list[Run]) -> Iterator[RenderableType]:
+    """Two lines for each run: path and model, and all else in columns."""
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [[Text(heading, style="bold") for heading in _HEADINGS], *map(_cells, listed)]
+    names = [Text("run  model", style="bold"), *(Text(run.place) for run in listed)]
+    for name, run in zip(names[1:], listed, strict=True):
+        name.append(f"  {run.model}", style="dim")
+    columns = list(zip(*rows, strict=True))
+    del columns[_MODEL]
+    widths = [max(cell_len(cell.plain) for cell in column) for column in columns]
+    for name, *row in zip(names, *columns, strict=True):
+        yield name
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        for width in (1, *widths):
+            grid.add_column(width=width + 1, overflow="fold")
+        grid.add_row("", *row)
+        yield grid
+
+
+def _cells(run: Run) -> list[Text]:
+    from rich.text import Text
+
+    style = "red" if run.damage else "" if run.complete else "yellow"
+    size = "" if run.damage else size_text(run.bytes)
+    told = (run.command, run.model, run.corpus, run.progress, when_text(run.when), size)
+    signature = "" if run.signature is None else run.signature.short
+    cells = [Text(part) for part in (*told, signature)]
+    cells[_HEADINGS.index("how far")].stylize(style)
+    return cells
+
+
+RunArgument = Annotated[
+    Path,
+    typer.Argument(
+        parser=options.run_folder,
+        help="Folder of a run, as attnscope ls names it.",
+    ),
+]
+
+
+def show(
+    run: RunArgument,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check of every file against its checksum.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """What is a run, and what does it hold? Signature, files, variables with units, what came out."""
+    from attnscope.results.describe import describe
+
+    told = describe(run, verify=verify)
+    if as_json:
+        emit(json_text(_plain(told)) + "\n")
+    else:
+        _print(told)
+    if told.damaged or told.unread:
+        raise typer.Exit(2)
+
+
+def _print(told: Description) -> None:
+    from attnscope.results.describe import settings_of
+
+    console, run = new_console(), told.run
+    parts = (run.command, run.progress, when_text(run.when).replace("  ", " "), size_text(run.bytes))
+    _line(console, f"{run.place}: {', '.join(parts)}")
+    if told.page is not None:
+        _line(console, f"report: {told.page}")
+    for sentence in told.headline:
+        console.print(sentence, style="bold", highlight=False, markup=False)
+    for note in told.notes:
+        console.print(note, style="dim", highlight=False, markup=False)
+    if told.unread and not told.damaged:
+        console.print(told.unread, style="red", highlight=False, markup=False)
+    if told.damaged is not None:
+        _print_damage(console, told.damaged, sum(number for number, _ in told.files.values()))
+    if told.parts:
+        lines = [(part.path.name, f"{part.progress}, {size_text(part.bytes)}") for part in told.parts]
+        _section(console, "Tasks", lines)
+    if run.signature is not None:
+        _section(console, "Signature", settings_of(run.signature))
+        _line(console, f"  to cite: {run.signature.format()}")
+    files = [(kind, f"{count(n, 'file')}, {size_text(size)}") for kind, (n, size) in told.files.items()]
+    _section(console, "Files", files)
+    _print_variables(console, told.variables)
+
+
+def _print_damage(console: Console, damaged: list[str], files: int) -> None:
+    if not damaged:
+        _line(console, f"all {count(files, 'file')} are as they were written")
+        return
+    for name in damaged:
+        console.print(
+            f"{name} is gone, or is not what was written", style="red", highlight=False, markup=False
+        )
+    console.print(
+        "Give the command that wrote it again, with --repair if it has that option, to make it anew",
+        highlight=False,
+    )
+
+
+def _print_variables(console: Console, variables: list[Variable]) -> None:
+    for node, members in groupby(variables, key=lambda variable: variable.node):
+        own = list(members)
+        results = [variable for variable in own if not variable.coordinate]
+        labels = [f"{variable.name}{_units(variable)}" for variable in own if variable.coordinate]
+        _heading(console, f"Variables of {node}" if node else "Variables")
+        by_sizes: dict[tuple[tuple[str, int], ...], list[Variable]] = {}
+        for variable in results:
+            by_sizes.setdefault(tuple(variable.sizes.items()), []).append(variable)
+        for sizes, group in by_sizes.items():
+            _line(console, f"  {_sizes(dict(sizes))}")
+            console.print(_grid((f"    {variable.name}", _meaning(variable)) for variable in group))
+        if labels:
+            console.print(_grid([("  labelled by", ", ".join(labels))]))
+
+
+def _meaning(variable: Variable) -> str:
+    return f"{variable.long_name}{_units(variable)}" or variable.dtype
+
+
+def _units(variable: Variable) -> str:
+    return "" if variable.units in {"", "1"} else f" [{variable.units}]"
+
+
+def _sizes(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{dim}: {size}" for dim, size in sizes.items()) or "one number"
+
+
+def _section(console: Console, title: str, lines: Iterable[tuple[str, str]]) -> None:
+    _heading(console, title)
+    console.print(_grid((f"  {name}", value) for name, value in lines))
+
+
+def _heading(console: Console, title: str) -> None:
+    console.print(f"\n{title}", style="bold", highlight=False, markup=False)
+
+
+def _grid(lines: Iterable[tuple[str, str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in lines:
+        grid.add_row(Text(name), Text(value))
+    return grid
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _plain(told: Description) -> dict[str, Any]:
+    signature = told.run.signature
+    return as_dict(told.run) | {
+        "signature": None if signature is None else signature.to_dict(),
+        "cite": None if signature is None else signature.format(),
+        "says": told.headline,
+        "notes": told.notes,
+        "parts": [as_dict(part) for part in told.parts],
+        "files": {kind: {"files": number, "bytes": size} for kind, (number, size) in told.files.items()},
+        "variables": [vars(variable) | {"sizes": dict(variable.sizes)} for variable in told.variables],
+        "report": told.page,
+        "damaged": told.damaged,
+        "unread": told.unread or None,
+    }
+
+
+def export(
+    run: RunArgument,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="parquet|csv|nc|zarr",
+            help="Format: tidy tables (parquet, csv), one for each set of dimensions; one netCDF file (nc); or a Zarr "
+            "store (zarr), for large runs.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            parser=options.run_folder,
+            help="Folder of the tables or the store, or file of netCDF; never one that is there.",
+            show_default="one here, named after the run",
+        ),
+    ] = None,
+    variables: Annotated[
+        str | None, typer.Option(help="Variables to write, with commas between.", show_default="all")
+    ] = None,
+) -> None:
+    """A run's arrays for other tools: Parquet or CSV for tables, netCDF or Zarr for labelled arrays."""
+    from attnscope.results.export import export as run_export
+
+    chosen = None if variables is None else [name.strip() for name in variables.split(",")]
+    with progress_bar("export") as show:
+        made = run_export(run, to, out=out, variables=chosen, progress=show)  # pyright: ignore[reportArgumentType] checked there
+    files = [made] if made.is_file() else [file for file in made.rglob("*") if file.is_file()]
+    size = size_text(sum(file.stat().st_size for file in files))
+    new_console().print(
+        f"{made}: {count(len(files), 'file')}, {size}", highlight=False, markup=False, soft_wrap=True
+    )
+
+
+def merge(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            parser=options.run_folder,
+            help="Folder of a run by --task; beside it lie the parts (RUN.tasks).",
+        ),
+    ],
+    report: options.Report = True,
+    figures: options.Figures = options.USUAL_FIGURES,
+) -> None:
+    """Put together what the tasks of a run have measured, where the last of them did not: kinds of heads, and page."""
+    from attnscope.results.merge import merge as run_merge
+
+    formats = options.formats_of(figures, report=report)
+    working()
+    merged = run_merge(run)
+    page = _page(merged, formats) if report else None
+    _merge_print(merged, page)
+
+
+def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
+    """The page of a scan, unless it has one already."""
+    from attnscope.cli.place import PAGE
+    from attnscope.cli.scan import draw
+    from attnscope.measure.stored import load_scan
+    from attnscope.store.folder import manifest_of
+    from attnscope.store.runs import RunFolder
+
+    if merged.command != "scan" or not merged.complete:
+        return None
+    if (merged.path / PAGE).is_file():
+        return merged.path / PAGE
+    manifest = manifest_of(merged.path)
+    with RunFolder(merged.path, manifest.state.get("signature", {}) if manifest else {}) as run:
+        results = load_scan(run)
+    return draw(results, merged.path, formats, [])
+
+
+def _merge_print(merged: Merged, page: Path | None) -> None:
+    where, out = merged.path, new_console()
+
+    def line(text: str) -> None:
+        out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    texts = count(merged.texts, "text")
+    line(
+        f"{where}: {texts} of {count(merged.tasks, 'task')}"
+        if merged.tasks
+        else f"{where}: {texts}, whole before"
+    )
+    if page is not None:
+        line(f"report:  {where}/{page.relative_to(merged.path)}")
+    if not merged.complete:
+        tell(
+            f"what {merged.command} makes of all texts together needs the model: give its command again, without --task"
+        )

@@ -1,0 +1,271 @@
+"""What differs between the texts of one scan that are held apart: by language, source, year."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from scipy import stats
+
+from attnscope.comparison.diff import LEVEL, repeated_said, repeated_statistics, sizes
+from attnscope.measure.documents import LEAST, mean_by_document
+from attnscope.measure.pools import VARIANCE
+from attnscope.measure.quantities import without_end
+from attnscope.measure.visible import with_each
+from attnscope.support.arguments import reads, typed
+from attnscope.support.checks import check_kind, check_real
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count
+
+_GRID = ("layer", "head")
+_UNLIKE = 1.1  # how many times longer windows may be in the mean before it is said
+
+
+@typed
+def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
+    r"""Hold the texts of each value against all others, head by head.
+
+    Means are over texts. Each :math:`p` is that of Welch's :math:`t` (1947) with standard errors by documents, a ratio
+    of sums, as windows of one document are not independent and documents have different numbers of them. Over all
+    heads, statistics and values, the step-up rule of Benjamini and Hochberg (1995) keeps the expected share of false
+    ones among those called different at `level` or below.
+
+    Parameters
+    ----------
+    results
+        From ``attnscope.scan(..., by=FIELD)``, or any scan with a coordinate ``by (text)``.
+    level
+        The false discovery rate.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``statistic, by, layer, head``, each chosen offset (``weight_at_-64``) and each share of blocks a statistic
+        of its own: ``mean`` of the texts with the value, ``others`` (mean of all others),
+        ``difference``, ``low`` and ``high`` (95% interval), ``p``, ``differs``, ``tested``, and ``size``, the
+        difference in standard deviations of all heads on both sides together. Where a value, or all others together,
+        have fewer than 6 documents nothing is tested: ``low``, ``high`` and ``p`` are NaN, ``differs`` and ``tested``
+        False. Of two values the first alone is tested. Over ``by``: ``texts``, ``documents``, ``length``
+        (mean tokens of a window). Of a scan in pools (``pool=``) texts are pools, a pool of several documents counts as
+        one, and ``windows`` counts their windows.
+
+        A statistic whose numbers are those of an earlier one is counted once, and the attribute ``repeated`` names it.
+
+    Raises
+    ------
+    AttnscopeError
+        The scan has no such coordinate or only one value of it, or no statistic with one number a head.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> entropy = rng.normal(2.0, 0.1, (40, 1, 3))
+    >>> entropy[:20, 0, 1] += 0.5
+    >>> scan = xr.Dataset(
+    ...     {"entropy": (("text", "layer", "head"), entropy)},
+    ...     {"by": ("text", ["en"] * 20 + ["ja"] * 20), "source": ("text", np.arange(40))},
+    ... )
+    >>> contrasts(scan).differs.sel(statistic="entropy", by="en").values.tolist()
+    [[False, True, False]]
+    """
+    check_kind("a scan", xr.Dataset, results=results)
+    check_real(0.0, 1.0, level=level)
+    if "by" not in results.coords:
+        raise AttnscopeError("the texts of this scan are not held apart: give scan a field with by (--by)")
+    results = with_each(results)
+    labels = results.by.values.astype(str)
+    values = np.unique(labels)
+    if len(values) < 2:  # noqa: PLR2004
+        raise AttnscopeError(f"all texts have the same value, {values[0]!r}: there is nothing to hold apart")
+    names = [
+        str(name)
+        for name, values in results.data_vars.items()
+        if set(values.dims) == {"text", *_GRID} and name != "label" and values.dtype.kind == "f"
+        if without_end(str(name)) == name and name != "columns_left" and not str(name).endswith(VARIANCE)
+    ]
+    if not names:
+        raise AttnscopeError(
+            "the scan has no statistic with one number a head: give it some with --statistics"
+        )
+    given = {name: results[name].transpose("text", *_GRID).values for name in names}
+    repeated = repeated_statistics(names, [[values] for values in given.values()])
+    names = [name for name in names if name not in repeated]
+    stacked = np.stack([given[name] for name in names], 1)
+    flat = stacked.reshape(len(stacked), -1)
+    documents = np.unique(results.source.values.astype(str), return_inverse=True)[1]
+    tests = [_welch(flat, documents, labels == value) for value in values]
+    if len(values) == 2:  # noqa: PLR2004 the second says what the first says: one of them is tested
+        tests[1] = replace(tests[1], p=np.full_like(tests[1].p, np.nan))
+    shape = (len(names), len(values), *stacked.shape[2:])
+
+    def of(name: str) -> np.ndarray:
+        columns = np.stack([getattr(test, name) for test in tests]).reshape(len(values), *stacked.shape[1:])
+        return np.moveaxis(columns, 0, 1)
+
+    p = of("p")
+    differs = np.zeros(shape, dtype=bool)
+    known = np.isfinite(p)
+    if known.any():
+        differs[known] = stats.false_discovery_control(p[known]) <= level
+    difference = of("mean") - of("others")
+    cells = ("statistic", "by", *_GRID)
+    windows = results.window_count.values if "window_count" in results else np.ones(len(labels), dtype=int)
+    lengths = results.length.values if "length" in results else np.full(len(labels), np.nan)
+    return xr.Dataset(
+        {name: (cells, of(name)) for name in ("mean", "others", "low", "high")}
+        | {
+            "difference": (cells, difference),
+            "p": (cells, p),
+            "differs": (cells, differs),
+            "tested": (cells, known),
+            "size": (cells, sizes(difference, of("others"), of("mean"))),
+            "texts": ("by", [int((labels == value).sum()) for value in values]),
+            "documents": ("by", [len(np.unique(documents[labels == value])) for value in values]),
+            "length": (
+                "by",
+                [float(lengths[labels == value].sum() / windows[labels == value].sum()) for value in values],
+            ),
+        }
+        | {
+            name: ("by", [int(windows[labels == value].sum()) for value in values])
+            for name in ("windows",)
+            if "window_count" in results
+        },
+        coords={
+            "statistic": names,
+            "by": values.astype(object),
+            "long_name": ("statistic", [str(results[name].attrs.get("long_name", name)) for name in names]),
+            **{name: results.coords[name] for name in _GRID if name in results.coords},
+        },
+        attrs={"level": level, "field": field_of(results), "repeated": json.dumps(repeated)},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Contrast:
+    """Means of some texts and of the others, and the interval and chance of their difference; ``(column,)`` each."""
+
+    mean: Float[np.ndarray, " column"]
+    others: Float[np.ndarray, " column"]
+    low: Float[np.ndarray, " column"]
+    high: Float[np.ndarray, " column"]
+    p: Float[np.ndarray, " column"]
+
+
+def _welch(values: Float[np.ndarray, "text column"], documents: np.ndarray, chosen: np.ndarray) -> _Contrast:
+    mean, error, count = mean_by_document(values[chosen], documents[chosen].tolist())
+    others, other_error, other_count = mean_by_document(values[~chosen], documents[~chosen].tolist())
+    unknown = np.full(len(mean), np.nan)
+    if min(count, other_count) < LEAST:
+        return _Contrast(mean, others, unknown, unknown, unknown)
+    variance = error**2 + other_error**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = variance**2 / (error**4 / (count - 1) + other_error**4 / (other_count - 1))
+        p = 2 * stats.t.sf(np.abs(mean - others) / np.sqrt(variance), freedom)
+        half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+    same = (variance == 0) & (mean == others)
+    p = np.where(same, 1.0, np.where(variance == 0, np.nan, p))  # no spread at all tells nothing
+    return _Contrast(mean, others, mean - others - half, mean - others + half, p)
+
+
+def field_of(results: xr.Dataset) -> str:
+    """The field by which a scan's texts are held apart; ``by`` where no signature tells it.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> field_of(xr.Dataset(attrs={"signature": '{"settings": {"by": "language"}}'})), field_of(xr.Dataset())
+    ('language', 'by')
+    """
+    signature = json.loads(results.attrs.get("signature", "{}"))
+    return str(signature.get("settings", {}).get("by", "by"))
+
+
+@reads("contrasts")
+def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
+    """Every difference that is known, those told from 0 first, the largest of each first.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> entropy = rng.normal(2.0, 0.1, (40, 1, 3))
+    >>> entropy[:20, 0, 1] += 0.5
+    >>> scan = xr.Dataset(
+    ...     {"entropy": (("text", "layer", "head"), entropy)},
+    ...     {"by": ("text", ["en"] * 20 + ["ja"] * 20), "source": ("text", np.arange(40))},
+    ... )
+    >>> rows = contrast_rows(contrasts(scan))
+    >>> [(row["head"], row["by"], row["differs"]) for row in rows]
+    [(1, 'en', True), (0, 'en', False), (2, 'en', False)]
+    """
+    rows: list[dict[str, object]] = []
+    for index in np.argwhere(tested.tested.values):
+        statistic, by, layer, head = (int(number) for number in index)
+        at = {"statistic": statistic, "by": by, "layer": layer, "head": head}
+        rows.append(
+            {
+                "layer": layer,
+                "head": head,
+                "statistic": str(tested.statistic.values[statistic]),
+                "by": str(tested.by.values[by]),
+                **{
+                    name: float(tested[name].isel(at))
+                    for name in ("mean", "others", "difference", "low", "high", "size", "p")
+                },
+                "differs": bool(tested.differs.isel(at)),
+            }
+        )
+    return sorted(rows, key=lambda row: (not row["differs"], -abs(float(str(row["size"])))))
+
+
+@reads("contrasts")
+def contrasts_said(tested: xr.Dataset) -> list[str]:
+    """What differs, in sentences that say how sure they are.
+
+    Examples
+    --------
+    >>> values = np.random.default_rng(0).normal(2.0, 0.1, (16, 1, 3))
+    >>> scan = xr.Dataset(
+    ...     {"entropy": (("text", "layer", "head"), values)},
+    ...     {"by": ("text", ["en", "ja"] * 8), "source": ("text", np.arange(16))},
+    ... )
+    >>> contrasts_said(contrasts(scan))[0]
+    'by: en (8 windows of 8 documents), ja (8 windows of 8 documents).'
+    """
+    pooled = "windows" in tested
+    listed = ", ".join(
+        f"{value} ({count(texts, 'pool')} of {count(parts, 'window')})"
+        if pooled
+        else f"{value} ({count(texts, 'window')} of {count(parts, 'document')})"
+        for value, texts, parts in zip(
+            tested.by.values.tolist(),
+            tested.texts.values.tolist(),
+            tested["windows" if pooled else "documents"].values.tolist(),
+            strict=True,
+        )
+    )
+    said = [f"{tested.attrs['field']}: {listed}."]
+    by = "pools of different documents" if pooled else "documents"
+    known, differs = tested.tested.values, tested.differs.values
+    if not known.any():
+        return [*said, f"Nothing is told apart: each value, and all others, need {LEAST} {by} or more."]
+    heads, every = differs.any((0, 1)).sum(), known.any((0, 1)).sum()
+    rate = f"{float(tested.attrs['level']):.0%}"
+    said.append(
+        f"{heads} of {every} heads differ in some statistic between a value and all others: {differs.sum()} of "
+        f"{known.sum()} differences are told from 0 (false discovery rate {rate}, by {by})."
+    )
+    said += repeated_said(json.loads(tested.attrs["repeated"]))
+    lengths = tested.length.values
+    if np.isfinite(lengths).all() and lengths.max() > _UNLIKE * lengths.min():
+        each = ", ".join(
+            f"{value} {length:.0f}" for value, length in zip(tested.by.values, lengths, strict=True)
+        )
+        said.append(
+            f"Windows differ in length (tokens in the mean: {each}), and statistics with it: a difference need not "
+            "be one of the texts' kind."
+        )
+    return said

@@ -1,0 +1,527 @@
+"""How much heads look at each span of a text while it is written, beside what size and place alone give."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.measure.documents import LEAST, units_in
+from attnscope.measure.intervals import above_zero, by_document
+from attnscope.support.numbers import with_nulls
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Sequence
+
+    import xarray as xr
+
+_ROUNDING = 1e-5  # of weights that a model gives in 32 bits
+
+
+@dataclass(frozen=True)
+class SpanUse:
+    """A span, the mean weight on it, and the head that looks most at it.
+
+    Attributes
+    ----------
+    span
+        Its name.
+    weight, equal, places
+        Mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
+        new tokens and texts.
+    layer, head
+        The head whose weight is furthest above the larger of the other two; None where none is above, as where all
+        keys are of the span.
+    most, most_equal, most_places
+        Weights of that head, in the order of `weight, equal, places`.
+
+    Where keys are of another text, what places give is not known, and is NaN; so are the weights of no head.
+    """
+
+    span: str
+    weight: float
+    equal: float
+    places: float
+    layer: int | None
+    head: int | None
+    most: float
+    most_equal: float
+    most_places: float
+
+    @property
+    def named(self) -> str:
+        """The head as tables have it, ``layer.head``; a dash where there is none."""
+        return "–" if self.head is None else f"{self.layer}.{self.head}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, which knows no NaN."""
+        return with_nulls(asdict(self))
+
+
+def span_uses(results: xr.Dataset) -> list[SpanUse]:
+    """Each span that some text has, in its order.
+
+    Parameters
+    ----------
+    results
+        From `attnscope.generate`, or from `attnscope.watch` around ``generate()``.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> dims, weights = ("sequence", "step", "layer", "head", "span"), np.array([0.2, 0.6]).reshape(1, 1, 1, 2, 1)
+    >>> results = xr.Dataset(
+    ...     {
+    ...         "span_weight": (dims, weights),
+    ...         "place_span_weight": (dims, weights / 2),
+    ...         "equal_span_weight": ([name for name in dims if name != "head"], np.full((1, 1, 1, 1), 0.25)),
+    ...     },
+    ...     {"span": ["question"], "layer": [0], "head": [0, 1]},
+    ... )
+    >>> [use] = span_uses(results)
+    >>> round(use.weight, 3), use.head, use.most, round(use.most_places, 3)
+    (0.4, 1, 0.6, 0.3)
+    """
+    over = ("sequence", "step")
+    weight, places = (
+        results[name].mean(over).transpose("span", "layer", "head").values
+        for name in ("span_weight", "place_span_weight")
+    )
+    equal = results.equal_span_weight.mean(over).transpose("span", "layer").values[..., None]
+    equal = np.where(np.isnan(weight), np.nan, equal)
+    rows: list[SpanUse] = []
+    for number, span in enumerate(results.span.values):
+        if np.isnan(weight[number]).all():
+            continue
+        above = weight[number] - np.fmax(equal[number], places[number])
+        layer, head = (int(place) for place in np.unravel_index(np.nanargmax(above), above.shape))
+        known = ~np.isnan(weight[number])
+        mean, mean_equal, mean_places = (
+            float(value[number][known].mean()) for value in (weight, equal, places)
+        )
+        is_above = bool(above[layer, head] > _ROUNDING)
+        most, most_equal, most_places = (
+            float(value[number, layer, head]) if is_above else float("nan")
+            for value in (weight, equal, places)
+        )
+        rows.append(
+            SpanUse(
+                span=str(span),
+                weight=mean,
+                equal=mean_equal,
+                places=mean_places,
+                layer=int(results.layer[layer]) if is_above else None,
+                head=int(results["head"][head]) if is_above else None,
+                most=most,
+                most_equal=most_equal,
+                most_places=most_places,
+            )
+        )
+    return rows
+
+
+def dashes_said(uses: Sequence[SpanUse]) -> str:
+    """Why a table of spans has no number in some places; nothing where it has all.
+
+    Examples
+    --------
+    >>> nan = float("nan")
+    >>> dashes_said([SpanUse("source", 1.0, 1.0, nan, None, None, nan, nan, nan)])
+    'All keys are of the span: source. Keys of another text have no places: source.'
+    """
+    none = [use for use in uses if use.head is None]
+    whole = ", ".join(use.span for use in none if use.equal >= 1 - _ROUNDING)
+    below = ", ".join(use.span for use in none if use.equal < 1 - _ROUNDING)
+    placeless = ", ".join(use.span for use in uses if use.places != use.places)
+    said = [f"All keys are of the span: {whole}."] if whole else []
+    said += [f"No head is above the larger of equal weights and its places: {below}."] if below else []
+    said += [f"Keys of another text have no places: {placeless}."] if placeless else []
+    return " ".join(said)
+
+
+_LEAST_TURN = (
+    0.02  # of a row's weight: places are known in bins, which alone turns an untrained ALiBi head by 0.006
+)
+_SHORTEST = 6  # new tokens of a text that tells of its beginning and its end
+_OWN = "own output"
+
+#: What a reader of the turns has to know.
+CAUTION = (
+    "Own output: the weight on what the model has said so far, means over the first and the last third of the new "
+    "tokens. It grows by itself: equal weights over the same keys grow too (equal), and so does a head with the same "
+    "weight at each distance and on the first token, whatever stands there (places). Turn: by how much more it grows "
+    "than the larger of the two. Chance is that of texts: heads of untrained models that look at certain positions "
+    "turn too."
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How far a head turns to what the model itself has said.
+
+    Attributes
+    ----------
+    layer, head
+        The head.
+    own, equal, places
+        The share of its weight on the model's own output, that of equal weights over the same keys, and that by its
+        places alone: in the first third of the new tokens and in the last, means over texts.
+    turn
+        How much more its own share grows than the larger of the other two.
+    low, high
+        95% interval of the turn, by the bootstrap over texts; NaN with fewer than 6. It is of this head by itself.
+    texts
+        How many there are.
+    beyond_chance
+        Whether it turns by 0.02 or more, and more than by chance: if no head did, one would be called so in at most 5%
+        of results. None with fewer than 6 texts, where that is not known.
+    """
+
+    layer: int
+    head: int
+    own: tuple[float, float]
+    equal: tuple[float, float]
+    places: tuple[float, float]
+    turn: float
+    low: float
+    high: float
+    texts: int
+    beyond_chance: bool | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, which knows no NaN."""
+        return with_nulls(asdict(self))
+
+
+def turns(results: xr.Dataset) -> list[Turn]:
+    """How far each head of the decoder's self-attention turns to the model's own output; the furthest first.
+
+    Chance is that of texts: were there nothing, the turn in a text would be as likely to lie below 0. The largest t of
+    all heads, over 1,000 choices of signs, says what there is by chance (Winkler et al. 2014).
+
+    Parameters
+    ----------
+    results
+        From `attnscope.generate`, or from `attnscope.watch` around ``generate()``. Texts of fewer than 6 new tokens and
+        layers that cannot see the model's own output, are left out.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> own = np.linspace(0, 0.9, 9).reshape(1, 9, 1, 1, 1)
+    >>> dims = ("sequence", "step", "layer", "head", "span")
+    >>> results = xr.Dataset(
+    ...     {
+    ...         "span_weight": (dims, own),
+    ...         "place_span_weight": (dims, own / 2),
+    ...         "equal_span_weight": ([name for name in dims if name != "head"], own[..., 0] / 3),
+    ...         "length": ("sequence", [9]),
+    ...     },
+    ...     {"span": ["own output"], "layer": [0], "head": [0]},
+    ... )
+    >>> [turn] = turns(results)
+    >>> round(turn.own[0], 4), round(turn.own[1], 4), round(turn.turn, 4), turn.beyond_chance
+    (0.1125, 0.7875, 0.3375, None)
+    """
+    long = np.flatnonzero(results.length.values >= _SHORTEST)
+    own, places, equal = (
+        _thirds(results, name, long) for name in ("span_weight", "place_span_weight", "equal_span_weight")
+    )
+    known = np.isfinite(own).all((0, 1)) if len(long) else np.zeros(own.shape[2:], dtype=bool)
+    grown = [np.diff(values, axis=1)[:, 0] for values in (own, places, np.broadcast_to(equal, own.shape))]
+    larger = np.where(grown[1].mean(0) >= grown[2].mean(0), grown[1], grown[2]) if len(long) else grown[1]
+    each = grown[0] - larger  # (text, layer, head)
+    told = above_zero([each[:, known]], len(long))[0] if len(long) >= LEAST else None
+    heads = [tuple(int(place) for place in at) for at in np.argwhere(known)]
+    rows: list[Turn] = []
+    for number, (layer, head) in enumerate(heads):
+        interval = by_document(each[:, layer, head], range(len(long)))
+        rows.append(
+            Turn(
+                int(results.layer[layer]),
+                int(results["head"][head]),
+                _pair(own[:, :, layer, head]),
+                _pair(equal[:, :, layer, 0]),
+                _pair(places[:, :, layer, head]),
+                float(each[:, layer, head].mean()),
+                float(interval.low),
+                float(interval.high),
+                len(long),
+                None if told is None else bool(told[number] and each[:, layer, head].mean() >= _LEAST_TURN),
+            )
+        )
+    return sorted(rows, key=lambda row: -row.turn)
+
+
+def said_of_turns(rows: Sequence[Turn]) -> str:
+    """How many heads turn to the model's own output, as far as that is known.
+
+    Examples
+    --------
+    >>> said_of_turns([])
+    "No text has 6 new tokens or more, so nothing is said of heads that turn to the model's own output"
+    """
+    if not rows:
+        return (
+            f"No text has {_SHORTEST} new tokens or more, so nothing is said of heads that turn to the model's own "
+            "output"
+        )
+    if rows[0].beyond_chance is None:
+        return (
+            f"With fewer than {LEAST} texts chance is not known, which alone makes some head turn to the model's own "
+            "output"
+        )
+    turning = sum(row.beyond_chance is True for row in rows)
+    told = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(
+        turning, f"{turning} heads of {len(rows)} turn"
+    )
+    return (
+        f"{told} to the model's own output by more than its size and the head's places, by {_LEAST_TURN:.0%} of the "
+        "weight or more and beyond chance (were there nothing, one would be found in at most 5% of such tables)"
+    )
+
+
+def _thirds(results: xr.Dataset, name: str, texts: np.ndarray) -> np.ndarray:
+    """Means over the first and the last third of each text's new tokens, ``(text, 2, layer, head)``."""
+    values = results[name].sel(span=_OWN)
+    values = values.expand_dims(head=[0]) if "head" not in values.dims else values
+    values = values.transpose("sequence", "step", "layer", "head").values
+    means = np.full((len(texts), 2, *values.shape[2:]), np.nan)
+    for row, text in enumerate(texts):
+        length = int(results.length.values[text])
+        third = length // 3
+        means[row] = values[text, :third].mean(0), values[text, length - third : length].mean(0)
+    return means
+
+
+def _pair(values: np.ndarray) -> tuple[float, float]:
+    first, last = values.mean(0)
+    return float(first), float(last)
+
+
+SMALLEST = 0.01  # of the weight: nothing nearer to the larger null is called beyond chance
+#: What a reader of the pairs has to know.
+GROUP_PAIRS_CAUTION = (
+    "Places: a head with the same weight at each offset of the band, in each bin beyond it and on the first token, "
+    "whatever stands there. What is above them is not a matter of offsets within the band; it may be one of single "
+    "tokens or of other places (an offset beyond the band, the end of a text), and not of the group. Heads of "
+    "untrained models prefer groups too: it does not say that anything was learned."
+)
+NULLS = f"Equal: equal weights over what a token may see. {GROUP_PAIRS_CAUTION}"
+
+
+@dataclass(frozen=True)
+class GroupPair:
+    """The head that looks most from the tokens of one group to those of another.
+
+    Attributes
+    ----------
+    query, key
+        The groups.
+    layer, head, attention
+        The head, and the kind of attention of its layer.
+    weight, equal, places
+        Its weight, that of equal weights and that by its places alone; means over the windows that have both groups.
+    low, high
+        95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows. It is of this head by
+        itself, which is the largest of many.
+    windows, over
+        How many windows (in a scan of pools: pools) have both groups, and what the interval is over.
+    beyond_chance
+        Whether it is above both nulls beyond chance, by 0.01 or more: if no head were in any pair, one would be found
+        in at most 5% of results (see `group_pairs`). None with fewer than 6 windows, where that is not known.
+    """
+
+    query: str
+    key: str
+    layer: int
+    head: int
+    attention: str
+    weight: float
+    equal: float
+    places: float
+    low: float
+    high: float
+    windows: int
+    over: str
+    beyond_chance: bool | None
+
+    @property
+    def above(self) -> float:
+        """Weight less the larger of what equal weights and its places give."""
+        return self.weight - max(self.equal, self.places)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, which knows no NaN."""
+        return with_nulls(asdict(self) | {"above": self.above})
+
+
+@dataclass(frozen=True, eq=False)
+class MeanGroupWeights:
+    """Means over the windows that have both groups, ``(layer, head, query group, key group)``; NaN where none has.
+
+    Attributes
+    ----------
+    weight
+        Mean weights of heads.
+    equal
+        Means of equal weights, the same for all heads of a layer.
+    places
+        By the places of each head alone.
+    """
+
+    weight: np.ndarray
+    equal: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, results: xr.Dataset) -> MeanGroupWeights:
+        """Those of a scan with groups."""
+        order = ("text", "layer", "head", "group_query", "group_key")
+        weight, places = (
+            _mean(results[name].transpose(*order).values) for name in ("group_weight", "place_group_weight")
+        )
+        equal = _mean(
+            results.equal_group_weight.transpose(*(name for name in order if name != "head")).values
+        )
+        return cls(weight, np.where(np.isnan(weight), np.nan, equal[:, None]), places)
+
+    @property
+    def present(self) -> np.ndarray:
+        """Numbers of the groups that some text has."""
+        known = np.isfinite(self.weight).any((0, 1))
+        return np.flatnonzero(known.any(0) | known.any(-1))
+
+    @property
+    def above(self) -> np.ndarray:
+        """Weight less the larger of what equal weights and the head's places give."""
+        return self.weight - np.maximum(self.equal, self.places)
+
+
+def group_pairs(results: xr.Dataset) -> list[GroupPair]:
+    """For each pair of groups the head whose weight is furthest above equal weights and its places; the furthest first.
+
+    The largest of many heads is above both in nearly every pair, whatever the groups are. So what is above is held
+    against signs at random: were there nothing, a document's part would be as likely to lie below. The largest t of all
+    heads and pairs, over 1,000 choices of signs, says what there is by chance (Winkler et al. 2014).
+
+    Parameters
+    ----------
+    results
+        A scan with groups.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> results = attnscope.scan(limit=8, groups="kinds", statistics="entropy")
+    >>> marks = next(pair for pair in group_pairs(results) if (pair.query, pair.key) == ("word start", "special"))
+    >>> (marks.layer, marks.head), marks.weight > 10 * marks.equal
+    ((1, 1), True)
+    """
+    means = MeanGroupWeights.of(results)
+    told = _beyond_chance(results, means, units_in(results)[0])
+    pairs: list[GroupPair] = []
+    for i, query in enumerate(results.group_query.values):
+        for j, key in enumerate(results.group_key.values):
+            own = means.above[:, :, i, j]
+            if not np.isfinite(own).any():
+                continue
+            layer, head = (int(place) for place in np.unravel_index(np.nanargmax(own), own.shape))
+            weight, equal, places = (
+                float(part[layer, head, i, j]) for part in (means.weight, means.equal, means.places)
+            )
+            null = "equal_group_weight" if equal >= places else "place_group_weight"
+            at = {"layer": layer, "head": head, "group_query": i, "group_key": j}
+            each = (results.group_weight - results[null]).isel(at).values
+            there = np.isfinite(each)
+            drawn, called = units_in(results, there)
+            interval = by_document(each[there], drawn)
+            pairs.append(
+                GroupPair(
+                    str(query),
+                    str(key),
+                    int(results.layer[layer]),
+                    int(results["head"][head]),
+                    str(results.layer_kind.values[layer]),
+                    weight,
+                    equal,
+                    places,
+                    float(interval.low),
+                    float(interval.high),
+                    int(there.sum()),
+                    f"{len(set(drawn))} {called}",
+                    None if told is None else bool(told[layer, head, i, j]),
+                )
+            )
+    return sorted(pairs, key=lambda pair: -pair.above)
+
+
+def said_of(pairs: Sequence[GroupPair]) -> str:
+    """In how many pairs some head is above both nulls, as far as that is known.
+
+    Examples
+    --------
+    >>> said_of([])
+    'No pair of groups is there'
+    """
+    if not pairs:
+        return "No pair of groups is there"
+    told = [pair for pair in pairs if pair.above > 0 and pair.beyond_chance]
+    if any(pair.beyond_chance is None for pair in pairs):
+        return (
+            f"With fewer than {LEAST} windows chance is not known, which alone puts some head above both nulls in most "
+            "pairs"
+        )
+    if not told:
+        return f"In none of {len(pairs)} pairs a head is above both nulls beyond chance"
+    return (
+        f"In {len(told)} of {len(pairs)} pairs a head is above both nulls beyond chance, by {SMALLEST} or more (were "
+        "there nothing, one would be found in at most 5% of such tables)"
+    )
+
+
+def no_interval_said(pairs: Sequence[GroupPair]) -> str:
+    """Why pairs have no interval, with a space behind; nothing where all have one.
+
+    Examples
+    --------
+    >>> no_interval_said([])
+    ''
+    """
+    short = next((pair for pair in pairs if pair.low != pair.low), None)
+    if short is None:
+        return ""
+    return f"A pair without an interval: fewer than {LEAST} {short.over.partition(' ')[2]} have both groups. "
+
+
+def _beyond_chance(
+    results: xr.Dataset, means: MeanGroupWeights, documents: Sequence[Hashable]
+) -> np.ndarray | None:
+    """Which weights are above both nulls beyond chance, ``(layer, head, query group, key group)``; None of too few."""
+    names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
+    if len(names) < LEAST:
+        return None
+    member = np.zeros((len(names), len(documents)))
+    member[[names[name] for name in documents], np.arange(len(documents))] = 1
+    told = above_zero((member @ above for above in _above(results, means)), len(names))
+    return np.stack(told).reshape(means.weight.shape) & (means.above >= SMALLEST)
+
+
+def _above(results: xr.Dataset, means: MeanGroupWeights) -> Iterator[np.ndarray]:
+    """By how much each weight of each layer is above the larger null, ``(text, head and pair)``."""
+    order = ("text", "head", "group_query", "group_key")
+    for layer in range(results.sizes["layer"]):
+        part = results.isel(layer=layer)
+        weight, places = (
+            part[name].transpose(*order).values for name in ("group_weight", "place_group_weight")
+        )
+        equal = part.equal_group_weight.transpose("text", "group_query", "group_key").values[:, None]
+        above = weight - np.where(means.equal[layer] >= means.places[layer], equal, places)
+        yield np.nan_to_num(above).reshape(len(above), -1)  # a text without a group tells nothing
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    known = np.isfinite(values)
+    count = known.sum(0)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(0) / np.maximum(count, 1), np.nan)

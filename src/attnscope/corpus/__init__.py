@@ -1,5 +1,0 @@
-"""Text, and the windows of tokens that are cut from it."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

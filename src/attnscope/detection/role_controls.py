@@ -1,0 +1,331 @@
+"""The same model with weights that know nothing: what any head of such a shape gives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.capture.borrow import quiet
+from attnscope.detection.role import ROLES
+from attnscope.measure.documents import interval, units_of
+from attnscope.measure.quantities import EQUAL
+from attnscope.store.runs import skipped_of
+from attnscope.support.arguments import reads, typed
+from attnscope.support.checks import shortly
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.state import own_random_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from transformers import PreTrainedModel
+
+_MATRIX = 2
+
+#: By name: what the weights are, in words.
+CONTROLS = {
+    "initialised": "drawn anew, as before training",
+    "shuffled": "those of the model, each matrix in a random order",
+}
+
+
+@typed
+def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Validate the names of controls; None means all, ``"none"`` none.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no control of that name: all are named.
+
+    Examples
+    --------
+    >>> choose_controls("shuffled"), choose_controls("none")
+    (('shuffled',), ())
+    """
+    if names is None:
+        return tuple(CONTROLS)
+    asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    if asked == ["none"]:
+        return ()
+    unknown = [name for name in asked if name not in CONTROLS]
+    if unknown:
+        raise AttnscopeError(
+            f"there is no control {shortly(unknown[0])}: choose from {', '.join(CONTROLS)}, or none"
+        )
+    return tuple(name for name in CONTROLS if name in asked)
+
+
+@typed
+@contextmanager
+def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
+    """Within, a model has weights that know nothing; afterwards it has its own again, untouched.
+
+    What was found out about the model, such as how its attention is captured, holds for these weights too.
+
+    Parameters
+    ----------
+    model
+        The model.
+    name
+        ``initialised`` or ``shuffled``.
+    seed
+        Seed of the random number generator.
+
+    Raises
+    ------
+    AttnscopeError
+        If the weights are rounded to whole numbers.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=9))
+    >>> weight = model.get_parameter("embeddings.word_embeddings.weight")
+    >>> before = weight.detach().clone()
+    >>> with control(model, "shuffled", 0):
+    ...     torch.equal(before, weight), torch.equal(before.flatten().sort().values, weight.flatten().sort().values)
+    (False, True)
+    >>> torch.equal(before, weight)
+    True
+    """
+    own = {key: parameter.data for key, parameter in model.named_parameters()}
+    if any(type(values) is not torch.Tensor for values in own.values()):
+        raise AttnscopeError("weights rounded to whole numbers cannot be drawn anew")
+    with own_random_numbers(), quiet():
+        torch.manual_seed(seed)
+        other = _drawn_anew(model) if name == "initialised" else {key: _in_disorder(own[key]) for key in own}
+    try:
+        for key, parameter in model.named_parameters():
+            parameter.data = other[key].to(
+                own[key]
+            )  # not in place: graphs that hold the old values stay valid
+        yield
+    finally:
+        for key, parameter in model.named_parameters():
+            parameter.data = own[key]
+
+
+def _drawn_anew(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    fresh = type(model)(copy.deepcopy(model.config))
+    return {key: parameter.data for key, parameter in fresh.named_parameters()}
+
+
+def _in_disorder(values: torch.Tensor) -> torch.Tensor:
+    if values.ndim < _MATRIX:
+        return values
+    order = torch.randperm(values.numel()).to(values.device)
+    return values.flatten()[order].view_as(values)
+
+
+@dataclass(frozen=True)
+class RoleCount:
+    """How many heads have a role, and how many would with weights that know nothing.
+
+    Attributes
+    ----------
+    name, title, definition, source, threshold
+        Words and threshold of the role.
+    heads
+        Heads that it is asked of.
+    reached
+        Heads whose mean score reaches the threshold; None without one.
+    best, layer, head, low, high
+        The highest score, whose it is, and its 95% interval (NaN where fewer than 6 windows or texts tell it).
+    equal
+        What equal weights give, at most.
+    controls
+        Results of each control: its heads that reach the threshold (None without one), and its highest score.
+    above
+        Heads whose score is higher than that of every head of every control; None without controls. Of h heads that
+        know nothing it would be h / (k h + 1) in the mean, beside k controls.
+
+    Examples
+    --------
+    >>> from attnscope.detection import roles
+    >>> (count,) = counts_of(roles(only="previous_token", limit=4, window=32))
+    >>> count.heads, count.reached, count.controls["shuffled"][0]
+    (12, 1, 0)
+    """
+
+    name: str
+    title: str
+    definition: str
+    source: str
+    threshold: float | None
+    heads: int
+    reached: int | None
+    best: float
+    layer: int
+    head: int
+    low: float
+    high: float
+    equal: float
+    controls: Mapping[str, tuple[int | None, float]]
+    above: int | None
+
+
+def summed_up(
+    own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int
+) -> xr.Dataset:
+    """Scores of all heads from those of windows; see `roles`.
+
+    Parameters
+    ----------
+    own, controls
+        From `measured`: of the model, and of each control.
+    documents
+        Document of each window of the corpus.
+    seed
+        Seed of the bootstrap.
+    """
+    names = [name for name in ROLES if name in own]
+    cells = ("role", "layer", "head")
+    columns: dict[str, list[np.ndarray]] = {}
+    for name in names:
+        scores = own[name].values
+        kind = ROLES[name].probe
+        units = list(units_of(documents)[0]) if kind == "text" else list(range(len(scores)))
+        mean, (low, high) = scores.mean(0), interval(scores, units, seed=seed)
+        columns.setdefault("score", []).append(mean)
+        columns.setdefault("low", []).append(low)
+        columns.setdefault("high", []).append(high)
+        share = np.full_like(mean, np.nan)
+        if ROLES[name].threshold is not None:
+            share = reaching(name, scores, own[EQUAL + name].values).mean(0)
+        columns.setdefault("windows_reached", []).append(np.where(np.isnan(mean), np.nan, share))
+        columns.setdefault("equal", []).append(own[EQUAL + name].values.mean(0))
+    words = {
+        "score": "Score, mean over windows",
+        "low": "Lower end of its 95% interval",
+        "high": "Upper end of its 95% interval",
+        "windows_reached": "Share of the windows in which the score reaches the threshold",
+        "equal": "Score of equal weights over what each query may see",
+    }
+    variables: dict[str, Any] = {
+        name: (
+            cells[:2] if name == "equal" else cells,
+            np.stack(values),
+            {"long_name": words[name], "units": "share"},
+        )
+        for name, values in columns.items()
+    }
+    if controls:
+        of_controls = [
+            np.stack([control[name].values.mean(0) for name in names]) for control in controls.values()
+        ]
+        said = {"long_name": "Score with weights that know nothing", "units": "share"}
+        variables["control_score"] = (("control", *cells), np.stack(of_controls), said)
+    thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
+    variables["threshold"] = ("role", np.array(thresholds, float), {"long_name": "Published threshold"})
+    texts = {
+        part: ("role", np.array([getattr(ROLES[name], part) for name in names], dtype=object))
+        for part in ("title", "definition", "source", "probe")
+    }
+    made = xr.Dataset(variables, {"role": names, **{name: own[name] for name in own.coords}, **texts})
+    return made.assign_coords(control=list(controls)) if controls else made
+
+
+@reads("roles")
+@typed
+def counts_of(roles: xr.Dataset) -> list[RoleCount]:
+    """How many heads have each role, beside its nulls.
+
+    Parameters
+    ----------
+    roles
+        From `roles`.
+
+    Examples
+    --------
+    >>> from attnscope.detection import roles
+    >>> first = counts_of(roles(only="previous_token", limit=4, window=32))[0]
+    >>> first.name, first.reached, (first.layer, first.head)
+    ('previous_token', 1, (0, 3))
+    """
+    rows: list[RoleCount] = []
+    for name in map(str, roles.role.values):
+        part = roles.sel(role=name)
+        score = part["score"].values
+        threshold = None if np.isnan(part["threshold"]) else float(part["threshold"])
+        controls = {
+            str(control): part["control_score"].sel(control=control).values
+            for control in (roles.control.values if "control" in roles.coords else ())
+        }
+        layer, head = np.unravel_index(np.nanargmax(score), score.shape)
+        highest = max((float(np.nanmax(values)) for values in controls.values()), default=np.nan)
+        rows.append(
+            RoleCount(
+                name=name,
+                title=str(part.title.item()),
+                definition=str(part.definition.item()),
+                source=str(part.source.item()),
+                threshold=threshold,
+                heads=int(np.isfinite(score).sum()),
+                reached=_count(name, score, part["equal"].values),
+                best=float(score[layer, head]),
+                layer=int(roles.layer.values[layer]),
+                head=int(head),
+                low=float(part["low"].values[layer, head]),
+                high=float(part["high"].values[layer, head]),
+                equal=float(np.nanmax(part["equal"].values)),
+                controls={
+                    control: (_count(name, values, part["equal"].values), float(np.nanmax(values)))
+                    for control, values in controls.items()
+                },
+                above=int((score > highest).sum()) if controls else None,
+            )
+        )
+    return rows
+
+
+def reaching(name: str, scores: np.ndarray, equal: np.ndarray) -> np.ndarray:
+    """Which scores ``(..., layer, head)`` have the role, beside those of uniform attention ``(..., layer)``."""
+    role = ROLES[name]
+    least = np.inf if role.threshold is None else role.threshold
+    return (scores >= least) & (scores >= role.more * equal[..., None])
+
+
+def _count(name: str, scores: np.ndarray, equal: np.ndarray) -> int | None:
+    return None if ROLES[name].threshold is None else int(reaching(name, scores, equal).sum())
+
+
+@reads("roles")
+@typed
+def headline(roles: xr.Dataset) -> list[str]:
+    """How many heads have each role, in sentences, beside as many with weights that know nothing.
+
+    Examples
+    --------
+    >>> from attnscope.detection import roles
+    >>> headline(roles(only="previous_token", limit=4, window=32))[0]
+    'previous token: 1 of 12 heads at 0.5 or more; 0 with initialised weights, 0 with shuffled weights.'
+    """
+    said: list[str] = []
+    for row in counts_of(roles):
+        names = " or ".join(row.controls)
+        if row.reached is None:
+            beside = f"; {row.above} above every head with {names} weights" if row.controls else ""
+            said.append(
+                f"{row.title}: no published threshold; the highest of {row.heads} heads is {row.layer}.{row.head} with "
+                f"{row.best:.2f}, equal weights give {row.equal:.2f}{beside}."
+            )
+            continue
+        counts = ", ".join(f"{count} with {name} weights" for name, (count, _) in row.controls.items())
+        said.append(
+            f"{row.title}: {row.reached} of {row.heads} heads at {row.threshold:g} or more{_than_uniform(row)}"
+            f"{f'; {counts}' if counts else ''}."
+        )
+    return [*said, *(f"no {name}: {reason}." for name, reason in skipped_of(roles).items())]
+
+
+def _than_uniform(row: RoleCount) -> str:
+    more = ROLES[row.name].more
+    return f" and {more:g} times uniform attention's share (which is {row.equal:.2f} at most)" if more else ""

@@ -1,0 +1,342 @@
+"""How many dimensions positions take: in their table (PCA) and in hidden states (CCA).
+
+See docs/mathematics.md, Principal components.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from attnscope.explanation.arrays.checks import labelled, series
+from attnscope.explanation.not_defined import NotDefinedError
+from attnscope.support.arguments import typed
+from attnscope.support.checks import agree, shaped
+from attnscope.support.errors import AttnscopeError
+
+_CLIPPED = 1e-6  # a correlation may pass 1 by rounding, not by more
+_GOOD = 0.01  # ... and by so much where the covariance itself is rounded
+
+
+@typed
+def principal_components(table: Float[np.ndarray, "position column"], *, centred: bool = True) -> xr.Dataset:
+    r"""Singular values of a position table and the share of its variance in the leading ones.
+
+    Parameters
+    ----------
+    table
+        Shape (position, column).
+    centred
+        Whether the columns' means are removed first, as in principal component analysis.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``component`` (from 1): ``singular_value`` and ``cumulative_share``,
+        :math:`\sum_{k \le K} \sigma_k^2 / \sum_k \sigma_k^2`.
+
+    Raises
+    ------
+    AttnscopeError
+        If entries are not finite, there are fewer than 4 positions, or nothing varies.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (2023), NLP2023, appendix B and figure 9; EMNLP 2023, section 4.1.2 and figure 12.
+
+    Examples
+    --------
+    A wave takes two dimensions:
+
+    >>> angle = 2 * np.pi * 3 * np.arange(16) / 16
+    >>> components = principal_components(np.stack([np.cos(angle), np.sin(angle), 0 * angle], 1))
+    >>> components.cumulative_share.values.round(6).tolist()
+    [0.5, 1.0, 1.0]
+    """
+    columns = series("the table", table)
+    values = np.linalg.svd(columns - columns.mean(0) if centred else columns, compute_uv=False)
+    total = (values**2).sum()
+    if not total > _rounding(columns):
+        raise NotDefinedError("the table is the same at every position; expected one that varies")
+    return xr.Dataset(
+        {
+            "singular_value": labelled("component", values, "singular value"),
+            "cumulative_share": labelled(
+                "component", np.cumsum(values**2) / total, "cumulative share of variance"
+            ),
+        },
+        coords={"component": labelled("component", np.arange(1, len(values) + 1), "principal component")},
+        attrs={"centred": int(centred)},
+    )
+
+
+@dataclass(eq=False)
+class StateMoments:
+    """Position means and total covariance of hidden states, without keeping the states.
+
+    Float64; moments are merged about their own means (Chan et al. 1983), so that a large common mean costs no
+    digits.
+
+    Attributes
+    ----------
+    texts
+        Number of texts seen, all of one length.
+    position_mean
+        Mean state at each position, shape (position, width).
+    scatter
+        Sum over all tokens of the outer products of states about their common mean, shape (width, width).
+
+    Examples
+    --------
+    >>> states = np.random.default_rng(0).normal(size=(6, 8, 3))
+    >>> halves = [StateMoments.zeros(8, 3).add(states[:2]), StateMoments.zeros(8, 3).add(states[2:])]
+    >>> merged = halves[0].merge(halves[1])
+    >>> bool(np.allclose(merged.covariance, np.cov(states.reshape(-1, 3).T, bias=True)))
+    True
+    """
+
+    texts: int
+    position_mean: Float[np.ndarray, "position width"]
+    scatter: Float[np.ndarray, "width width"]
+
+    @classmethod
+    def zeros(cls, positions: int, width: int) -> StateMoments:
+        """Nothing seen yet.
+
+        Examples
+        --------
+        >>> StateMoments.zeros(8, 3).texts
+        0
+        """
+        return cls(0, np.zeros((positions, width)), np.zeros((width, width)))
+
+    @property
+    def covariance(self) -> Float[np.ndarray, "width width"]:
+        """Total covariance over all tokens (divided by their number), shape (width, width).
+
+        Raises
+        ------
+        AttnscopeError
+            If no text was added.
+        """
+        if not self.texts:
+            raise AttnscopeError("no text was added; add at least one before asking for the covariance")
+        return self.scatter / (self.texts * len(self.position_mean))
+
+    def add(self, states: Float[np.ndarray, "text place state"]) -> StateMoments:
+        """Add the states of some texts, shape (text, position, width); returns itself.
+
+        Raises
+        ------
+        AttnscopeError
+            If entries are not finite or the shape differs from that of earlier texts.
+        """
+        values = shaped("the states", states, "text, position, width")
+        _, positions, width = values.shape
+        agree("positions", "the batch", positions, "what was added before", self.position_mean.shape[0])
+        agree("columns", "the batch", width, "what was added before", self.position_mean.shape[1])
+        if len(values):
+            means = values.mean(0)
+            about = (values - means.mean(0)).reshape(-1, width)
+            self._absorb(len(values), means, about.T @ about)
+        return self
+
+    def merge(self, other: StateMoments) -> StateMoments:
+        """Add what another one saw; returns itself.
+
+        Raises
+        ------
+        AttnscopeError
+            If the other one's shape differs.
+        """
+        agree("positions", "the other", other.position_mean.shape[0], "this", self.position_mean.shape[0])
+        agree("columns", "the other", other.position_mean.shape[1], "this", self.position_mean.shape[1])
+        if other.texts:
+            self._absorb(other.texts, other.position_mean, other.scatter)
+        return self
+
+    def _absorb(self, texts: int, means: np.ndarray, scatter: np.ndarray) -> None:
+        total = self.texts + texts
+        apart = means.mean(0) - self.position_mean.mean(0)
+        between = len(means) * self.texts * texts / total
+        self.scatter = self.scatter + scatter + between * np.outer(apart, apart)
+        self.position_mean = self.position_mean + (means - self.position_mean) * (texts / total)
+        self.texts = total
+
+
+@typed
+def canonical_correlations(
+    position_mean: Float[np.ndarray, "position width"],
+    covariance: Float[np.ndarray, "state_width state_width"],
+    table: Float[np.ndarray, "row column"],
+    texts: int,
+    *,
+    variance: float = 0.999,
+    rounding: float = 0.0,
+    strong: float = 0.5,
+) -> xr.Dataset:
+    r"""Canonical correlations of hidden states with the position table, from the states' moments only.
+
+    With the states Z of all tokens and the table row Y of each token's position, :math:`Z_c^T Y_c = C (\bar
+    Z_{pos} - \bar Z)^T (E - \bar E)`: the position means hold all that the states share with positions. Both
+    sides are whitened by their leading principal components, since otherwise directions of noise are blown
+    up.
+
+    Parameters
+    ----------
+    position_mean
+        Mean state at each position over the texts, shape (position, width).
+    covariance
+        Total covariance of the states over all tokens, shape (width, width); see `StateMoments`.
+    table
+        The position table's rows for the same positions, shape (position, column).
+    texts
+        How many texts the moments come from.
+    variance
+        Share of variance that is kept on either side; 1 keeps all that rounding permits.
+    rounding
+        Error of the covariance as a share of its largest eigenvalue, about 1e-7 where products were summed in float32.
+        Only components of the states with 100 times as much variance are kept; correlations are then good to 1%.
+    strong
+        Correlations above this, and above what noise would show, are counted.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``correlation`` over ``component`` (from 1, falling); without dimension ``strong_components`` and
+        ``null_correlation``, the largest correlation that independent noise would show: :math:`\sqrt{a(1-b)}
+        + \sqrt{b(1-a)}`, a and b being the kept dimensions of either side over the number of tokens (1 where
+        there are fewer tokens than dimensions). Attributes ``state_rank``, ``table_rank``, ``tokens``.
+
+    Raises
+    ------
+    AttnscopeError
+        If shapes differ, entries are not finite, nothing varies, ``variance`` is not in (0, 1], or the
+        covariance is not that of the states behind the means.
+
+    References
+    ----------
+    Raghu et al. (2017), SVCCA; Yamamoto and Matsuzaki (2023), EMNLP, section 4.1.2 and figure 4.
+    The null level is the edge of the spectrum of Wachter (1980).
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> table = rng.normal(size=(16, 4))
+    >>> moments = StateMoments.zeros(16, 4).add(table + 0.01 * rng.normal(size=(50, 16, 4)))
+    >>> correlations = canonical_correlations(moments.position_mean, moments.covariance, table, 50)
+    >>> correlations.correlation.values.round(2).tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    means, table = series("the position means", position_mean), series("the table", table)
+    covariance = shaped("the covariance", covariance, "width, width")
+    agree("positions", "the position means", len(means), "the table", len(table))
+    for size in covariance.shape:
+        agree("columns", "the position means", means.shape[1], "the covariance", size)
+    if not 0 < variance <= 1 or texts < 1:
+        raise AttnscopeError(
+            f"variance is {variance} and texts {texts}; expected a share of variance in (0, 1] and at least one text"
+        )
+    tokens = texts * len(means)
+    power, basis = np.linalg.eigh((covariance + covariance.T) / 2)
+    power, basis = power[::-1], basis[:, ::-1]
+    if not power[0] > 0:
+        raise NotDefinedError("the covariance of the states is zero; expected states that vary")
+    kept = _kept(power, variance, max(len(power) * np.finfo(float).eps, rounding / _GOOD))
+    left, values, _ = np.linalg.svd(table - table.mean(0), full_matrices=False)
+    if not values[0] ** 2 > _rounding(table):
+        raise NotDefinedError("the table is the same at every position; expected one that varies")
+    rows = _kept(values**2, variance, (max(table.shape) * np.finfo(float).eps) ** 2)
+    # (position, kept): positions in the whitened states; left is already whitened, up to sqrt(T)
+    whitened = (means - means.mean(0)) @ basis[:, :kept] / np.sqrt(power[:kept])
+    correlations = np.linalg.svd(whitened.T @ left[:, :rows] / np.sqrt(len(means)), compute_uv=False)
+    if correlations.max() > 1 + (_GOOD if rounding else _CLIPPED):
+        raise AttnscopeError(
+            f"a correlation is {correlations.max():.3g}, above 1: the covariance is not the total covariance of the "
+            "states behind the position means. Take both from one StateMoments"
+        )
+    return _correlations(np.minimum(correlations, 1.0), kept, rows, tokens, strong)
+
+
+def direct_canonical_correlations(
+    states: Float[np.ndarray, "token width"],
+    vectors: Float[np.ndarray, "row column"],
+    *,
+    strong: float = 0.5,
+) -> xr.Dataset:
+    """Canonical correlations of stacked states with a vector for each token: the definition, for small data.
+
+    Singular values of ``Q_Z^T Q_Y`` from QR decompositions of the centred matrices (Björck and Golub 1973).
+    All dimensions are kept.
+
+    Parameters
+    ----------
+    states, vectors
+        Shapes (token, width) and (token, column).
+    strong
+        Correlations above this, and above what noise would show, are counted.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `canonical_correlations`.
+
+    Raises
+    ------
+    AttnscopeError
+        If the numbers of tokens differ, entries are not finite or nothing varies.
+
+    Examples
+    --------
+    >>> states = np.random.default_rng(0).normal(size=(32, 3))
+    >>> direct_canonical_correlations(states, states[:, :1]).correlation.values.round(6).tolist()
+    [1.0]
+    """
+    states, vectors = series("states", states), series("vectors", vectors)
+    agree("tokens", "states", len(states), "vectors", len(vectors))
+    first, second = _span(states), _span(vectors)
+    correlations = np.minimum(np.linalg.svd(first.T @ second, compute_uv=False), 1.0)
+    return _correlations(correlations, first.shape[1], second.shape[1], len(states), strong)
+
+
+def _span(columns: Float[np.ndarray, "token column"]) -> Float[np.ndarray, "token rank"]:
+    """Orthonormal basis of the centred columns' span."""
+    left, values, _ = np.linalg.svd(columns - columns.mean(0), full_matrices=False)
+    if not values[0] ** 2 > _rounding(columns):
+        raise NotDefinedError("states or vectors are the same at every token; both must vary")
+    return left[:, values > max(columns.shape) * np.finfo(float).eps * values[0]]
+
+
+def _rounding(columns: Float[np.ndarray, "row column"]) -> float:
+    """What may be left of the sum of squares of columns that do not vary, once their means are removed."""
+    return float((len(columns) * np.finfo(float).eps) ** 2 * (columns**2).sum())
+
+
+def _kept(power: np.ndarray, variance: float, least: float) -> int:
+    """How many leading components hold the share; those lost in rounding are never kept."""
+    sound = int((power > least * power[0]).sum())
+    share = np.cumsum(power[:sound]) / power[:sound].sum()
+    return sound if variance == 1 else min(sound, int(np.searchsorted(share, variance)) + 1)
+
+
+def _correlations(correlations: np.ndarray, states: int, rows: int, tokens: int, strong: float) -> xr.Dataset:
+    a, b = min(states / tokens, 1.0), min(rows / tokens, 1.0)
+    null = 1.0 if a + b >= 1 else np.sqrt(a * (1 - b)) + np.sqrt(b * (1 - a))
+    return xr.Dataset(
+        {
+            "correlation": labelled("component", correlations, "canonical correlation"),
+            "strong_components": labelled(
+                "",
+                int((correlations > max(strong, null)).sum()),
+                f"correlations above {strong} and above the largest of noise",
+            ),
+            "null_correlation": labelled("", float(null), "largest correlation of independent noise"),
+        },
+        coords={
+            "component": labelled("component", np.arange(1, len(correlations) + 1), "canonical component")
+        },
+        attrs={"state_rank": states, "table_rank": rows, "tokens": tokens, "strong": strong},
+    )

@@ -1,0 +1,592 @@
+"""Scores along offsets: cross-correlation of a head's queries and keys, column by column.
+
+See docs/mathematics.md, Cross-correlation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Complex, Float
+
+from attnscope.explanation.arrays.checks import (
+    check_offsets,
+    choose,
+    head_arrays,
+    in_band,
+    labelled,
+    series,
+    weighted_median,
+)
+from attnscope.explanation.arrays.decomposition import reparametrize
+from attnscope.explanation.arrays.spectrum import (
+    NEAR,
+    RANGES,
+    Offsets,
+    Peaks,
+    find_peaks,
+    fisher_g,
+    transform,
+)
+from attnscope.support.arguments import typed
+from attnscope.support.checks import agree, check_whole, finite, shaped
+from attnscope.support.errors import AttnscopeError
+
+Mode = Literal["paper", "centre_k", "centre_both"]
+MODES: tuple[Mode, ...] = ("paper", "centre_k", "centre_both")
+CLEAR = 4.0  # white-noise standard deviations above which a peak is taken for one
+
+
+@typed
+def cross_correlation(
+    query: Float[np.ndarray, "position column"],
+    key: Float[np.ndarray, "key_position key_column"],
+    singular_values: Float[np.ndarray, " value"] | None = None,
+    *,
+    mode: Mode = "paper",
+    near: int = NEAR,
+    offsets: tuple[int, int] | None = None,
+) -> xr.Dataset:
+    r"""Cross-covariance of queries and keys at all offsets, in O(column T log T).
+
+    :math:`x_j(t) = \sum_i q_{ij} k_{i+t,j}`, and :math:`\sum_j s_j x_j(t) = \sum_i S_{i,i+t}`, the sum of the
+    scores ``Q diag(s) K^T`` along offset t = key - query.
+
+    Parameters
+    ----------
+    query, key
+        ``X U_Q`` and ``X U_K``, shape (position, column); or any q and k, without singular values.
+    singular_values
+        s, shape (column,); 1 by default.
+    mode
+        ``paper``: as they are. Column means that are not 0 then leave a triangle over the offsets.
+        ``centre_k``: the mean of each column of K is removed first, which subtracts from each row of the
+        scores its mean; attention is blind to that, so this is the part that matters to it. ``centre_both``:
+        that of Q too, which takes away a bias that is the same for all queries.
+    near
+        Largest offset of the range ``near``, tokens.
+    offsets
+        Lowest and highest offset that the head may look at, tokens: where peaks are looked for. All by default. The
+        curves themselves are of the scores before any mask, and have all offsets.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``column`` and ``offset`` (all 2T - 1, tokens): ``covariance`` and ``correlation``,
+        :math:`(x_j(t) - \bar x_j) / (|q_j| |k_j|)` with the mean over all offsets, in -1..1 (NaN for a
+        column of zeros). Over ``offset``: ``trace``, the weighted sum, and ``trace_mean``, the trace over
+        T - \|t\|, without the taper that draws slow waves' peaks towards 0. Peaks over ``range`` (``near``:
+        \|t\| <= `near`, ``all``), for the correlation of each column (``peak_*``) and the trace
+        (``trace_peak_*``): ``offset``; ``refined``, by a parabola; ``height``; ``width`` at half height,
+        tokens. NaN where the highest point is no peak, but the curve goes on rising beyond the range or the `offsets`.
+        Over ``column``: ``peak_corrected``, the refined near peak without the taper; ``peak_clear``
+        (with ``range``), at least 4 standard deviations of white noise (1/sqrt(T)) high, and as far above its
+        surroundings (prominence); ``quarter_period`` of q's strongest frequency; ``is_spike``, a near peak narrower
+        than it, which is no wave. ``trace_peak_corrected`` likewise; ``trace_peak_clear``, whether it is as high and
+        prominent in standard deviations of the mean of T - \|t\| scores drawn from all.
+
+    Raises
+    ------
+    AttnscopeError
+        If shapes differ, entries are not finite, there are fewer than 4 positions or the mode is unknown.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (2023), NLP2023, section 3.5 and figure 7; EMNLP 2023, equations 19 to
+    23, figures 7 to 9.
+
+    Examples
+    --------
+    >>> query = np.random.default_rng(0).normal(size=(64, 2))
+    >>> correlations = cross_correlation(query, np.roll(query, -3, axis=0))  # the key at i - 3 is the query at i
+    >>> correlations.peak_offset.sel(range="all").values.tolist()
+    [-3.0, -3.0]
+    """
+    q, k = series("Q", query), series("K", key)
+    agree("positions", "Q", len(q), "K", len(k))
+    agree("columns", "Q", q.shape[1], "K", k.shape[1])
+    choose("mode", mode, MODES)
+    check_offsets(offsets)
+    check_whole(0, near=near)
+    s = (
+        np.ones(q.shape[1])
+        if singular_values is None
+        else shaped("the singular values", singular_values, "column")
+    )
+    agree("columns", "Q", q.shape[1], "the singular values", len(s))
+    if mode != "paper":
+        k = k - k.mean(0)
+    if mode == "centre_both":
+        q = q - q.mean(0)
+    length = len(q)
+    offset = np.arange(1 - length, length)
+    covariance = _covariance(q, k)
+    size = np.linalg.norm(q, axis=0) * np.linalg.norm(k, axis=0)
+    correlation = (covariance - covariance.mean(1, keepdims=True)) / np.where(size > 0, size, np.nan)[:, None]
+    trace = s @ covariance
+    taper = length - np.abs(offset)
+    frequency = fisher_g(q)[2]
+    quarter = length / np.where(frequency > 0, 4 * frequency, np.nan)
+    peaks, trace_peaks, corrected, trace_corrected = (
+        find_peaks(curves, offset, near=near, offsets=offsets)
+        for curves in (
+            correlation,
+            trace[None],
+            # the mean over all offsets was removed for the plot; the taper applies to what stood before
+            np.where(np.isfinite(correlation), covariance, np.nan) / taper,
+            (trace / taper)[None],
+        )
+    )
+    clear = CLEAR / np.sqrt(length)
+    trace_noise = CLEAR * _spread(q, k, s) / np.sqrt(length - np.abs(trace_corrected.offset[0, 0]))
+    variables = {
+        "covariance": labelled("column offset", covariance, "cross-covariance"),
+        "correlation": labelled("column offset", correlation, "cross-correlation"),
+        "trace": labelled("offset", trace, "sum of the scores along the offset"),
+        "trace_mean": labelled("offset", trace / taper, "mean of the scores along the offset"),
+        "peak_corrected": labelled("column", corrected.refined[:, 0], "near peak without taper", "tokens"),
+        "trace_peak_corrected": labelled(
+            "", trace_corrected.refined[0, 0], "trace's near peak, no taper", "tokens"
+        ),
+        "peak_clear": labelled("column range", _least(peaks) >= clear, "peak above noise"),
+        "trace_peak_clear": labelled(
+            "", bool(_least(trace_corrected)[0, 0] >= trace_noise), "trace's near peak above noise"
+        ),
+        "quarter_period": labelled("column", quarter, "quarter period of q's strongest wave", "tokens"),
+        "is_spike": labelled("column", peaks.width[:, 0] < quarter, "near peak too narrow for the wave"),
+    }
+    for prefix, dims, peak in (("peak", "column range", peaks), ("trace_peak", "range", trace_peaks.first())):
+        variables |= {
+            f"{prefix}_offset": labelled(dims, peak.offset, "offset of the peak", "tokens"),
+            f"{prefix}_refined": labelled(dims, peak.refined, "offset of the peak between tokens", "tokens"),
+            f"{prefix}_height": labelled(dims, peak.height, "height of the peak"),
+            f"{prefix}_width": labelled(dims, peak.width, "width of the peak at half height", "tokens"),
+        }
+    return xr.Dataset(
+        variables,
+        coords={
+            "offset": labelled("offset", offset, "key position - query position", "tokens"),
+            "range": ("range", list(RANGES)),
+        },
+        attrs={"positions": length, "mode": mode, "noise": 1 / np.sqrt(length), "near": near},
+    )
+
+
+def offset_trace(scores: Float[np.ndarray, "query key"]) -> xr.Dataset:
+    r"""Sum and mean of a square matrix along each offset, :math:`\mathrm{tr}_t = \sum_i S_{i,i+t}`.
+
+    Parameters
+    ----------
+    scores
+        Scores or weights, shape (query, key).
+
+    Returns
+    -------
+    xarray.Dataset
+        ``trace`` and ``trace_mean`` (over T - \|t\|) over ``offset``, -(T - 1)..T - 1.
+
+    Raises
+    ------
+    AttnscopeError
+        If the matrix is not square or entries are not finite.
+
+    Examples
+    --------
+    >>> offset_trace(np.array([[1.0, 2.0], [3.0, 4.0]])).trace.values.tolist()
+    [3.0, 5.0, 2.0]
+    """
+    values, length = shaped("the scores", scores, "query, key"), len(scores)
+    agree("entries", "a column of the scores", length, "a row", values.shape[1])
+    place = np.arange(length)
+    trace = np.bincount((place - place[:, None] + length - 1).ravel(), values.ravel(), 2 * length - 1)
+    offset = np.arange(1 - length, length)
+    return xr.Dataset(
+        {
+            "trace": labelled("offset", trace, "sum along the offset"),
+            "trace_mean": labelled("offset", trace / (length - np.abs(offset)), "mean along the offset"),
+        },
+        coords={"offset": labelled("offset", offset, "key position - query position", "tokens")},
+    )
+
+
+@typed
+def profile_agreement(
+    weights: Float[np.ndarray, "*head offset"],
+    scores: Float[np.ndarray, "*head score_offset"],
+    *,
+    band: int = 10,
+    offsets: tuple[int, int] | None = None,
+) -> xr.Dataset:
+    """Compare where attention weights concentrate with where the scores' trace peaks.
+
+    Softmax is not linear, so this is a fact to be measured, not one that follows.
+
+    Parameters
+    ----------
+    weights, scores
+        Profiles of weights and of scores over offsets -n..n, shapes (..., 2n + 1) and (..., 2m + 1), with the
+        same leading dimensions: none, (head) or (layer, head).
+    band
+        Only offsets up to this are compared.
+    offsets
+        Lowest and highest offset that the heads may look at: of the band only these are compared.
+
+    Returns
+    -------
+    xarray.Dataset
+        For each head: ``weight_argmax`` and ``score_argmax`` (tokens), ``equal_argmax`` and ``spearman``, the
+        rank correlation of the profiles (NaN where one is constant).
+
+    Raises
+    ------
+    AttnscopeError
+        If a profile has an even number of offsets or fewer than the band, entries are not finite, or there
+        are more than two leading dimensions.
+
+    Examples
+    --------
+    >>> agreement = profile_agreement(np.array([0.1, 0.6, 0.3]), np.array([-1.0, 5.0, 2.0]), band=1)
+    >>> bool(agreement.equal_argmax), float(agreement.spearman.round(6)), int(agreement.weight_argmax)
+    (True, 1.0, 0)
+    """
+    first, second = (
+        _inside("the weights' profiles", weights, band),
+        _inside("the scores' profiles", scores, band),
+    )
+    dims = {0: "", 1: "head", 2: "layer head"}.get(first.ndim - 1)
+    if dims is None:
+        raise AttnscopeError(
+            f"profiles have shape {first.shape}; expected (offset), (head, offset) or (layer, head, offset)"
+        )
+    if first.shape != second.shape:
+        raise AttnscopeError(
+            f"found profiles of weights for heads {first.shape[:-1]} and of scores for heads {second.shape[:-1]}; "
+            "expected the same heads in both"
+        )
+    check_offsets(offsets)
+    low, high = offsets or (-band, band)
+    low, high = max(low, -band), min(high, band)
+    if low > high:
+        raise AttnscopeError(f"offsets are {offsets}; expected some within the band of {band}")
+    first, second = (side[..., low + band : high + band + 1] for side in (first, second))
+    where, there = first.argmax(-1) + low, second.argmax(-1) + low
+    return xr.Dataset(
+        {
+            "weight_argmax": labelled(dims, where, "offset of the largest weight", "tokens"),
+            "score_argmax": labelled(dims, there, "offset of the largest score", "tokens"),
+            "equal_argmax": labelled(dims, where == there, "same offset"),
+            "spearman": labelled(
+                dims, _spearman(first, second), f"rank correlation over {high - low + 1} offsets"
+            ),
+        },
+        attrs={"band": band},
+    )
+
+
+def _least(peaks: Peaks) -> Float[np.ndarray, "curve range"]:
+    """What a peak stands out by: from 0 or from its surroundings, whichever is less."""
+    return np.minimum(peaks.height, peaks.prominence)
+
+
+def _spread(
+    query: Float[np.ndarray, "position column"],
+    key: Float[np.ndarray, "position column"],
+    values: Float[np.ndarray, " column"],
+) -> float:
+    """Standard deviation of the scores about their row and column means, without the matrix of scores."""
+    left, right = (query - query.mean(0)) * values, key - key.mean(0)
+    return float(np.sqrt(max(((left.T @ left) * (right.T @ right)).sum(), 0.0)) / len(query))
+
+
+def _covariance(
+    query: Float[np.ndarray, "position column"], key: Float[np.ndarray, "position column"]
+) -> Float[np.ndarray, "column offset"]:
+    """All offsets by the product of zero-padded spectra, whose negative offsets stand at the end."""
+    length = len(query)
+    size = 1 << (2 * length - 2).bit_length()  # at least 2T - 1
+    spectra = np.fft.rfft(query, size, axis=0).conj() * np.fft.rfft(key, size, axis=0)
+    circular = np.fft.irfft(spectra, size, axis=0).T
+    return np.concatenate([circular[:, size - length + 1 :], circular[:, :length]], 1)
+
+
+def _inside(name: str, profiles: np.ndarray, band: int) -> np.ndarray:
+    values = finite(name, profiles)
+    offsets = values.shape[-1] if values.ndim else 0
+    if offsets % 2 == 0 or band < 1 or offsets < 2 * band + 1:
+        raise AttnscopeError(
+            f"{name} have {offsets} offsets and the band is {band}; expected an odd number, -n..n, "
+            "with n at least the band, and a band of at least 1"
+        )
+    centre = offsets // 2
+    return values[..., centre - band : centre + band + 1]
+
+
+def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    from scipy.stats import rankdata
+
+    a, b = (rankdata(x, axis=-1) - (x.shape[-1] + 1) / 2 for x in (first, second))
+    size = np.sqrt((a**2).sum(-1) * (b**2).sum(-1))
+    return np.asarray((a * b).sum(-1) / np.where(size > 0, size, np.nan))
+
+
+@typed
+def cross_spectrum(
+    inputs: Float[np.ndarray, "position width"],
+    query_weight: Float[np.ndarray, "query_width r"],
+    key_weight: Float[np.ndarray, "key_width key_r"],
+    *,
+    band: tuple[int, int] | None = None,
+    offsets: tuple[int, int] | None = None,
+) -> xr.Dataset:
+    r"""Phase shift of a head's keys against its queries at each frequency, and the offset it amounts to.
+
+    :math:`C(f) = \sum_j s_j \overline{\hat q_j(f)} \hat k_j(f)` is the DFT of the circular offset trace of
+    the scores. Where keys are the queries shifted, :math:`k_i = q_{i+\Delta}`, :math:`\arg C(f) = 2 \pi f
+    \Delta / T`, and the head looks at offset :math:`t = -\Delta`. It depends on W_Q W_K^T and X only, unlike
+    the rotation R, which a choice of completion decides (see `head_rotation`).
+
+    A phase gives the shift only up to multiples of T/f. Of these, the one nearest to a common shift is taken:
+    that at which the trace, restricted to the band, is highest (nearest to 0 if several are as high). It is the
+    trace of the scores before any mask; the common shift is looked for among `offsets`.
+
+    Parameters
+    ----------
+    inputs
+        X of one text, shape (position, width).
+    query_weight, key_weight
+        W_Q and W_K, shapes (width, r).
+    band
+        Band of frequencies that the numbers without dimension rest on: the lowest and the highest, cycles per T tokens;
+        everything from 3 by default.
+    offsets
+        Lowest and highest offset that the head may look at, tokens; all by default.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``frequency``: ``cross_amplitude``, \|C\|; ``phase``, arg C; ``shift``, Delta(f) (NaN where C or
+        f is 0, and at T/2); ``offset``, -Delta(f); ``wrap_limit``, T/(2f), beyond which one frequency alone
+        cannot tell; ``coherence`` in 0..1, :math:`|\sum_j \overline{\hat q_j} \hat k_j| / (\|\hat q\| \|\hat
+        k\|)`; ``in_band``. Without dimension, over the band: ``band_offset``, the \|C\|-weighted median of
+        the offsets, held within `offsets` (NaN where the trace goes on rising beyond them), and
+        ``band_offset_spread``, the weighted median distance from it; ``band_offset_chance``, the share of 200 spectra
+        of the same amplitudes and random phases whose trace is as high at one of the `offsets`;
+        ``shift_concentration``, :math:`|\sum |C| e^{j(\arg C - 2 \pi f \Delta / T)}| / \sum |C|`, 1 where one
+        shift explains all phases, and ``phase_concentration``, :math:`|\sum C| / \sum |C|`, 1 where one phase
+        does (no shift in tokens, but horizontal bands in the map of R); ``slope_offset`` (tokens) and
+        ``intercept`` (radians), from the line through the unwrapped phase, weighted by \|C\|, with standard
+        errors ``slope_offset_error`` and ``intercept_error``. A constant shift means an intercept of 0 and a
+        slope that equals ``band_offset``. NaN where undefined.
+
+    Raises
+    ------
+    AttnscopeError
+        If shapes do not fit, entries are not finite, there are fewer than 4 positions or the band is empty.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (2023), EMNLP 2023, equations 15 and 24 to 27, for the phase shift.
+    Their equation 25 prints its sign reversed.
+
+    Examples
+    --------
+    Keys that lag their queries by 2 tokens match what stands 2 to the left:
+
+    >>> frequency = np.array([5, 7, 11])
+    >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
+    >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))  # k_i = q_(i + 2)
+    >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
+    >>> offsets = cross_spectrum(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
+    >>> offsets.offset.sel(frequency=frequency).values.round(6).tolist(), round(float(offsets.band_offset), 6)
+    ([-2.0, -2.0, -2.0], -2.0)
+    """
+    values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
+    check_offsets(offsets)
+    length = len(values)
+    chosen = in_band(length, band)
+    parts = reparametrize(query_weight, key_weight)
+    query, key = transform(values @ parts.query), transform(values @ parts.key)
+    together = np.linalg.norm(query, axis=1) * np.linalg.norm(key, axis=1)
+    # the error of a transform of so many numbers, of queries and of keys: what is no larger has no phase
+    rounding = (length * np.finfo(float).eps) ** 2 * together.max()
+    alive = together > rounding
+    cross = np.where(alive, (parts.values * query.conj() * key).sum(1), 0.0)
+    coherence = np.abs((query.conj() * key).sum(1)) / np.where(alive, together, np.nan)
+    frequency = np.arange(len(cross))
+    common = common_shift(cross, chosen, length, offsets)
+    shift = shifts_near(cross, -common.offset, length)
+    cycles = f"cycles per {length} tokens"
+    with np.errstate(divide="ignore"):
+        limit = length / (2 * frequency)
+    return xr.Dataset(
+        {
+            "cross_amplitude": labelled("frequency", np.abs(cross), "amplitude of the cross-spectrum"),
+            "phase": labelled("frequency", np.angle(cross), "phase of the cross-spectrum", "radians"),
+            "shift": labelled("frequency", shift, "shift of keys against queries", "tokens"),
+            "offset": labelled("frequency", -shift, "offset that scores favour (key - query)", "tokens"),
+            "wrap_limit": labelled("frequency", limit, "largest shift that one phase can tell", "tokens"),
+            "coherence": labelled("frequency", np.minimum(coherence, 1.0), "coherence of queries and keys"),
+            "in_band": labelled("frequency", chosen, "in the band"),
+        }
+        | {
+            name: labelled("", value, long_name, units)
+            for name, value, long_name, units in _over_band(
+                cross[chosen], frequency[chosen], shift[chosen], length, common, offsets or (-length, length)
+            )
+        },
+        coords={"frequency": labelled("frequency", frequency, "frequency", cycles)},
+        attrs={"positions": length, "band": [int(frequency[chosen][0]), int(frequency[chosen][-1])]},
+    )
+
+
+def _over_band(
+    cross: np.ndarray,
+    frequency: np.ndarray,
+    shift: np.ndarray,
+    length: int,
+    common: CommonShift,
+    offsets: Offsets,
+) -> list[tuple[str, float, str, str]]:
+    weight = np.where(np.isfinite(shift), np.abs(cross), 0.0)
+    total = weight.sum()
+    middle = weighted_median(-shift, weight)
+    spread = weighted_median(np.abs(-shift - middle), weight)
+    straight = np.abs(
+        (weight * np.exp(1j * (np.angle(cross) + 2 * np.pi * frequency * middle / length))).sum()
+    )
+    level = np.abs(cross.sum())
+    (intercept, slope), (intercept_error, slope_error) = _line(
+        frequency, np.where(np.isfinite(shift), 2 * np.pi * frequency * shift / length, 0.0), weight
+    )
+    tokens = length / (2 * np.pi)
+    return [
+        (
+            "band_offset",
+            float(np.clip(middle, *offsets)) if common.is_peak else np.nan,
+            "weighted median of the offsets in the band",
+            "tokens",
+        ),
+        ("band_offset_chance", common.chance, "share of random phases that concentrate as much", "1"),
+        ("band_offset_spread", spread, "weighted median distance from it", "tokens"),
+        ("shift_concentration", straight / total if total > 0 else np.nan, "agreement with one shift", "1"),
+        ("phase_concentration", level / total if total > 0 else np.nan, "agreement with one phase", "1"),
+        ("slope_offset", -slope * tokens, "offset from the slope of the phase", "tokens"),
+        ("slope_offset_error", slope_error * tokens, "its standard error", "tokens"),
+        ("intercept", intercept, "phase at frequency 0 of the line through the phases", "radians"),
+        ("intercept_error", intercept_error, "its standard error", "radians"),
+    ]
+
+
+def _line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted line, (intercept, slope), and errors that do not trust the weights (sandwich)."""
+    if (weight > 0).sum() < 3:  # noqa: PLR2004 a line through two points has no error
+        return np.full(2, np.nan), np.full(2, np.nan)
+    design = np.stack([np.ones(len(x)), x], 1)
+    inverse = np.linalg.inv((design * weight[:, None]).T @ design)
+    line = inverse @ (design.T @ (weight * y))
+    # each point's own pull g on the line: the covariance is inverse (sum of g g^T) inverse (White 1980)
+    pull = design * (weight * (y - design @ line))[:, None]
+    return line, np.sqrt(np.diag(inverse @ (pull.T @ pull) @ inverse))
+
+
+_FINE = 8  # points for each token
+_TIE = 1e-6  # of the highest point: as high, so that the offset nearest to 0 is taken
+_DRAWS = 199  # so that the smallest chance is 1 / 200
+
+
+@dataclass(frozen=True)
+class CommonShift:
+    """Where a spectrum's trace is highest.
+
+    Attributes
+    ----------
+    offset
+        Offset of the highest point among those that the head may look at, tokens; the shift is its negative.
+    is_peak
+        Whether the trace is lower on either side; else it goes on rising where the head may not look.
+    concentration
+        Height over that of equal phases, at most 1.
+    chance
+        Share of spectra with the same amplitudes and random phases whose trace is as high somewhere, in 1/200..1.
+    """
+
+    offset: float
+    is_peak: bool
+    concentration: float
+    chance: float
+
+
+def common_shift(
+    cross: Complex[np.ndarray, " frequency"],
+    chosen: Bool[np.ndarray, " frequency"],
+    length: int,
+    offsets: Offsets | None = None,
+) -> CommonShift:
+    """Find the offset at which the band's part of the circular trace is highest.
+
+    On a circle offsets are told apart only up to half of its length, whatever the head may look at. All is NaN where it
+    may look at none of these.
+
+    Examples
+    --------
+    >>> frequency = np.arange(33)
+    >>> inside = (frequency > 0) & (frequency < 32)
+    >>> cross = np.exp(2j * np.pi * frequency * 2 / 64)  # keys that run 2 tokens ahead
+    >>> shift = common_shift(cross, inside, 64)
+    >>> shift.offset, shift.is_peak, round(shift.concentration, 6), shift.chance
+    (-2.0, True, 1.0, 0.005)
+    >>> common_shift(cross, inside, 64, offsets=(0, 63)).chance > 0.5  # the line is where the head may not look
+    True
+    """
+    band = np.where(chosen, cross, 0)
+    size = float(np.abs(band).sum())
+    if not size > 0:
+        return CommonShift(np.nan, False, np.nan, np.nan)
+    trace = _trace(band, length)
+    offset = np.arange(len(trace)) / _FINE
+    offset = np.where(offset > length / 2, offset - length, offset)
+    low, high = offsets or (-length, length)
+    allowed = (offset >= low) & (offset <= high)
+    if not allowed.any():
+        return CommonShift(np.nan, False, np.nan, np.nan)
+    top = trace[allowed].max()
+    level = _TIE * np.abs(trace).max()
+    highest = np.flatnonzero(allowed & (trace >= top - level))
+    at = int(highest[np.abs(offset[highest]).argmin()])
+    beside = max(trace[at - 1], trace[(at + 1) % len(trace)])
+    rng = np.random.default_rng(0)
+    phases = np.exp(2j * np.pi * rng.random((_DRAWS, int(chosen.sum()))))
+    drawn = np.zeros((_DRAWS, len(band)), complex)
+    drawn[:, chosen] = np.abs(band[chosen]) * phases
+    highest_drawn = _trace(drawn, length).max(1, where=allowed, initial=-np.inf)
+    return CommonShift(
+        float(offset[at]),
+        bool(beside <= top + level),
+        float(top) * len(trace) / (2 * size),
+        (1 + int((highest_drawn >= top - level).sum())) / (1 + _DRAWS),
+    )
+
+
+def shifts_near(
+    cross: Complex[np.ndarray, " frequency"], common: float, length: int
+) -> Float[np.ndarray, " frequency"]:
+    """Shift ``T arg C(f) / (2 pi f)`` at each frequency, of all that differ by T/f the one nearest to the common shift.
+
+    Examples
+    --------
+    >>> cross = np.exp(2j * np.pi * np.arange(5) * 3 / 8)
+    >>> shifts_near(cross, 3.0, 8)[1:4].round(6).tolist()
+    [3.0, 3.0, 3.0]
+    """
+    frequency = np.arange(len(cross))
+    usable = (frequency > 0) & (2 * frequency < length) & (np.abs(cross) > 0)
+    angle = 2 * np.pi * np.where(usable, frequency, 1) / length
+    rest = np.angle(cross * np.exp(-1j * angle * common))
+    return np.where(usable, common + rest / angle, np.nan)
+
+
+def _trace(cross: Complex[np.ndarray, "*draw frequency"], length: int) -> Float[np.ndarray, "*draw offset"]:
+    return np.fft.irfft(cross, _FINE * length)

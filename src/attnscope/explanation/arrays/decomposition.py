@@ -1,0 +1,340 @@
+"""A head's scores in columns that mean something: the decomposition of W_Q W_K^T.
+
+See docs/mathematics.md, Queries and keys as waves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Complex, Float, Int
+from scipy.linalg import schur
+
+from attnscope.explanation.arrays.checks import choose, weights_of
+from attnscope.support.arguments import typed
+from attnscope.support.checks import agree, shaped
+from attnscope.support.errors import AttnscopeError
+
+NEAR = 1e-3  # relative gap below which two singular values define only a joint subspace
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    r"""``W_Q W_K^T = query diag(values) key^T``, with orthonormal columns on both sides.
+
+    Attributes
+    ----------
+    query, key
+        U_Q and U_K, shapes (width, column).
+    values
+        Singular values s, falling, without the scale :math:`1/\sqrt{r}` of the scores, shape (column,).
+    group
+        Columns of one number have singular values closer than a thousandth to the next: only the space they
+        span together is defined, shape (column,).
+    dropped
+        Columns left out because their singular value is rounding noise.
+
+    Examples
+    --------
+    >>> modes = reparametrize(np.eye(4)[:, :3], np.eye(4)[:, :3] * [3.0, 2.0, 0.0])
+    >>> modes.values.tolist(), modes.dropped
+    ([3.0, 2.0], 1)
+    """
+
+    query: Float[np.ndarray, "width column"]
+    values: Float[np.ndarray, " column"]
+    key: Float[np.ndarray, "key_width column"]
+    group: Int[np.ndarray, " column"]
+    dropped: int
+
+
+@typed
+def reparametrize(
+    query_weight: Float[np.ndarray, "width r"], key_weight: Float[np.ndarray, "key_width key_r"]
+) -> Decomposition:
+    r"""Decompose a head's :math:`W_A = W_Q W_K^T = U_Q S U_K^T` in O(width r²).
+
+    The scores ``X W_A X^T`` are then :math:`\sum_j s_j q_j k_j^T` with ``q = X U_Q`` and ``k = X U_K``. Only
+    W_A matters to a head: ``(W_Q G, W_K G^-T)`` gives the same decomposition, while the raw columns of ``X
+    W_Q`` are arbitrary. The largest entry of each column of U_Q is positive.
+
+    Parameters
+    ----------
+    query_weight, key_weight
+        W_Q and W_K of one head, shapes (width, r), so that ``Q = X W_Q``. With biases: see `affine`.
+
+    Returns
+    -------
+    Decomposition
+        At most r columns; those with ``s <= width eps s_1`` are left out. A head of zeros has no column.
+
+    Raises
+    ------
+    AttnscopeError
+        If the weights have different numbers of columns or entries are not finite.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (2023), NLP2023, section 3.3; EMNLP 2023, section 4.2, equations 13 and 14.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, mix = rng.normal(size=(9, 4)), rng.normal(size=(9, 4)), rng.normal(size=(4, 4))
+    >>> modes, again = reparametrize(query, key), reparametrize(query @ mix, key @ np.linalg.inv(mix).T)
+    >>> bool(np.allclose(modes.query, again.query)), bool(np.allclose(modes.values, again.values))
+    (True, True)
+    """
+    query_weight, key_weight = weights_of(query_weight, key_weight)
+    agree("columns", "W_Q", query_weight.shape[1], "W_K", key_weight.shape[1])
+    if not len(query_weight) or not len(key_weight):
+        raise AttnscopeError(
+            f"W_Q has {len(query_weight)} rows and W_K {len(key_weight)}; expected at least one in each"
+        )
+    first, inner = np.linalg.qr(query_weight)
+    second, other = np.linalg.qr(key_weight)
+    left, values, right = np.linalg.svd(inner @ other.T, full_matrices=False)
+    width = max(len(query_weight), len(key_weight))
+    kept = int((values > width * np.finfo(float).eps * values[:1]).sum())
+    query, key, values = first @ left[:, :kept], second @ right[:kept].T, values[:kept]
+    sign = np.sign(query[np.abs(query).argmax(0), np.arange(kept)])
+    near = np.diff(values) > -NEAR * values[:-1]
+    group = np.concatenate([np.zeros(min(kept, 1), np.int64), np.cumsum(~near)])
+    return Decomposition(query * sign, values, key * sign, group, query_weight.shape[1] - kept)
+
+
+def affine(
+    weight: Float[np.ndarray, "width r"], bias: Float[np.ndarray, " bias_r"]
+) -> Float[np.ndarray, "affine_width r"]:
+    """A weight with its bias below it, for inputs with a 1 at their end: ``[X, 1] [W; b] = X W + b``.
+
+    Everything here then applies to a head with biases, exactly.
+
+    Parameters
+    ----------
+    weight
+        Shape (width, r).
+    bias
+        Shape (r,).
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (width + 1, r), float64.
+
+    Raises
+    ------
+    AttnscopeError
+        If the bias has another length or entries are not finite.
+
+    Examples
+    --------
+    >>> inputs, weight, bias = np.ones((4, 3)), np.eye(3), np.array([1.0, 0.0, -1.0])
+    >>> (append_one(inputs) @ affine(weight, bias))[0].tolist()
+    [2.0, 1.0, 0.0]
+    """
+    weight, bias = shaped("the weight", weight, "width, r"), shaped("the bias", bias, "r")
+    agree("columns", "the weight", weight.shape[1], "the bias", len(bias))
+    return np.vstack([weight, bias])
+
+
+@typed
+def append_one(inputs: Float[np.ndarray, "position width"]) -> Float[np.ndarray, "position affine_width"]:
+    """[X, 1]: the inputs that weights from `affine` expect, shape (position, width + 1), float64.
+
+    Raises
+    ------
+    AttnscopeError
+        If the inputs are no table of finite real numbers.
+
+    Examples
+    --------
+    >>> append_one(np.zeros((2, 1))).tolist()
+    [[0.0, 1.0], [0.0, 1.0]]
+    """
+    values = shaped("the inputs", inputs, "position, width")
+    return np.hstack([values, np.ones((len(values), 1))])
+
+
+_SAME_COSINE = 1e-8  # closer ones may have mixed in rounding
+
+Completion = Literal["minimal", "lapack", "haar", "thin"]
+COMPLETIONS: tuple[Completion, ...] = ("minimal", "lapack", "haar", "thin")
+
+
+@dataclass(frozen=True, eq=False)
+class RotationPlanes:
+    r"""Eigenvectors of ``U_K U_Q^T``, which has the eigenvalues of ``R = U_Q^T U_K``.
+
+    For an eigenvector p of R, ``w = U_Q p`` lies in the space of X: ``Q p = X w`` and ``K p = exp(j angle) X
+    w``.
+
+    Attributes
+    ----------
+    angles
+        Angle of each eigenvalue in (-pi, pi], radians, shape (vector,).
+    moduli
+        Size of each eigenvalue; 1 unless the completion is ``thin``, shape (vector,).
+    vectors
+        w, orthonormal unless the completion is ``thin``, shape (width, vector).
+    parked
+        Dimensions orthogonal to all vectors, in which the completion does nothing (eigenvalue 1).
+    completion
+        How U_Q and U_K were completed to square matrices.
+    least_cosine
+        Smallest singular value of the r x r block ``U_Q^T U_K`` that the head determines, the cosine of the
+        largest angle between its query and key spaces. Near 0, ``minimal`` is not unique.
+
+    Examples
+    --------
+    >>> rotation = head_rotation(np.eye(4)[:, :1], np.eye(4)[:, 1:2])  # turns e0 to e1
+    >>> sorted(np.degrees(rotation.angles).round(6).tolist()), rotation.parked
+    ([-90.0, 90.0], 2)
+    """
+
+    angles: Float[np.ndarray, " vector"]
+    moduli: Float[np.ndarray, " vector"]
+    vectors: Complex[np.ndarray, "width vector"]
+    parked: int
+    completion: Completion
+    least_cosine: float
+
+
+def head_rotation(
+    query_weight: Float[np.ndarray, "width r"],
+    key_weight: Float[np.ndarray, "key_width key_r"],
+    *,
+    completion: Completion = "minimal",
+    seed: int = 0,
+) -> RotationPlanes:
+    r"""Eigenvalues and eigenvectors of a completed rotation ``R = U_Q^T U_K``, so that ``U_K = U_Q R``.
+
+    W_Q W_K^T determines only the first r columns U, V of U_Q and U_K. Completing them leaves an orthogonal
+    matrix O of the other d - r dimensions free: :math:`U_K U_Q^T = V U^T + V_2 O U_2^T`. No eigenvalue of R
+    is independent of O, so read single ones with care; energy summed over bins is robust (see `phase_map`),
+    and `cross_spectrum` needs no completion.
+
+    Parameters
+    ----------
+    query_weight, key_weight
+        W_Q and W_K, shapes (width, r).
+    completion
+        ``minimal``: the orthogonal map from U to V that is nearest to the identity. It does nothing outside
+        the 2r dimensions that U and V span, so nothing of size width x width is formed. ``lapack``: the
+        singular vectors that the library returns beyond the first r (what the papers seem to have used; set
+        by rounding, differs between libraries). ``haar``: O drawn at random, by ``seed``. ``thin``: no
+        completion; the eigenvalues of U^T V, inside the unit disc. Not a rotation.
+    seed
+        For ``haar``.
+
+    Returns
+    -------
+    RotationPlanes
+
+    Raises
+    ------
+    AttnscopeError
+        If shapes differ, entries are not finite or the completion is unknown.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (2023), NLP2023, section 3.4; EMNLP 2023, sections 4.3 and 4.4.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> query, key = rng.normal(size=(12, 3)), rng.normal(size=(12, 3))
+    >>> rotation = head_rotation(query, key)
+    >>> rotation.vectors.shape, rotation.parked, bool(np.allclose(rotation.moduli, 1))
+    ((12, 6), 6, True)
+    """
+    choose("completion", completion, COMPLETIONS)
+    query_weight, key_weight = weights_of(query_weight, key_weight)
+    agree("rows", "W_Q", len(query_weight), "W_K", len(key_weight))
+    parts = reparametrize(query_weight, key_weight)
+    inner = parts.query.T @ parts.key
+    cosines = np.linalg.svd(inner, compute_uv=False)
+    least = float(cosines[-1]) if cosines.size else 1.0
+    width = len(parts.query)
+    if completion == "thin":
+        values, vectors = np.linalg.eig(inner)
+        return _rotation(values, parts.query @ vectors, width - len(values), completion, least)
+    if completion == "minimal":
+        space = _joint_space(parts)
+        turn = _nearest(space.T @ parts.query, space.T @ parts.key)
+    elif completion == "lapack":
+        left, _, right = np.linalg.svd((parts.query * parts.values) @ parts.key.T)
+        space, turn = np.eye(width), (left @ right).T
+    else:
+        space, turn = np.eye(width), _random(parts, np.random.default_rng(seed))
+    values, vectors = _eigen(turn)
+    return _rotation(values, space @ vectors, width - len(turn), completion, least)
+
+
+def _eigen(
+    turn: Float[np.ndarray, "joint joint"],
+) -> tuple[Complex[np.ndarray, " vector"], Complex[np.ndarray, "joint vector"]]:
+    """Eigenvalues of an orthogonal matrix and orthonormal eigenvectors, even where eigenvalues repeat.
+
+    Its symmetric part has the cosines of the angles, each twice or more, and its eigenvectors span the same planes:
+    within each, the complex Schur form of a normal matrix is diagonal. That of the whole takes 5 times as long.
+    """
+    cosines, basis = np.linalg.eigh((turn + turn.T) / 2)
+    values, vectors = np.empty(len(turn), complex), np.empty(turn.shape, complex)
+    inside = basis.T @ turn @ basis
+    edges = [0, *(np.flatnonzero(np.diff(cosines) > _SAME_COSINE) + 1).tolist(), len(turn)]
+    for first, last in pairwise(edges):
+        part = slice(first, last)
+        triangle, turned = schur(inside[part, part], output="complex")[:2] if last > first else (turn, turn)
+        values[part], vectors[:, part] = np.diag(triangle), basis[:, part] @ turned
+    return values, vectors
+
+
+def _rotation(
+    values: np.ndarray, vectors: np.ndarray, parked: int, completion: Completion, least: float
+) -> RotationPlanes:
+    angles = np.angle(values)
+    angles = np.where(angles == -np.pi, np.pi, angles)
+    return RotationPlanes(angles, np.abs(values), vectors.astype(np.complex128), parked, completion, least)
+
+
+def _joint_space(parts: Decomposition) -> Float[np.ndarray, "width joint"]:
+    """Orthonormal basis of span[U, V], of at most 2r dimensions; fewer where the spaces meet."""
+    left, values, _ = np.linalg.svd(np.hstack([parts.query, parts.key]), full_matrices=False)
+    return left[:, values > len(left) * np.finfo(float).eps]
+
+
+def _nearest(
+    query: Float[np.ndarray, "joint r"], key: Float[np.ndarray, "joint r"]
+) -> Float[np.ndarray, "joint joint"]:
+    """V U^T + V_2 O U_2^T with O the orthogonal polar factor of V_2^T U_2."""
+    query_rest, key_rest = _complement(query), _complement(key)
+    left, _, right = np.linalg.svd(key_rest.T @ query_rest)
+    return key @ query.T + key_rest @ (left @ right) @ query_rest.T
+
+
+def _random(parts: Decomposition, rng: np.random.Generator) -> Float[np.ndarray, "width width"]:
+    query_rest, key_rest = _complement(parts.query), _complement(parts.key)
+    free = query_rest.shape[1]
+    return parts.key @ parts.query.T + key_rest @ haar(free, free, rng) @ query_rest.T
+
+
+def _complement(basis: Float[np.ndarray, "width column"]) -> Float[np.ndarray, "width rest"]:
+    whole, _ = np.linalg.qr(basis, mode="complete")
+    return whole[:, basis.shape[1] :]
+
+
+def haar(rows: int, columns: int, rng: np.random.Generator) -> Float[np.ndarray, "rows columns"]:
+    """Orthonormal columns drawn uniformly (Haar measure): QR of a normal matrix with R's diagonal positive.
+
+    Examples
+    --------
+    >>> turn = haar(5, 2, np.random.default_rng(0))
+    >>> bool(np.allclose(turn.T @ turn, np.eye(2)))
+    True
+    """
+    basis, triangle = np.linalg.qr(rng.normal(size=(rows, columns)))
+    return basis * np.where(np.diag(triangle) < 0, -1.0, 1.0)

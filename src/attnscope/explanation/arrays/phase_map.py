@@ -1,0 +1,274 @@
+"""Where the rotation's eigenvectors move along a text: energy by frequency and angle.
+
+See docs/mathematics.md, Phase map.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float
+
+from attnscope.explanation.arrays.checks import (
+    check_offsets,
+    choose,
+    head_arrays,
+    in_band,
+    labelled,
+    weighted_median,
+)
+from attnscope.explanation.arrays.correlation import common_shift, shifts_near
+from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion, RotationPlanes, head_rotation
+from attnscope.explanation.arrays.spectrum import Offsets, transform
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_whole
+from attnscope.support.errors import AttnscopeError
+
+_REAL = 1e-8  # |sin angle| below which an eigenvalue is +1 or -1: its vector is real and has no direction
+
+
+@typed
+def phase_map(
+    inputs: Float[np.ndarray, "position width"],
+    query_weight: Float[np.ndarray, "query_width r"],
+    key_weight: Float[np.ndarray, "key_width key_r"],
+    *,
+    completion: Completion = "minimal",
+    band: tuple[int, int] | None = None,
+    offsets: tuple[int, int] | None = None,
+    bins: int = 64,
+    seed: int = 0,
+) -> xr.Dataset:
+    r"""Energy of a head's rotation by frequency and angle, and the shift in tokens that it amounts to.
+
+    For an eigenvector p of R with angle theta, :math:`g(f, \theta) = |\mathrm{DFT}(Q p)|_f`; that of K p is
+    identical. A shift of keys against queries by Delta tokens puts the energy on the line :math:`\theta = 2
+    \pi f \Delta / T`, that is :math:`\Delta = T \theta / (2 \pi f)`; the attention offset is -Delta.
+    Eigenvectors of the eigenvalues 1 and -1 carry no direction and are kept out of the map and of the line,
+    so that a head without shift shows no line (`cross_spectrum` does tell it).
+
+    Parameters
+    ----------
+    inputs
+        X of one text, shape (position, width).
+    query_weight, key_weight
+        W_Q and W_K, shapes (width, r).
+    completion, seed
+        Kind of completion, and seed, of the rotation; see `head_rotation`.
+    band
+        Band of frequencies for the numbers without dimension: the lowest and the highest, cycles per T tokens;
+        everything from 3 by default.
+    offsets
+        Lowest and highest offset that the head may look at, tokens: where the line is looked for. All by default.
+    bins
+        Number of angle bins over -pi..pi.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``energy`` over (``frequency``, ``angle``), the sum of g² in bins whose centres ``angle`` holds
+        (radians); over ``frequency``, ``real_energy``, that of the eigenvalues 1 and -1, and
+        ``total_energy``, the sum of all, which for a full R is that of the DFT of Q. Without dimension, over
+        the band: ``line_shift``, the Delta (tokens) whose line :math:`\theta = 2 \pi f \Delta / T`, angles wrapped,
+        the energy lies on: of :math:`C(f) = \sum_p g^2 e^{j \theta}`, in which energy at all angles cancels, what
+        `cross_spectrum` takes of its own (NaN where there is none); ``line_chance``, how often C of random phases would
+        concentrate as much; ``share_near``, the share of the energy within 1 token of the line; ``uniform_share``, the
+        share of the circle that ``share_near`` covers, which angles spread evenly would give; ``least_cosine`` (see
+        `RotationPlanes`). For ``thin``,
+        energies are multiplied by the size of the eigenvalue.
+
+    Raises
+    ------
+    AttnscopeError
+        If shapes do not fit, entries are not finite, there are fewer than 4 positions, the band is empty, the
+        completion unknown or there is no bin.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (2023), NLP2023, section 3.4 and figure 6; EMNLP 2023, equations 26 and
+    27 and figure 10. Their equation 25 and theorem 1 print the sign of Delta reversed.
+
+    Examples
+    --------
+    >>> frequency = np.array([5, 7, 11])
+    >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
+    >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))  # k_i = q_(i + 2)
+    >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
+    >>> phases = phase_map(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
+    >>> round(float(phases.line_shift), 6), round(float(phases.share_near), 6)
+    (2.0, 1.0)
+    """
+    values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
+    if bins < 1:
+        raise AttnscopeError(f"bins is {bins}; expected at least 1")
+    check_offsets(offsets)
+    check_whole(0, seed=seed)
+    chosen = in_band(len(values), band)
+    rotation = head_rotation(query_weight, key_weight, completion=completion, seed=seed)
+    energy = vector_energy(values, rotation)
+    real = np.abs(np.sin(rotation.angles)) < _REAL
+    parked = np.zeros(len(energy))
+    if completion != "thin":
+        parked = _parked_energy(values, rotation, energy)
+    edges = np.linspace(-np.pi, np.pi, bins + 1)
+    place = np.clip(np.searchsorted(edges, rotation.angles[~real], side="left") - 1, 0, bins - 1)
+    line = _line_of(energy[:, ~real], rotation.angles[~real], chosen, len(values), offsets)
+    cycles = f"cycles per {len(values)} tokens"
+    return xr.Dataset(
+        {
+            "energy": labelled(
+                "frequency angle", energy[:, ~real] @ np.eye(bins)[place], "energy by frequency and angle"
+            ),
+            "real_energy": labelled(
+                "frequency", energy[:, real].sum(1) + parked, "energy of real eigenvalues"
+            ),
+            "total_energy": labelled("frequency", energy.sum(1) + parked, "energy of all eigenvectors"),
+            "line_shift": labelled("", line.shift, "shift on whose line the energy lies", "tokens"),
+            "line_chance": labelled("", line.chance, "share of random phases that concentrate as much"),
+            "share_near": labelled("", line.near, "share of energy within a token of it"),
+            "uniform_share": labelled("", line.uniform, "the same if angles were spread evenly"),
+            "least_cosine": labelled(
+                "", rotation.least_cosine, "cosine of the largest angle between the spaces"
+            ),
+        },
+        coords={
+            "frequency": labelled("frequency", np.arange(len(energy)), "frequency", cycles),
+            "angle": labelled("angle", (edges[1:] + edges[:-1]) / 2, "angle of the eigenvalue", "radians"),
+        },
+        attrs={
+            "positions": len(values),
+            "completion": completion,
+            "seed": seed,
+            "band": [int(np.flatnonzero(chosen)[0]), int(np.flatnonzero(chosen)[-1])],
+        },
+    )
+
+
+def vector_energy(
+    inputs: Float[np.ndarray, "position width"], rotation: RotationPlanes
+) -> Float[np.ndarray, "frequency vector"]:
+    """g(f, theta)² of each eigenvector at 0..T/2 cycles, times the size of its eigenvalue.
+
+    A vector's energy at -f is that of its conjugate, of angle -theta, at f.
+
+    Examples
+    --------
+    >>> rotation = head_rotation(np.eye(4)[:, :1], np.eye(4)[:, 1:2])
+    >>> vector_energy(np.ones((8, 4)), rotation)[:, 0].round(6).tolist()
+    [64.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    return np.abs(transform(inputs) @ rotation.vectors) ** 2 * rotation.moduli
+
+
+@typed
+def completion_range(
+    inputs: Float[np.ndarray, "position width"],
+    query_weight: Float[np.ndarray, "query_width r"],
+    key_weight: Float[np.ndarray, "key_width key_r"],
+    *,
+    completions: tuple[Completion, ...] = ("minimal", "haar"),
+    draws: int = 5,
+    band: tuple[int, int] | None = None,
+    offsets: tuple[int, int] | None = None,
+    seed: int = 0,
+) -> xr.Dataset:
+    """What `phase_map` reads off the line, under several completions: how far the free choice matters.
+
+    Parameters
+    ----------
+    inputs, query_weight, key_weight, band, offsets
+        As in `phase_map`.
+    completions
+        Which; ``haar`` stands for ``draws`` of them, of the seeds ``seed``, ``seed + 1``, ...
+    draws, seed
+        For ``haar``. Each costs O(width³).
+
+    Returns
+    -------
+    xarray.Dataset
+        ``line_shift`` and ``share_near`` over ``completion`` (``minimal``, ``haar 0``, ``haar 1``, ...).
+
+    Raises
+    ------
+    AttnscopeError
+        As `phase_map`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> query, key = rng.normal(size=(6, 2)), rng.normal(size=(6, 2))
+    >>> turns = completion_range(rng.normal(size=(32, 6)), query, key, draws=2)
+    >>> turns.completion.values.tolist()
+    ['minimal', 'haar 0', 'haar 1']
+    """
+    check_whole(0, draws=draws, seed=seed)
+    for completion in completions:
+        choose("completion", completion, COMPLETIONS)
+    if not completions:
+        raise AttnscopeError(f"completions is (); expected one or more of {', '.join(COMPLETIONS)}")
+    if completions == ("haar",):
+        check_whole(1, draws=draws)
+    runs: list[tuple[str, Completion, int]] = [
+        (f"haar {draw}" if completion == "haar" else completion, completion, seed + draw)
+        for completion in completions
+        for draw in range(draws if completion == "haar" else 1)
+    ]
+    maps = [
+        phase_map(
+            inputs,
+            query_weight,
+            key_weight,
+            completion=completion,
+            band=band,
+            offsets=offsets,
+            bins=1,
+            seed=number,
+        )
+        for _, completion, number in runs
+    ]
+    names = [name for name, _, _ in runs]
+    return xr.concat(
+        [drawn[["line_shift", "share_near"]] for drawn in maps],
+        xr.Variable("completion", names),
+        combine_attrs="drop",
+    )
+
+
+def _parked_energy(
+    values: Float[np.ndarray, "position width"],
+    rotation: RotationPlanes,
+    energy: Float[np.ndarray, "frequency vector"],
+) -> Float[np.ndarray, " frequency"]:
+    """Energy of X outside the rotation's vectors, all of it at angle 0."""
+    if not rotation.parked:
+        return np.zeros(len(energy))
+    return np.maximum((np.abs(transform(values)) ** 2).sum(1) - energy.sum(1), 0.0)
+
+
+@dataclass(frozen=True)
+class _Line:
+    shift: float
+    chance: float
+    near: float
+    uniform: float
+
+
+def _line_of(
+    energy: Float[np.ndarray, "frequency vector"],
+    angles: Float[np.ndarray, " vector"],
+    chosen: Bool[np.ndarray, " frequency"],
+    length: int,
+    offsets: Offsets | None,
+) -> _Line:
+    cross = energy @ np.exp(1j * angles)
+    common = common_shift(cross, chosen, length, offsets)
+    if not common.is_peak:
+        return _Line(np.nan, common.chance, np.nan, np.nan)
+    shift = weighted_median(shifts_near(cross, -common.offset, length)[chosen], np.abs(cross[chosen]))
+    weight, token = energy[chosen], 2 * np.pi * np.flatnonzero(chosen) / length  # radians that a token turns
+    apart = np.abs(np.angle(np.exp(1j * (angles - token[:, None] * shift))))
+    near = weight[apart <= token[:, None]].sum() / weight.sum()
+    uniform = weight.sum(1) @ np.minimum(token / np.pi, 1) / weight.sum()
+    return _Line(shift, common.chance, float(near), float(uniform))

@@ -1,0 +1,507 @@
+"""Waves in a position table: its amplitude spectrum, held against white noise.
+
+See docs/mathematics.md, Spectrum of the position table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from math import log10
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Complex, Float, Int
+from scipy import signal
+from scipy.optimize import brentq
+from scipy.special import gammaln
+
+from attnscope.explanation.arrays.checks import labelled, series
+from attnscope.support.arguments import typed
+from attnscope.support.errors import AttnscopeError
+
+QUARTILES = (0.25, 0.75)
+CLEAR = 4.0  # standard deviations by which a peak stands out
+
+
+@typed
+def amplitude_spectrum(
+    table: Float[np.ndarray, "position column"],
+    *,
+    detrend: Literal["none", "linear"] = "none",
+    neighbours: int = 10,
+    factor: float = 2.0,
+    lowest: int = 3,
+) -> xr.Dataset:
+    r"""Amplitudes of the waves in the columns of a position table.
+
+    :math:`|\sum_i E_{ic} e^{-2\pi j f i / T}|` for each column c; no window. The same for the word embeddings
+    of a text, before positions are added, is the control: words have no peak.
+
+    Parameters
+    ----------
+    table
+        Shape (position, column); one row for each position, in order.
+    detrend
+        ``linear`` removes each column's least-squares line first. Nothing is removed by default.
+    neighbours
+        The local median is that of so many frequencies on either side (the frequency itself and 0 left out).
+    factor, lowest
+        A peak is a frequency of at least ``lowest`` whose mean amplitude is at least ``factor`` local
+        medians, above the upper quartile of white noise and above both neighbours; what it rises above its surroundings
+        by (prominence) is at least 4 standard deviations of the mean over as many independent columns as the table has
+        the variance of. A falling slope has none.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``frequency`` (cycles per T positions): ``mean``, ``lower_quartile``, ``upper_quartile`` of the
+        amplitude across columns; ``power``, the sum of squared amplitudes, which unlike them stays the same
+        when the axes of the embedding are rotated, and ``root_power``, the root of its mean over columns, to be
+        held beside the mean amplitude; ``local_ratio`` (NaN at 0) and ``is_peak``. Over
+        ``column``: ``fisher_g``, ``fisher_p`` and ``peak_frequency`` (see `fisher_g_test`). Without
+        dimension: ``null_mean``, ``null_lower_quartile``, ``null_upper_quartile``, the levels of white noise
+        in which each column keeps its variance (Rayleigh; they hold strictly between 0 and T/2).
+
+    Raises
+    ------
+    AttnscopeError
+        If entries are not finite, there are fewer than 4 positions, or a parameter is out of range.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (2023), NLP2023, equation 8 and figure 3; EMNLP 2023, figures 3 and 13.
+
+    Examples
+    --------
+    >>> position = np.arange(64)[:, None]
+    >>> noise = np.random.default_rng(0).normal(0, 0.1, (64, 8))
+    >>> spectrum = amplitude_spectrum(np.cos(2 * np.pi * 12 * position / 64) + noise)
+    >>> spectrum.frequency[spectrum.is_peak].values.tolist()
+    [12]
+    """
+    columns = series("the table", table)
+    if neighbours < 1 or not 0 < factor < np.inf:
+        raise AttnscopeError(
+            f"neighbours is {neighbours} and factor {factor}; expected 1 neighbour or more, factor > 0"
+        )
+    if detrend == "linear":
+        columns = _without_line(columns)
+    amplitude = np.abs(transform(columns))
+    mean = amplitude.mean(1)
+    ratio = _local_ratio(mean, neighbours)
+    lower, upper = np.quantile(amplitude, QUARTILES, axis=1)
+    scale = null_scale(columns)
+    frequency = np.arange(len(mean))
+    above_noise = mean > rayleigh_quantile(scale, QUARTILES[1])
+    spectrum = xr.Dataset(
+        {
+            "mean": labelled("frequency", mean, "mean amplitude over columns"),
+            "lower_quartile": labelled("frequency", lower, "lower quartile of the amplitude over columns"),
+            "upper_quartile": labelled("frequency", upper, "upper quartile of the amplitude over columns"),
+            "power": labelled("frequency", (amplitude**2).sum(1), "squared amplitude, sum over columns"),
+            "root_power": labelled(
+                "frequency", np.sqrt((amplitude**2).mean(1)), "root mean square amplitude over columns"
+            ),
+            "local_ratio": labelled("frequency", ratio, "mean amplitude over its local median"),
+            "is_peak": labelled(
+                "frequency",
+                (frequency >= lowest) & (ratio >= factor) & above_noise & _tops(mean, mean / ratio, columns),
+                "peak of the mean amplitude",
+            ),
+            "null_mean": labelled("", rayleigh_mean(scale), "mean amplitude of white noise"),
+        }
+        | {
+            f"null_{name}_quartile": labelled(
+                "", rayleigh_quantile(scale, share), f"{name} quartile of the amplitude of white noise"
+            )
+            for name, share in zip(("lower", "upper"), QUARTILES, strict=True)
+        },
+        coords={
+            "frequency": labelled("frequency", frequency, "frequency", f"cycles per {len(columns)} tokens")
+        },
+        attrs={"positions": len(columns), "detrend": detrend, "neighbours": neighbours, "factor": factor},
+    )
+    return spectrum.merge(fisher_g_test(columns), combine_attrs="override")
+
+
+def fisher_g_test(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
+    r"""Test each column for one periodic component (Fisher's g).
+
+    :math:`g = \max_f I_f / \sum_f I_f` over the m frequencies strictly between 0 and T/2, and, for white
+    noise, :math:`P(g > x) = \sum_{k \ge 1} (-1)^{k-1} \binom{m}{k} (1 - kx)_+^{m-1}`. At T = 512 the 1% point
+    is 0.039.
+
+    Parameters
+    ----------
+    columns
+        Shape (position, column).
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``column``: ``fisher_g``, ``fisher_p`` (both NaN for a constant column) and ``peak_frequency``,
+        the strongest frequency strictly between 0 and T/2 (0 for a constant column).
+
+    Raises
+    ------
+    AttnscopeError
+        If entries are not finite or there are fewer than 4 positions.
+
+    References
+    ----------
+    Fisher (1929), Tests of significance in harmonic analysis.
+
+    Examples
+    --------
+    >>> wave = np.cos(2 * np.pi * 5 * np.arange(64) / 64)[:, None]
+    >>> test = fisher_g_test(wave)
+    >>> int(test.peak_frequency[0]), round(float(test.fisher_g[0]), 6)
+    (5, 1.0)
+    """
+    columns = series("the columns", columns)
+    g, probability, frequency = fisher_g(columns)
+    return xr.Dataset(
+        {
+            "fisher_g": labelled("column", g, "largest share of one frequency in the power"),
+            "fisher_p": labelled("column", probability, "probability of such a share in white noise"),
+            "peak_frequency": labelled(
+                "column", frequency, "strongest frequency", f"cycles per {len(columns)} tokens"
+            ),
+        }
+    )
+
+
+def _tops(
+    mean: Float[np.ndarray, " frequency"],
+    level: Float[np.ndarray, " frequency"],
+    columns: Float[np.ndarray, "position column"],
+) -> Bool[np.ndarray, " frequency"]:
+    """Local maxima that stand out from the scatter of a mean over so many Rayleigh amplitudes about the level."""
+    power = np.linalg.svd(columns - columns.mean(0), compute_uv=False) ** 2
+    # columns that vary together count as one: the participation ratio of their powers; the standard deviation of a
+    # Rayleigh amplitude is sqrt(4 / pi - 1) times its mean
+    independent = power.sum() ** 2 / max((power**2).sum(), np.finfo(float).tiny)
+    scatter = np.sqrt(4 / np.pi - 1) / np.sqrt(max(independent, 1.0))
+    mirrored = np.append(
+        mean, mean[-2] if len(columns) % 2 == 0 else mean[-1]
+    )  # beyond half of all positions
+    tops = signal.find_peaks(mirrored)[0]
+    prominence = signal.peak_prominences(mirrored, tops)[0]
+    is_top = np.zeros(len(mean), dtype=bool)
+    with np.errstate(invalid="ignore"):
+        is_top[tops] = prominence >= CLEAR * scatter * np.nan_to_num(level[tops])
+    return is_top
+
+
+def _without_line(columns: Float[np.ndarray, "position column"]) -> Float[np.ndarray, "position column"]:
+    place = np.arange(len(columns)) - (len(columns) - 1) / 2
+    centred = columns - columns.mean(0)
+    return centred - place[:, None] * (place @ centred / (place @ place))
+
+
+def _local_ratio(mean: Float[np.ndarray, " frequency"], neighbours: int) -> Float[np.ndarray, " frequency"]:
+    """Value over the median of its neighbours; the frequency 0 is nobody's neighbour and has none."""
+    ratio = np.full(len(mean), np.nan)
+    for place in range(1, len(mean)):
+        around = np.r_[mean[max(1, place - neighbours) : place], mean[place + 1 : place + 1 + neighbours]]
+        level = np.median(around)
+        ratio[place] = mean[place] / level if level > 0 else (np.inf if mean[place] > 0 else np.nan)
+    return ratio
+
+
+def transform(columns: Float[np.ndarray, "position column"]) -> Complex[np.ndarray, "frequency column"]:
+    """DFT at 0..T/2 cycles per T positions: ``X(f) = sum_i x_i exp(-2 pi j f i / T)``.
+
+    Examples
+    --------
+    >>> wave = np.cos(2 * np.pi * np.arange(8) / 4)[:, None]
+    >>> np.abs(transform(wave))[:, 0].round(12).tolist()
+    [0.0, 0.0, 4.0, 0.0, 0.0]
+    """
+    return np.fft.rfft(columns, axis=0)
+
+
+def null_scale(columns: Float[np.ndarray, "position column"]) -> Float[np.ndarray, " column"]:
+    """Root mean square amplitude of white noise with each column's variance: ``s = sigma sqrt(T)``.
+
+    Examples
+    --------
+    >>> null_scale(np.array([[1.0], [-1.0], [1.0], [-1.0]])).tolist()
+    [2.0]
+    """
+    return np.linalg.norm(columns - columns.mean(0), axis=0)
+
+
+def rayleigh_mean(scale: Float[np.ndarray, " column"]) -> float:
+    """Mean amplitude over columns of white noise, ``mean(s) sqrt(pi) / 2``.
+
+    Examples
+    --------
+    >>> round(rayleigh_mean(np.array([0.02 * 512**0.5])), 3)
+    0.401
+    """
+    return float(scale.mean() * np.sqrt(np.pi) / 2)
+
+
+def rayleigh_quantile(scale: Float[np.ndarray, " column"], share: float) -> float:
+    """Amplitude below which a share of white columns lies: ``mean(1 - exp(-a^2 / s^2)) = share``.
+
+    For columns of one variance this is ``s sqrt(-ln(1 - share))``.
+
+    Examples
+    --------
+    >>> scale = np.full(768, 0.02 * 512**0.5)
+    >>> [round(rayleigh_quantile(scale, share), 3) for share in (0.25, 0.75)]
+    [0.243, 0.533]
+    """
+    alive = scale[scale > 0]
+    still = 1 - alive.size / scale.size  # columns that never move are below every amplitude
+    if still >= share:
+        return 0.0
+    rest = (share - still) / (1 - still)
+    quantile = float(np.sqrt(-np.log1p(-rest)))
+    low, high = float(alive.min()) * quantile, float(alive.max()) * quantile
+    return low if low == high else _root(lambda a: _below(a, alive).mean() - rest, low, high)
+
+
+def largest_quantile(scale: Float[np.ndarray, " column"], share: float) -> float:
+    """Quantile of the largest amplitude of independent white columns: ``prod(1 - exp(-a^2 / s^2)) = share``.
+
+    Examples
+    --------
+    The largest of 768 columns is about ``s sqrt(ln 768)`` and a bit:
+
+    >>> round(largest_quantile(np.full(768, 0.02 * 512**0.5), 0.5), 2)
+    1.2
+    """
+    alive = scale[scale > 0]
+    if not alive.size:
+        return 0.0
+    high = float(alive.max()) * np.sqrt(np.log(alive.size / -np.log(share)) + 1)
+    return _root(
+        lambda a: np.log(_below(a, alive)).sum() - np.log(share), float(alive.max()) * 1e-9, 2 * high
+    )
+
+
+def largest_mean(scale: Float[np.ndarray, " column"]) -> float:
+    """Mean of the largest amplitude among independent white columns: the integral of ``P(largest > a)``.
+
+    Examples
+    --------
+    >>> round(largest_mean(np.full(768, 0.02 * 512**0.5)), 2)
+    1.21
+    """
+    alive = scale[scale > 0]
+    if not alive.size:
+        return 0.0
+    grid = np.linspace(0, float(alive.max()) * np.sqrt(np.log(alive.size) + 40), 2001)
+    above = np.ones_like(grid)
+    above[1:] = -np.expm1(np.log(_below(grid[1:, None], alive)).sum(-1))
+    return float(np.trapezoid(above, grid))
+
+
+def _below(amplitude: float | np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """P(|X(f)| < a) of each column."""
+    with np.errstate(over="ignore"):
+        return -np.expm1(-((amplitude / scale) ** 2))
+
+
+def _root(function: object, low: float, high: float) -> float:
+    return float(brentq(function, low, high, xtol=1e-14 * max(high, 1e-300)))  # pyright: ignore[reportArgumentType]
+
+
+_ACCURACY = 1e-9  # relative, of a tail probability in float64; where it is missed, decimal arithmetic
+_CHUNK = 2_000_000  # terms of the series held at a time
+
+
+def fisher_g(
+    columns: Float[np.ndarray, "position column"],
+) -> tuple[Float[np.ndarray, " column"], Float[np.ndarray, " column"], Int[np.ndarray, " column"]]:
+    """Each column's g, tail probability and strongest frequency.
+
+    ``g = max_f I_f / sum_f I_f`` over the m frequencies strictly between 0 and T/2. A column without power
+    there (constant, up to rounding) has g and probability NaN and frequency 0.
+
+    Examples
+    --------
+    >>> wave = np.cos(2 * np.pi * 3 * np.arange(32) / 32)[:, None]
+    >>> g, probability, frequency = fisher_g(wave)
+    >>> float(g[0].round(6)), bool(probability[0] < 1e-12), int(frequency[0])
+    (1.0, True, 3)
+    """
+    length = len(columns)
+    bins = (length - 1) // 2
+    power = np.abs(transform(columns)[1 : bins + 1]) ** 2
+    total = power.sum(0)
+    rounding = (8 * np.finfo(float).eps) ** 2 * length * (columns**2).sum(0)
+    alive = total > rounding
+    g = np.where(alive, power.max(0) / np.where(alive, total, 1.0), np.nan)
+    return g, fisher_tail(g, bins), np.where(alive, power.argmax(0) + 1, 0)
+
+
+def fisher_tail(g: Float[np.ndarray, " column"], bins: int) -> Float[np.ndarray, " column"]:
+    """P(g > x) of white noise: ``sum_{k>=1} (-1)^(k-1) C(m, k) (1 - k x)_+^(m-1)``, m = bins (Fisher 1929).
+
+    The sum alternates and loses digits for small x; where its rounding error could pass 1e-9 of the result,
+    it is summed again in decimal arithmetic with as many digits as its largest term needs.
+
+    Examples
+    --------
+    >>> fisher_tail(np.array([0.039]), 255).round(3).tolist()
+    [0.01]
+    >>> fisher_tail(np.array([1 / 255]), 255).tolist()
+    [1.0]
+    """
+    tail = np.full(g.shape, np.nan)
+    known = np.isfinite(g)
+    tail[known & (g <= 1 / bins)] = 1.0
+    rest = np.flatnonzero(known & (g > 1 / bins))
+    if not rest.size:
+        return tail
+    terms = min(bins, int(1 / g[rest].min()) + 1)
+    step = max(1, _CHUNK // terms)
+    for start in range(0, rest.size, step):
+        chosen = rest[start : start + step]
+        tail[chosen] = _tail(g[chosen], bins, terms)
+    return tail
+
+
+def _tail(x: np.ndarray, bins: int, terms: int) -> np.ndarray:
+    k = np.arange(1, terms + 1)
+    choose = gammaln(bins + 1) - gammaln(k + 1) - gammaln(bins - k + 1)
+    inner = -k * x[:, None]
+    inside = inner > -1
+    power = (bins - 1) * np.log1p(np.where(inside, inner, 0.0))
+    size = np.where(inside, np.exp(np.minimum(choose + power, 700.0)), 0.0)
+    total = (np.where(k % 2 == 1, 1.0, -1.0) * size).sum(-1)
+    # error of exp(a - b) is that of a and b: half a unit in the last place of the largest number in them
+    error = np.finfo(float).eps * (size * (4 + gammaln(bins + 1) + np.abs(power))).sum(-1)
+    total = np.clip(total, 0.0, 1.0)
+    for index in np.flatnonzero(~(error <= _ACCURACY * total)):
+        if size[index].max() > 0:
+            largest = float((choose + power)[index].max()) / np.log(10)
+            total[index] = _decimal_tail(float(x[index]), bins, largest)
+    return total
+
+
+def _decimal_tail(x: float, bins: int, largest: float) -> float:
+    """The same sum with digits to spare; ``largest`` is the decimal logarithm of its largest term."""
+    with localcontext() as context:
+        context.prec = 40 + max(0, int(largest)) + int(log10(bins))
+        exact, total, unit, choose = Decimal(x), Decimal(0), Decimal(1), 1
+        for k in range(1, bins + 1):
+            base = unit - k * exact
+            if base <= 0:
+                break
+            choose = choose * (bins - k + 1) // k
+            term = choose * base ** (bins - 1)
+            total += term if k % 2 else -term
+    return min(max(float(total), 0.0), 1.0)
+
+
+NEAR = 10  # tokens
+RANGES = ("near", "all")
+
+#: Lowest and highest offset that a head may look at.
+Offsets = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Peaks:
+    """The highest point of each curve within each range, if it is a peak: NaN where the curve goes on rising beyond.
+
+    Where, where by a parabola, how high, how wide, and by how much it stands out from its surroundings (prominence).
+
+    Examples
+    --------
+    >>> find_peaks(np.array([[0.0, 1.0, 0.0]]), np.arange(-1, 2)).first().width.tolist()
+    [1.0, 1.0]
+    """
+
+    offset: Float[np.ndarray, "*curve range"]
+    refined: Float[np.ndarray, "*curve range"]
+    height: Float[np.ndarray, "*curve range"]
+    width: Float[np.ndarray, "*curve range"]
+    prominence: Float[np.ndarray, "*curve range"]
+
+    def first(self) -> Peaks:
+        """Those of the first curve, without its dimension.
+
+        Examples
+        --------
+        >>> find_peaks(np.array([[0.0, 3.0, 1.0]]), np.arange(-1, 2)).first().offset.tolist()
+        [0.0, 0.0]
+        """
+        return Peaks(self.offset[0], self.refined[0], self.height[0], self.width[0], self.prominence[0])
+
+
+def find_peaks(
+    curves: Float[np.ndarray, "curve offset"],
+    offset: Int[np.ndarray, " offset"],
+    *,
+    near: int = NEAR,
+    offsets: Offsets | None = None,
+) -> Peaks:
+    """Find the highest points within `near` tokens and overall, of the offsets that the head may look at.
+
+    They are peaks where they are higher than their neighbours, whether the head may look at these or not. The ends of
+    a curve have only one, and are none. The top of the parabola is held within the offsets that the head may look at.
+
+    Examples
+    --------
+    >>> hill = np.array([[0.0, 3.0, 4.0, 3.0, 0.0]])
+    >>> peaks = find_peaks(hill, np.arange(-2, 3))
+    >>> peaks.offset.tolist(), peaks.refined.tolist(), peaks.width.round(6).tolist()
+    ([[0.0, 0.0]], [[0.0, 0.0]], [[2.666667, 2.666667]])
+    >>> find_peaks(hill, np.arange(-2, 3), offsets=(-2, -1)).offset.tolist()  # the slope goes on to 0
+    [[nan, nan]]
+    >>> leaning = np.array([[0.0, 3.0, 4.0, 3.9, 0.0]])
+    >>> find_peaks(leaning, np.arange(-2, 3), offsets=(-2, 0)).refined.tolist()
+    [[0.0, 0.0]]
+    """
+    low, high = offsets or (int(offset[0]), int(offset[-1]))
+    allowed = (offset >= low) & (offset <= high)
+    peaks = np.full((5, len(curves), len(RANGES)), np.nan)
+    for row, curve in enumerate(curves):
+        if not np.isfinite(curve).all():
+            continue
+        tops = signal.find_peaks(curve)[0]
+        for column, inside in enumerate((allowed & (np.abs(offset) <= near), allowed)):
+            there = tops[inside[tops]]
+            # what is highest at an edge of the range may go on rising beyond it: then no top within it counts
+            if not there.size or curve[there].max() < curve[inside].max():
+                continue
+            at = int(there[curve[there].argmax()])
+            peaks[:, row, column] = (
+                offset[at],
+                np.clip(offset[at] + _parabola(curve, at), low, high),
+                curve[at],
+                _width(curve, at),
+                signal.peak_prominences(curve, [at])[0][0],
+            )
+    return Peaks(*peaks)
+
+
+def _parabola(curve: Float[np.ndarray, " offset"], at: int) -> float:
+    """Top of the parabola through a peak and its neighbours, counted from the peak."""
+    left, middle, right = curve[at - 1 : at + 2]
+    bend = left - 2 * middle + right
+    return float((left - right) / (2 * bend)) if bend < 0 else 0.0
+
+
+def _width(curve: Float[np.ndarray, " offset"], at: int) -> float:
+    """Distance between where the curve falls to half its height on either side; the ends count as such."""
+    height = curve[at]
+    if not height > 0:
+        return float("nan")
+    return _fall(curve[at:], height / 2) + _fall(curve[at::-1], height / 2)
+
+
+def _fall(side: Float[np.ndarray, " step"], level: float) -> float:
+    below = np.flatnonzero(side < level)
+    if not below.size:
+        return float(len(side) - 1)
+    last = int(below[0])
+    return last - 1 + float((side[last - 1] - level) / (side[last - 1] - side[last]))

@@ -1,0 +1,454 @@
+"""What every analysis of a model needs of its texts: layers, tables and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.capture.verify import verify
+from attnscope.capture.watch import Site
+from attnscope.explanation.arrays.components import StateMoments
+from attnscope.explanation.inputs import Reach, add_states, pairs_at, watching_inputs
+from attnscope.explanation.projections import Projections, projections
+from attnscope.explanation.tables import PositionTable, position_tables, word_table
+from attnscope.explanation.tokens import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.measure import measure
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, tell_nobody
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transformers import PreTrainedModel
+
+
+@dataclass(eq=False)
+class Layer:
+    """One attention layer over all texts.
+
+    Attributes
+    ----------
+    site
+        Which attention call.
+    projections
+        Its matrices, verified.
+    moments
+        Moments of X, the layer's input: position means and covariance.
+    sample
+        X of the first text, ``(position, width)``.
+    band_sums
+        ``(text, head, offset)``: weights summed along each offset.
+    has_bias
+        Whether a bias is added to the scores (T5, ALiBi).
+    reach
+        Reach of its mask: which offsets a query may look at.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.explanation import gather
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> (layer,) = gather(BertModel(config).eval(), [[5, 6, 7], [7, 8, 5]], band=2).layers
+    >>> layer.heads, layer.profiles.shape, [matrix.shape for matrix in layer.matrices(1, affine=False)]
+    (2, (2, 2, 5), [(8, 4), (8, 4)])
+    """
+
+    site: Site
+    projections: Projections
+    moments: StateMoments
+    sample: Float[np.ndarray, "position width"]
+    reach: Reach
+    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
+    has_bias: bool = False
+
+    @property
+    def profiles(self) -> Float[np.ndarray, "text head offset"]:
+        """Mean weight at each offset; NaN where no two tokens are so far apart."""
+        sums = np.stack(self.band_sums)
+        pairs = pairs_at(len(self.sample), len(self.sample), sums.shape[-1] // 2)
+        return sums / np.where(pairs > 0, pairs, np.nan)
+
+    @property
+    def heads(self) -> int:
+        """How many query heads the layer has."""
+        return self.band_sums[0].shape[0]
+
+    def matrices(
+        self, head: int, *, affine: bool
+    ) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:
+        """W_Q and W_K of a head; with `affine`, biases are stacked below, for X with a column of ones."""
+        check_range("head", [head], self.heads)
+        query, query_bias, key, key_bias = self.projections.of_head(head)
+        if not affine:
+            return query, key
+        return np.vstack([query, query_bias]), np.vstack([key, key_bias])
+
+
+@dataclass(eq=False)
+class Evidence:
+    """All layers, the position table and the words of one text.
+
+    Attributes
+    ----------
+    layers
+        Self-attention layers, in the order of the calls.
+    tables
+        Position tables of the model; empty for RoPE and the like.
+    words
+        Word vectors of the texts, one after the other, as many as the first table has rows (or as the texts
+        have tokens): the control for the table.
+    texts, length
+        Number of texts, and tokens in each.
+    crosses
+        Whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
+        none of its layers is here.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.explanation import gather
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> evidence = gather(BertModel(config).eval(), [[5, 6, 7], [7, 8, 5]], band=2)
+    >>> evidence.layer(1).site.name, evidence.tables[0].name
+    ('encoder.layer.1.attention.self', 'embeddings.position_embeddings')
+    >>> evidence.layer(2)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: there is no self-attention layer 2: choose from 0, 1
+    """
+
+    layers: list[Layer]
+    tables: list[PositionTable]
+    words: Float[np.ndarray, "word word_width"]
+    texts: int
+    length: int
+    crosses: bool = False
+
+    def table_of(self, layer: Layer) -> PositionTable:
+        """The table that a layer's side of the model reads: an encoder and a decoder may each have one."""
+        place = layer.site.name.split(".")
+
+        def beside(table: PositionTable) -> int:
+            """How many modules hold both."""
+            pairs = zip(table.name.split("."), place, strict=False)
+            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+        return max(self.tables, key=beside)
+
+    def layer(self, index: int) -> Layer:
+        """The layer of that call.
+
+        Raises
+        ------
+        AttnscopeError
+            If there is none: the existing ones are named.
+        """
+        for layer in self.layers:
+            if layer.site.index == index:
+                return layer
+        raise no_layer(index, [layer.site.index for layer in self.layers])
+
+    @property
+    def bilinear(self) -> list[Layer]:
+        """Layers whose score is exactly bilinear in X, where query and key waves are defined."""
+        return [layer for layer in self.layers if layer.projections.form == "bilinear"]
+
+
+@dataclass(eq=False)
+class LayerSums:
+    """What of a layer is summed over some texts.
+
+    Attributes
+    ----------
+    moments, band_sums, has_bias
+        As in `Layer`.
+
+    Examples
+    --------
+    >>> sums = LayerSums(StateMoments.zeros(4, 5), [np.ones((2, 7))])  # 2 heads, offsets -3 to 3
+    >>> len(sums.band_sums), sums.has_bias
+    (1, False)
+    """
+
+    moments: StateMoments
+    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
+    has_bias: bool = False
+
+
+def no_layer(index: int, known: Sequence[int]) -> AttnscopeError:
+    """What is said of a layer that does not exist."""
+    return AttnscopeError(
+        f"there is no self-attention layer {index}: choose from {', '.join(map(str, known))}"
+    )
+
+
+def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
+    """Refuse a layer or head that does not exist.
+
+    Examples
+    --------
+    >>> check_range("head", [7], 4)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: there is no head 7: heads are counted from 0 to 3
+    """
+    for number in chosen or []:
+        if not 0 <= number < known:
+            raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {known - 1}")
+
+
+UNIT = 16  # batches whose sums are made apart from others', whoever makes them
+
+
+class Gathering:
+    """The pass over the texts, unit after unit: sums of each unit, and what they come to.
+
+    Parameters
+    ----------
+    model, windows, band, layer, head
+        See `gather`.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> gathering = Gathering(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2, layer=None, head=None)
+    >>> (unit,) = gathering.units()
+    >>> sums = gathering.read(unit)
+    >>> unit, list(sums), len(sums[0].band_sums)
+    (range(0, 2), [0, 1], 2)
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, windows: Windows, *, band: int, layer: int | None, head: int | None
+    ) -> None:
+        self.model, self.band, self.asked = model, band, (layer, head)
+        self.windows = list(windows)
+        self.ids = token_ids(self.windows, least=2)
+        first = model_inputs(model, self.ids[:1])
+        sites, _ = verify(model, first, text=self.ids.names[0])
+        check_self_attention(model, sites)
+        start = model_inputs(model, self.ids[:1].start(FOR_MATCHING))
+        self.matrices_of = projections(model, start)
+        self.layers: dict[int, Layer] = {}
+
+    def units(self) -> list[range]:
+        """Texts of each unit."""
+        places = [place for place, _ in batches(self.ids)]
+        chosen = [places[first : first + UNIT] for first in range(0, len(places), UNIT)]
+        return [range(unit[0].start, unit[-1].stop) for unit in chosen]
+
+    @torch.no_grad()
+    def read(self, texts: range, tell: Tell = tell_nobody) -> dict[int, LayerSums]:
+        """Run the texts of a unit through the model; sums by the number of the layer."""
+        if texts.start:
+            self._see_first()
+        sums: dict[int, LayerSums] = {}
+
+        def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
+            output, rows = measure(call, Need(band=self.band))
+            if site.kind == "cross" or rows.band is None:
+                return output
+            if site.index not in self.layers:
+                self.layers[site.index] = self._layer(site, call, states)
+            if site.index not in sums:
+                sums[site.index] = LayerSums(StateMoments.zeros(self.ids.length, states.shape[-1]))
+            seen = sums[site.index]
+            seen.has_bias = seen.has_bias or call.bias is not None
+            add_states(seen.moments, states)
+            seen.band_sums += list(rows.band.double().sum(2).cpu().numpy())
+            return output
+
+        with watching_inputs(self.model, observe):
+            for place, batch in batches(self.ids[texts.start : texts.stop]):
+                read(self.model, batch)
+                if not texts.start + place.start:
+                    heads = {index: len(seen.band_sums[0]) for index, seen in sums.items()}
+                    _check_asked(heads, *self.asked)
+                done = texts.start + place.stop
+                tell(Progress("reading the texts", done / len(self.ids), {"windows": done}))
+        return sums
+
+    def evidence(self, units: Iterable[dict[int, LayerSums]]) -> Evidence:
+        """What all units come to, in order."""
+        for unit in units:
+            self._see_first()
+            for index, sums in unit.items():
+                layer = self.layers[index]
+                layer.has_bias = layer.has_bias or sums.has_bias
+                layer.moments.merge(sums.moments)
+                layer.band_sums += sums.band_sums
+        tables = position_tables(self.model)
+        rows = len(tables[0].rows) if tables else self.ids.length
+        return Evidence(
+            layers=[self.layers[index] for index in sorted(self.layers)],
+            tables=tables,
+            words=word_table(self.model)[_words(self.windows, self.ids.ids)[:rows]],
+            texts=len(self.ids),
+            length=self.ids.length,
+            crosses=any(site.kind == "cross" for site in self.matrices_of),
+        )
+
+    def _see_first(self) -> None:
+        """Read the first batch, unless it was: samples and reach are of its first text, whoever reads the rest."""
+        if not self.layers:
+            self.read(range(next(batches(self.ids))[0].stop))
+
+    def _layer(self, site: Site, call: AttentionCall, states: Tensor) -> Layer:
+        """A layer as the first text shows it, without sums."""
+        matrices = next(matrices for other, matrices in self.matrices_of.items() if other.index == site.index)
+        sample = states[0].double().cpu().numpy()
+        moments = StateMoments.zeros(self.ids.length, states.shape[-1])
+        return Layer(site, matrices, moments, sample, Reach.of(call, self.band))
+
+
+def gather(
+    model: PreTrainedModel,
+    windows: Windows,
+    *,
+    band: int = 10,
+    layer: int | None = None,
+    head: int | None = None,
+    progress: Tell | None = None,
+    kept: Callable[[range], dict[int, LayerSums] | None] = lambda _: None,
+) -> Evidence:
+    """Run all texts through the model once, and keep what does not grow with their number.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    windows
+        Two or more, all equally long.
+    band
+        Largest offset of the profiles.
+    layer, head
+        Will be asked for later: refused after the first texts if they do not exist.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
+    kept
+        Gives the sums of a unit that another process has read; None where none has.
+
+    Raises
+    ------
+    AttnscopeError
+        If the windows are too few, of several lengths, or the model cannot be captured or has no self-attention.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> evidence = gather(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
+    >>> len(evidence.layers), evidence.layers[0].profiles.shape
+    (2, (2, 2, 5))
+    """
+    gathering = Gathering(model, windows, band=band, layer=layer, head=head)
+    tell = progress or tell_nobody
+    return gathering.evidence(kept(texts) or gathering.read(texts, tell) for texts in gathering.units())
+
+
+def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
+    """Refuse a model of which only cross-attention was seen.
+
+    Parameters
+    ----------
+    model
+        The model, for the error.
+    sites
+        Attention calls that were seen in it.
+
+    Raises
+    ------
+    AttnscopeError
+        If all calls are of cross-attention.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> check_self_attention(BertModel(config), [Site(0, "decoder.attention", "cross")])
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: BertModel has no self-attention, and all analyses are of ...
+    """
+    if all(site.kind == "cross" for site in sites):
+        raise AttnscopeError(
+            f"{type(model).__name__} has no self-attention, and all analyses are of offsets, positions and scores "
+            "within one text: none is defined here. Where it looks in another text, scan (with --target) and align say"
+        )
+
+
+def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
+    """Ids of all tokens but the special ones, which come round with every window and would look like a wave."""
+    special = [getattr(window, "special", None) or [False] * ids.shape[1] for window in windows]
+    return ids.numpy()[~np.array(special, dtype=bool)]
+
+
+def _check_asked(heads_of: dict[int, int], layer: int | None, head: int | None) -> None:
+    if layer is not None and layer not in heads_of:
+        raise no_layer(layer, sorted(heads_of))
+    heads = [heads for index, heads in heads_of.items() if layer in {None, index}]
+    check_range("head", None if head is None else [head], max(heads, default=0))
+
+
+_BANDS, _MEANS, _SCATTER = "band_sums_", "position_mean_", "scatter_"  # and the number of the layer
+
+
+def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
+    """Sums of each layer over some texts, in variables of their own, as layers may differ in heads and width.
+
+    Parameters
+    ----------
+    sums
+        Sums of each layer, by its number.
+    texts
+        Numbers of the texts that they are over.
+
+    Examples
+    --------
+    >>> sums = {3: LayerSums(StateMoments(2, np.ones((4, 5)), np.ones((5, 5))), [np.ones((1, 7))] * 2, has_bias=True)}
+    >>> made = labelled_sums(sums, range(6, 8))
+    >>> made.band_sums_3.sizes["text"], sums_of(made)[3].moments.texts, sums_of(made)[3].has_bias
+    (2, 2, True)
+    """
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
+    for index, layer in sums.items():
+        head, place, width = (f"{name}_{index}" for name in ("head", "position", "width"))
+        variables[f"{_BANDS}{index}"] = (("text", head, f"offset_{index}"), np.stack(layer.band_sums))
+        variables[f"{_MEANS}{index}"] = ((place, width), layer.moments.position_mean)
+        variables[f"{_SCATTER}{index}"] = ((width, f"column_{index}"), layer.moments.scatter)
+    biased = [index for index, layer in sums.items() if layer.has_bias]
+    return xr.Dataset(variables, {"text": np.arange(texts.start, texts.stop)}, {"has_bias": biased})
+
+
+def sums_of(labelled: xr.Dataset) -> dict[int, LayerSums]:
+    """The sums that `labelled_sums` made arrays of.
+
+    Examples
+    --------
+    >>> sums = {3: LayerSums(StateMoments(1, np.ones((4, 5)), np.ones((5, 5))), [np.full((1, 7), 0.5)], has_bias=False)}
+    >>> found = sums_of(labelled_sums(sums, range(6, 7)))
+    >>> list(found), found[3].band_sums[0].tolist(), found[3].has_bias
+    ([3], [[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]], False)
+    """
+    indices = sorted(
+        int(str(name).removeprefix(_BANDS)) for name in labelled.data_vars if str(name).startswith(_BANDS)
+    )
+    texts = labelled.sizes["text"]
+    return {
+        index: LayerSums(
+            StateMoments(texts, labelled[f"{_MEANS}{index}"].values, labelled[f"{_SCATTER}{index}"].values),
+            list(labelled[f"{_BANDS}{index}"].values),
+            index in labelled.attrs["has_bias"],
+        )
+        for index in indices
+    }

@@ -1,0 +1,335 @@
+"""`explain`: why does a head look where it looks? Every analysis that a model admits, and a verdict for each head."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from attnscope.bundled import MODEL
+from attnscope.capture.borrow import borrowing
+from attnscope.capture.forward import decoder_note
+from attnscope.capture.load import load_model
+from attnscope.capture.modalities import refuse_senses
+from attnscope.capture.processors import Tokenizer
+from attnscope.capture.signature import signature_of
+from attnscope.explanation.arrays.checks import in_band
+from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
+from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.evidence import LayerSums, sums_of
+from attnscope.explanation.stored import OtherTable, StoredAnalyses, load_explanation
+from attnscope.explanation.study import DEFAULT_TEXTS, READING, Analysis, Study, pairs_of_windows
+from attnscope.measure.windows import window_length
+from attnscope.read.encoded import Sources, texts_and_targets
+from attnscope.store.by_ray import way_in
+from attnscope.store.files import InUseError, local_out
+from attnscope.store.runs import RunFolder, is_finished
+from attnscope.store.signature import Signature
+from attnscope.store.tasks import Part, Parts, Share, Task, do_share, pending
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_kind, check_seed, check_whole, shortly
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, tell_nobody
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+
+_SHORT = 6  # tokens of a window: below, no wave is read off the cross-spectrum
+_CROSSED = (
+    "its queries and keys have positions in different texts; see where its heads look with scan and align"
+)
+
+
+@typed
+@local_out
+@borrowing
+def explain(
+    model: Model | None = None,
+    texts: Sources = None,
+    *,
+    targets: Sources = None,
+    tokenizer: Tokenizer = None,
+    out: str | Path | Callable[[Signature], Path] | None = None,
+    repair: bool = False,
+    task: str | Task | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    ray_gpus: float | None = None,
+    window: int | None = None,
+    limit: int = DEFAULT_TEXTS,
+    band: int = 10,
+    frequencies: tuple[int, int] | None = None,
+    completion: Completion = "minimal",
+    also: Sequence[Model] = (),
+    layer: int | None = None,
+    head: int | None = None,
+    interventions: bool = False,
+    intervention_texts: int = 8,
+    more: Sequence[Analysis] = (),
+    longest: int | None = None,
+    seed: int = 0,
+    field: str | None = None,
+    by_line: bool = False,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Tell | None = None,
+) -> xr.DataTree:
+    """Explain where the heads of a model look by what they are made of.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, field, by_line, device, dtype, revision, trust_remote_code
+        See `attnscope.scan`.
+    targets
+        Text in the target language, for an encoder-decoder. It is cut into full windows like `texts`, and the decoder
+        reads window i of it, after its start token, beside window i of the text; as many as both have are read. Without
+        it the decoder reads what the encoder reads.
+    out
+        Run folder, or a function that names it from the signature. Each analysis is written when it is done; a
+        run that was stopped does the rest.
+    repair
+        Whether to make again what was damaged in a finished run; else such a run is refused.
+    task
+        Which part of the texts this process reads, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
+        to finish makes the analyses, of which some read a few texts more.
+    ray, workers, ray_gpus
+        Have the same units read by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
+    window
+        Tokens of a window; all are equally long, shorter ones are left out. By default what the model takes.
+    limit
+        Windows.
+    band
+        Largest offset of the profiles.
+    frequencies
+        First and last frequency, cycles per window, of the band in which a shift is read off.
+    completion
+        How the rotation R is completed for the phase maps: see `phase_map`.
+    also
+        Other models, whose position tables are analysed beside this one's. They read no text.
+    layer, head
+        Will be shown later. They change no number: what does not exist is refused before the texts are read.
+    interventions
+        Whether words and positions are also changed, to see what becomes of each head.
+    intervention_texts
+        Windows on which they are changed, the first ones; each change takes a pass over them.
+    more
+        More analyses, such as those of a paper: ``attnscope.reproduction.yamamoto2023.analyses.analyses()``.
+    longest
+        Most tokens of a window where `window` is not given.
+    seed
+        Seed of the random number generators.
+    progress
+        Called before each analysis.
+
+    Returns
+    -------
+    xarray.DataTree
+        A node for each analysis that the model admits, by the names of ``attnscope.explanation.catalogue.ANALYSES`` and of
+        `more`; ``also/0``, ``also/1``, ... hold spectrum and components of other models' tables.
+        The attribute ``skipped`` says, as JSON, which are not defined here and why; ``decoder`` says what a decoder
+        beside an encoder read.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> tree = explain(limit=4)
+    >>> bool(tree["verdict"].agree.sel(layer=0).any())
+    True
+    """
+    part = way_in(explain, locals(), share=READING)
+    check_whole(
+        1, limit=limit, window=window, band=band, intervention_texts=intervention_texts, longest=longest
+    )
+    check_seed(seed)
+    _check_kinds(completion, more)
+    refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
+    corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
+    loaded = load_model(
+        MODEL if model is None else model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    length = window_length(loaded, window)
+    if window is None and longest is not None:
+        length = min(length, longest)
+    _check_settings(length, band, frequencies)
+    study = Study(
+        loaded.model,
+        partial(pairs_of_windows, corpus, target, loaded, length, limit),
+        name=loaded.name,
+        identity=loaded.identity,
+        band=band,
+        frequencies=frequencies,
+        completion=completion,
+        intervention_texts=intervention_texts if interventions else 0,
+        layer=layer,
+        head=head,
+        seed=seed,
+        loaded=loaded,
+        corpus=corpus,
+        with_targets=target is not None,
+    )
+    for analysis in more:
+        analysis.check(study)
+    study.tell = progress or tell_nobody
+    others = [OtherTable.of(other, trust_remote_code=trust_remote_code) for other in also]
+    signature = signature_of("explain", loaded, corpus, target, _settings(study, length, more))
+    attributes = {"signature": signature.to_json(), "model": loaded.name}
+    attributes |= decoder_note(loaded.model, with_target=target is not None)
+    if out is None:
+        return _in_memory(study, more, others, attributes)
+    run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair)
+    return _kept(part, run, study, more, others, attributes)
+
+
+def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
+    """Refuse a completion that there is not, and what is no analysis."""
+    if str(completion) not in COMPLETIONS:
+        raise AttnscopeError(
+            f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
+        )
+    for analysis in more:
+        check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
+
+
+def _kept(
+    part: Task | None,
+    run: RunFolder,
+    study: Study,
+    more: Sequence[Analysis],
+    others: Sequence[OtherTable],
+    attributes: dict[str, str],
+) -> xr.DataTree:
+    """The explanation in its folder; of a task that is done before others are, where it will be."""
+    ended = partial(_in_folder, study=study, more=more, others=others, attributes=attributes)
+    if part is not None and not is_finished(run.path):
+        tree = _by_task(part, run, study, attributes, ended)
+        return xr.DataTree(xr.Dataset(attrs=pending(part, run.path, run.signature))) if tree is None else tree
+    with run:
+        return ended(run)
+
+
+def _in_memory(
+    study: Study, more: Sequence[Analysis], others: Sequence[OtherTable], attributes: dict[str, str]
+) -> xr.DataTree:
+    beside = {f"also/{number}": other.analysed() for number, other in enumerate(others)}
+    tree = xr.DataTree.from_dict(_made(study, more) | beside)
+    tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
+    return tree
+
+
+def _by_task(
+    task: Task,
+    run: RunFolder,
+    study: Study,
+    attributes: dict[str, str],
+    ended: Callable[[RunFolder], xr.DataTree],
+) -> xr.DataTree | None:
+    """Do one task of the pass over the texts; where all others are done, end the run from what they have summed."""
+    measure = partial(_read_share, study)
+    parts = do_share(task, run.path, run.signature, measure, attributes, repair=run.repair)
+    if not parts.is_whole():
+        return None
+    try:
+        run.__enter__()
+    except InUseError:  # another one that was done at the same moment
+        return None
+    with run:
+        return ended(run)
+
+
+def _read_share(study: Study, part: Part, share: Share) -> None:
+    """A task's units of the pass over the texts."""
+    for sums in study.gather_units(share):
+        part.append(sums, int(sums.text[0]))
+
+
+def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, Any]:
+    """What the numbers depend on beside model and texts."""
+    return {
+        "window": length,
+        "windows": len(study.windows),
+        "band": study.band,
+        "frequencies": None if study.frequencies is None else list(study.frequencies),
+        "completion": study.completion,
+        "intervene": study.intervention_texts,
+        **{name: value for analysis in more for name, value in analysis.settings.items()},
+        "seed": study.seed,
+    }
+
+
+def _in_folder(
+    run: RunFolder,
+    study: Study,
+    more: Sequence[Analysis],
+    others: Sequence[OtherTable],
+    attributes: dict[str, str],
+) -> xr.DataTree:
+    """What the run lacks is made and kept; the tree is read from it, as a later call will."""
+    study.stored = stored = StoredAnalyses(run)
+    asked = [analysis.name for analysis in more]
+    parts = None if run.complete else Parts(run.path, run.signature)
+    if parts is not None and parts.is_whole():
+        study.kept_sums = partial(_sums_of_part, parts)
+    if not stored.answers(asked):
+        stored.finish(asked, list(_made(study, more)), study.reasons, attributes)
+    for other in others:
+        stored.get(other.file, other.analysed)
+    stored.beside([other.named() for other in others])
+    if parts is not None:
+        parts.drop()
+    study.tell(Progress("done", 1.0))
+    return load_explanation(run)
+
+
+def _sums_of_part(parts: Parts, texts: range) -> dict[int, LayerSums] | None:
+    """What a task has read of a unit of texts."""
+    piece = parts.piece(texts)
+    return None if piece is None else sums_of(piece)
+
+
+def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
+    """Every analysis that is defined, by name, made or read from the run; why the others are not, in `reasons`."""
+    if study.evidence.crosses:
+        study.reasons["cross_attention"] = _CROSSED
+    chosen = (*ANALYSES, *more)
+    study.run(chosen)
+    for result in study.results.values():
+        study.reasons |= json.loads(result.attrs.get("left_out", "{}"))
+    order = [analysis.name for analysis in chosen]
+    remarks = [name for name in study.reasons if name not in order]
+    study.reasons = {name: study.reasons[name] for name in (*remarks, *order) if name in study.reasons}
+    return {name: study.results[name] for name in order if name in study.results}
+
+
+def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:
+    """What an analysis would refuse only after all texts were read."""
+    if length < _SHORT:
+        raise AttnscopeError(
+            f"windows of {length} tokens are too short for waves; expected {_SHORT} or more: give a longer window "
+            "(--window)"
+        )
+    if band >= length:
+        raise AttnscopeError(
+            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}: give a "
+            "smaller band, or a longer window (--window)"
+        )
+    if frequencies is not None and not 1 <= frequencies[0] <= frequencies[1] <= length // 2:
+        raise AttnscopeError(
+            f"frequencies (--frequencies) are {frequencies[0]} to {frequencies[1]}; windows of {length} tokens have 1 "
+            f"to {length // 2} cycles"
+        )
+    in_band(length, frequencies)

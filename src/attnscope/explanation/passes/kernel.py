@@ -1,0 +1,669 @@
+"""What a position scheme adds to the scores at each offset: the kernel of a rotation (RoPE), or a bias (T5, ALiBi)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Complex, Float, Int
+from torch import Tensor
+
+from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.explanation.arrays.shares import covariance, jackknife, without_own
+from attnscope.explanation.evidence import check_self_attention
+from attnscope.explanation.inputs import (
+    bias_traces,
+    mean_profile,
+    offsets_seen,
+    pairs_at,
+    profile_and_output,
+    score_traces,
+)
+from attnscope.explanation.passes.cause import check_measured
+from attnscope.explanation.passes.interventions import stacked_profiles
+from attnscope.explanation.projections import projections
+from attnscope.explanation.tables import position_scheme
+from attnscope.explanation.tokens import Windows, batches, model_inputs, read, token_ids
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.rotary import Rotation, pair_columns
+from attnscope.measure.documents import units_of
+from attnscope.support.checks import check_some
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from transformers import PreTrainedModel
+
+_NEAR = 1.0  # tokens: offsets that lie no further apart count as one
+_FLAT = 1e-9  # a kernel that moves the scores by less, in nats, has no peak
+
+
+@torch.no_grad()
+def scheme_kernel(
+    model: PreTrainedModel, windows: Windows, *, band: int = 10, draws: int = 400, seed: int = 0
+) -> xr.Dataset:
+    r"""What the position scheme alone adds to scores at each offset, and whether a head looks where that peaks.
+
+    Under RoPE the mean query and the mean key over all texts and positions, before they turn, give
+
+    .. math:: k(\Delta) = \sum_c |\bar q_c||\bar k_c|\cos(\omega_c\Delta + \varphi_c),
+
+    a sum over pairs of columns c that turn by :math:`\omega_c` a token (`rotary_profile`). Where the scores have a bias
+    by distance, its mean over texts is added. Peaks are searched where the head may look, within the band; what still
+    rises beyond the band is no peak.
+
+    Parameters
+    ----------
+    model
+        In eval mode, with RoPE or a bias of the scores.
+    windows
+        Two or more, all equally long.
+    band
+        Largest offset.
+    draws, seed
+        Number and seed of the random kernels behind ``chance``.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``layer, head, offset, pair``; NaN in layers without rotation and bias. The attribute ``scheme`` says
+        what there is: ``rotation``, ``bias`` or ``rotation and bias``.
+
+        * ``kernel``: :math:`k(\Delta)` in nats, scale included; NaN where the head may not look.
+        * ``scores``: mean scores, as in `position_content`: keys are about their mean over the text.
+        * ``share``: share of the variance of ``scores`` over offsets that the kernel accounts for
+          (`covariance_share`), with the jackknife's interval over documents (windows, where there are fewer than 6) in
+          ``_low`` and ``_high``, NaN of fewer than 6 windows.
+        * ``swing``: largest less smallest value of the kernel, nats.
+        * ``offset_of_weights``, ``peak_weight``: where the mean weight is largest, and how large.
+        * ``offset_of_kernel``: where the kernel is largest; NaN where it has no peak.
+        * ``agree``: whether the two offsets lie within 1 token of each other; NaN where the weights have no peak.
+        * ``chance``: how often they would (NaN there too), if the kernel had its amplitudes but random phases
+          :math:`\varphi_c` (and a bias its values in random order).
+        * By pair: ``period``, tokens for one turn; ``strength``, :math:`|\bar q_c||\bar k_c|` in nats; ``phase``,
+          :math:`\varphi_c`; ``pair_share``, the pair's part of ``share``.
+
+    Raises
+    ------
+    AttnscopeError
+        If the windows are too few or of several lengths, or no layer has a known rotation or a bias.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
+    >>> kernel = scheme_kernel(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
+    >>> kernel.kernel.dims, kernel.kernel.isnull()[0, 0].values.tolist()  # it looks back only
+    (('layer', 'head', 'offset'), [False, False, False, True, True])
+    """
+    windows = list(windows)
+    check_measured(band=band, draws=draws, seed=seed)
+    ids = token_ids(windows, least=2)
+    rotations = {
+        site.index: made.rotation
+        for site, made in projections(model, model_inputs(model, ids[:1])).items()
+        if made.rotation is not None
+    }
+    layers: dict[int, _Layer] = {}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        if site.kind != "cross" and site.index not in layers:
+            layers[site.index] = _Layer(site, rotations.get(site.index), band)
+        if site.index in layers:
+            return layers[site.index].add(call)
+        return profile_and_output(call, 0)[1]
+
+    with watching(model, observe):
+        for _, batch in batches(ids):
+            read(model, batch)
+    if not any(layer.rotation is not None or layer.biased for layer in layers.values()):
+        raise AttnscopeError(
+            f"{type(model).__name__} neither turns queries and keys nor adds a bias: {position_scheme(model)}. "
+            "Choose an analysis that fits that"
+        )
+    rng = np.random.default_rng(seed)
+    units, called = units_of(ids.documents)
+    judged = [layers[index].judged(units, draws, rng) for index in sorted(layers)]
+    schemes = {
+        "rotation": any(layer.rotation is not None for layer in layers.values()),
+        "bias": any(layer.biased for layer in layers.values()),
+    }
+    return _stacked(judged, [layers[index].site for index in sorted(layers)], band).assign_attrs(
+        scheme=" and ".join(name for name, there in schemes.items() if there),
+        texts=len(ids),
+        length=ids.length,
+        intervals_over=called,
+    )
+
+
+@dataclass(eq=False)
+class _Layer:
+    """One layer: what was seen of every text. One offset more than the band is kept, to tell what is a peak."""
+
+    site: Site
+    rotation: Rotation | None
+    band: int
+    biased: bool = False
+    parts: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    call: AttentionCall | None = None
+
+    def add(self, call: AttentionCall) -> Tensor:
+        reach = self.band + 1
+        profile, output = profile_and_output(call, reach)
+        bias = bias_traces(call, reach)
+        seen = {"profile": profile, "bias": bias, "scores": score_traces(call, reach).cpu() + bias}
+        if self.rotation is not None:
+            sides = call.query, call.key.repeat_interleave(call.group, 1)
+            first, second = pair_columns(self.rotation.layout, self.rotation.cos.shape[1])
+            for name, side in zip(("query", "key"), sides, strict=True):
+                mean = self.rotation.undo(side.double()).mean(2).cpu()
+                seen[name] = torch.complex(mean[..., first], mean[..., second])
+        for name, values in seen.items():
+            self.parts.setdefault(name, []).append(values.numpy())
+        self.biased = self.biased or call.bias is not None
+        self.call = call
+        return output
+
+    def judged(
+        self, units: Sequence[Hashable], draws: int, rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """``(head, ...)`` each."""
+        assert self.call is not None  # noqa: S101 a layer is made at its first call
+        parts = {name: np.concatenate(texts) for name, texts in self.parts.items()}  # (text, head, ...)
+        reach = self.band + 1
+        allowed = offsets_seen(self.call, reach) & np.isfinite(parts["bias"]).all((0, 1))
+        pairs = pairs_at(self.call.query.shape[2], self.call.key.shape[2], reach)
+        pairs = np.where(allowed & (pairs > 0), pairs, np.nan)
+        profile = parts["profile"].mean(0) + 0 * pairs
+        offset = _peaks(profile)
+        arrays = {
+            "offset_of_weights": offset,
+            "peak_weight": np.nanmax(profile[:, 1:-1], -1),
+            "scores": (parts["scores"].mean(0) / pairs)[:, 1:-1],
+        }
+        if self.rotation is None and not self.biased:
+            return arrays
+        turning = None if self.rotation is None else _Turning.of(self.rotation, self.call, reach)
+        account = _Account(parts, turning, pairs)
+        kernel = account.kernel()
+        inner = kernel[:, 1:-1]
+        at = _peaks(kernel)
+        share = jackknife(account.share(), units, lambda _, kept: account.share(kept))
+        arrays |= {
+            "kernel": inner,
+            "swing": np.nanmax(inner, -1) - np.nanmin(inner, -1),
+            "offset_of_kernel": at,
+            "agree": np.where(np.isfinite(offset), np.abs(at - offset) <= _NEAR, np.nan),
+            "chance": np.mean(
+                [np.abs(_peaks(account.kernel(rng)) - offset) <= _NEAR for _ in range(draws)], axis=0
+            )
+            + 0 * offset,
+            **dict(zip(("share", "share_low", "share_high"), share, strict=True)),
+        }
+        return arrays | account.by_pair()
+
+
+@dataclass(frozen=True, eq=False)
+class _Turning:
+    """How pairs of columns turn: what a product of mean query and mean key gives at each offset."""
+
+    factor: Float[np.ndarray, " pair"]  # scale of the scores, and the rotation's own (YaRN)
+    rates: Float[np.ndarray, " pair"]
+    waves: Complex[np.ndarray, "pair offset"]  # of a single score
+    traces: Complex[
+        np.ndarray, "pair offset"
+    ]  # of all scores at an offset, keys about their mean over the text
+
+    @classmethod
+    def of(cls, rotation: Rotation, call: AttentionCall, reach: int) -> _Turning:
+        rates = rotation.rates.cpu().numpy()
+        length = call.query.shape[2]
+        turned = np.exp(1j * rates[:, None] * np.arange(length))
+        waves = np.exp(1j * rates[:, None] * np.arange(-reach, reach + 1))
+        traces = waves * pairs_at(length, length, reach)
+        if call.softcap is None and call.sinks is None:  # as `centred_keys` has it
+            rows = turned.conj() * turned.mean(-1, keepdims=True)
+            for place, t in enumerate(range(-reach, reach + 1)):
+                traces[:, place] -= rows[:, max(0, -t) : max(0, min(length, length - t))].sum(-1)
+        square = (rotation.cos**2 + rotation.sin**2)[0].double().cpu().numpy()
+        return cls(call.scale * square, rates, waves, traces)
+
+
+@dataclass(frozen=True, eq=False)
+class _Account:
+    """The kernel of one layer's heads beside their mean scores."""
+
+    parts: dict[str, np.ndarray]
+    turning: _Turning | None
+    pairs: Float[np.ndarray, " offset"]  # NaN where the heads may not look
+
+    @property
+    def texts(self) -> int:
+        return len(self.parts["bias"])
+
+    def product(self, kept: Sequence[int]) -> Complex[np.ndarray, "head pair"]:
+        """Mean query times mean key of different texts, so that what a token shares with itself does not count."""
+        assert self.turning is not None  # noqa: S101 asked for where something turns
+        query, key = self.parts["query"][kept].conj(), self.parts["key"][kept]
+        return self.turning.factor * without_own(
+            query.mean(0) * key.mean(0), (query * key).mean(0), len(kept)
+        )
+
+    def kernel(self, rng: np.random.Generator | None = None) -> Float[np.ndarray, "head offset"]:
+        """Nats; with `rng`, of the same amplitudes but random phases, and of biases in random order."""
+        bias = self.parts["bias"].mean(0) / self.pairs
+        if rng is not None:
+            known = np.isfinite(self.pairs)
+            bias[:, known] = rng.permuted(bias[:, known], axis=1)
+        if self.turning is None:
+            return bias
+        product = self.product(range(self.texts))
+        if rng is not None:
+            product = np.abs(product) * np.exp(2j * np.pi * rng.random(product.shape))
+        return bias + np.real(product @ self.turning.waves)
+
+    def shares(self, kept: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Of the bias ``(head,)`` and of each pair ``(head, pair)`` in the variance of the mean scores."""
+        pairs = np.where(
+            np.arange(len(self.pairs)) % (len(self.pairs) - 1), self.pairs, np.nan
+        )  # the band alone
+        scores, bias = (self.parts[name][kept] / pairs for name in ("scores", "bias"))
+        mean = scores.mean(0)
+        variance = covariance(mean, mean)
+        variance = np.where(variance > 0, variance, np.nan)
+        of_bias = without_own(covariance(bias.mean(0), mean), covariance(bias, scores).mean(0), len(kept))
+        if self.turning is None:
+            return of_bias / variance, np.zeros((len(variance), 0))
+        traces = np.real(self.product(kept)[..., None] * self.turning.traces) / pairs
+        return of_bias / variance, covariance(traces, mean[:, None]) / variance[:, None]
+
+    def share(self, kept: Sequence[int] | None = None) -> Float[np.ndarray, " head"]:
+        of_bias, of_pairs = self.shares(range(self.texts) if kept is None else kept)
+        return of_bias + of_pairs.sum(-1)
+
+    def by_pair(self) -> dict[str, np.ndarray]:
+        if self.turning is None:
+            return {}
+        everything = range(self.texts)
+        product = self.product(everything)
+        return {
+            "strength": np.abs(product),
+            "phase": np.angle(product),
+            "pair_share": self.shares(everything)[1],
+            "period": np.broadcast_to(2 * np.pi / self.turning.rates, product.shape),
+        }
+
+
+def _peaks(values: Float[np.ndarray, "head offset"]) -> Float[np.ndarray, " head"]:
+    """Offset of the largest of ``-reach .. reach``; NaN where all is flat or the largest lies at either end.
+
+    The ends stand beyond the band: what is largest there has no peak within it. NaN is where a head may not look.
+    """
+    known = np.where(np.isfinite(values), values, -np.inf)
+    at = known.argmax(-1)
+    inside = (at > 0) & (at < values.shape[-1] - 1)
+    return np.where(
+        inside & (np.nanmax(values, -1) - np.nanmin(values, -1) > _FLAT), at - values.shape[-1] // 2, np.nan
+    )
+
+
+_ABOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "kernel": (("offset",), "score that the position scheme adds", "nats"),
+    "scores": (("offset",), "mean score", "nats"),
+    "share": ((), "share of the mean scores' variance over offsets", "share"),
+    "share_low": ((), "lower end of the 95 % interval", "share"),
+    "share_high": ((), "upper end of the 95 % interval", "share"),
+    "swing": ((), "range of the kernel", "nats"),
+    "offset_of_weights": ((), "offset of the largest mean weight", "tokens"),
+    "peak_weight": ((), "largest mean weight", "weight"),
+    "offset_of_kernel": ((), "offset of the kernel's peak", "tokens"),
+    "agree": ((), "within 1 token", ""),
+    "chance": ((), "how often random phases would agree", "share"),
+    "period": (("pair",), "tokens for one turn", "tokens"),
+    "strength": (("pair",), "amplitude", "nats"),
+    "phase": (("pair",), "phase", "radians"),
+    "pair_share": (("pair",), "share of the mean scores' variance over offsets", "share"),
+}
+
+
+def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) -> xr.Dataset:
+    """Join layers; NaN where one has no such number, or fewer heads or pairs."""
+    variables: dict[str, Any] = {}
+    for name, (dims, long_name, units) in _ABOUT.items():
+        there = [layer[name] for layer in layers if name in layer]
+        if not there:
+            continue
+        size = np.max([values.shape for values in there], axis=0)
+        heads = max(layer["peak_weight"].shape[0] for layer in layers)
+        whole = np.full((len(layers), heads, *size[1:]), np.nan)
+        for number, layer in enumerate(layers):
+            if name in layer:
+                whole[(number, *map(slice, layer[name].shape))] = layer[name]
+        variables[name] = (("layer", "head", *dims), whole, {"long_name": long_name, "units": units})
+    return xr.Dataset(
+        variables,
+        coords={
+            **layer_coordinates(sites),
+            "offset": np.arange(-band, band + 1),
+        },
+    ).assign_coords(head=lambda made: np.arange(made.sizes["head"]))
+
+
+def rotary_profile(
+    query: Float[np.ndarray, " width"],
+    key: Float[np.ndarray, " width"],
+    rates: Float[np.ndarray, " pair"],
+    offsets: Int[np.ndarray, " offset"],
+    *,
+    layout: str = "half",
+) -> Float[np.ndarray, " offset"]:
+    r"""Score of one unrotated query and key at each offset under RoPE, unscaled.
+
+    :math:`s(t) = \mathrm{Re}\sum_c \bar q_c k_c e^{j\omega_c t} = \sum_c |q_c||k_c|\cos(\omega_c t + \varphi_c)` with
+    :math:`q_c` the complex number that pair c makes, plus the plain product of the columns that do not turn.
+
+    Parameters
+    ----------
+    query, key
+        ``(width,)``, before rotation.
+    rates
+        Radians per token of each pair.
+    offsets
+        Key position minus query position, tokens.
+    layout
+        ``"half"`` or ``"pairs"``.
+
+    Examples
+    --------
+    >>> q = np.array([1.0, 0.0])
+    >>> rotary_profile(q, q, np.array([np.pi / 2]), np.array([-1, 0, 1, 2])).round(6) + 0.0
+    array([ 0.,  1.,  0., -1.])
+    """
+    count = len(rates)
+    first, second = pair_columns(layout, count)
+    product = (query[first] - 1j * query[second]) * (key[first] + 1j * key[second])
+    turning = (product[:, None] * np.exp(1j * rates[:, None] * offsets)).real.sum(0)
+    return turning + query[2 * count :] @ key[2 * count :]
+
+
+def alibi_profile(
+    slope: float, offsets: Int[np.ndarray, " offset"], *, causal: bool
+) -> Float[np.ndarray, " offset"]:
+    r"""Weight at each offset that ALiBi alone gives, far from both ends of the text.
+
+    Causal: :math:`(1-e^{-m})e^{-m|t|}` for :math:`t \le 0`; otherwise :math:`e^{-m|t|}(1-e^{-m})/(1+e^{-m})`, both
+    sums of a geometric series.
+
+    Parameters
+    ----------
+    slope
+        m, nats per token, above 0.
+    offsets
+        Tokens.
+    causal
+        Whether queries look back only.
+
+    Examples
+    --------
+    >>> float(alibi_profile(0.5, np.arange(-200, 201), causal=False).sum().round(12))
+    1.0
+    """
+    share = -math.expm1(-slope)
+    weights = share * np.exp(-slope * np.abs(offsets))
+    return np.where(offsets <= 0, weights, 0.0) if causal else weights / (1 + math.exp(-slope))
+
+
+def bias_profile(
+    bias: Float[np.ndarray, "head offset"], length: int, band: int, *, causal: bool = False
+) -> Float[np.ndarray, "head band"]:
+    r"""Mean weight at each offset when the scores are the relative bias alone: softmax of :math:`b_h(j-i)`.
+
+    Parameters
+    ----------
+    bias
+        ``(head, offset)``: for offsets ``-(length-1) .. length-1``.
+    length
+        Tokens of the text, T.
+    band
+        Largest offset of the result.
+    causal
+        Whether queries look back only.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``(head, 2 * band + 1)``; at offset t the mean over the T-\|t\| rows that have one.
+
+    Raises
+    ------
+    AttnscopeError
+        If `bias` is not for the offsets of a text of this length.
+
+    Examples
+    --------
+    No bias gives uniform attention:
+
+    >>> bias_profile(np.zeros((1, 7)), 4, 1)
+    array([[0.25, 0.25, 0.25]])
+    """
+    if bias.shape[1] != 2 * length - 1:
+        raise AttnscopeError(
+            f"found a bias for {bias.shape[1]} offsets; expected {2 * length - 1}, from {1 - length} to {length - 1}"
+        )
+    heads = bias.shape[0]
+    offset = np.arange(length) - np.arange(length)[:, None]
+    nothing = torch.zeros(1, heads, length, 1, dtype=torch.float64)
+    scores = torch.from_numpy(bias[:, offset + length - 1].astype(np.float64))[None]
+    call = AttentionCall(nothing, nothing, nothing, scale=1.0, causal=causal, bias=scores)
+    return mean_profile(call, band)[0].numpy()
+
+
+def without_bias(call: AttentionCall) -> AttentionCall:
+    r"""Set a call's bias to its mean over each head's pairs; what the bias forbids stays forbidden.
+
+    A softmax is blind to a constant, so this is attention with the position bias (T5, ALiBi) taken out;
+    ``profile(call) - profile(without_bias(call))`` is the effect of the bias on where the head looks.
+
+    Parameters
+    ----------
+    call
+        Any attention call. Without a bias it is returned as it is.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 3, 2)
+    >>> call = AttentionCall(x, x, x, scale=1.0, bias=torch.tensor([[[[0.0, 1, 2], [3, 4, 5], [6, 7, -torch.inf]]]]))
+    >>> without_bias(call).bias[0, 0, 2].tolist()
+    [3.5, 3.5, -inf]
+    """
+    if call.bias is None:
+        return call
+    allowed = call.bias > torch.finfo(call.bias.dtype).min / 2
+    total = torch.where(allowed, call.bias, 0.0).sum((-2, -1), keepdim=True)
+    mean = total / allowed.sum((-2, -1), keepdim=True).clamp_min(1)
+    return replace(call, bias=torch.where(allowed, mean.to(call.bias.dtype), call.bias))
+
+
+if TYPE_CHECKING:
+    Variants = Callable[[Site, AttentionCall], dict[str, AttentionCall]]
+
+#: Bands of RoPE by the tokens that a pair takes for one turn.
+PERIODS: Mapping[str, tuple[float, float]] = {
+    "none": (0.0, 0.0),
+    "fast": (0.0, 16.0),
+    "middle": (16.0, 128.0),
+    "slow": (128.0, float("inf")),
+}
+
+
+@torch.no_grad()
+def bias_effect(
+    model: PreTrainedModel, windows: Windows, *, band: int = 10, draws: int = 1000, seed: int = 0
+) -> xr.Dataset:
+    """Effect of a position bias of the scores (T5, ALiBi): profile as it is minus profile with the bias at its mean.
+
+    Each layer gets the inputs that it always gets; only its own bias is changed.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    windows
+        All equally long.
+    band
+        Largest offset.
+    draws, seed
+        Number of draws and seed of the bootstrap over documents: see `stacked_profiles`.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``variant, layer, head, offset`` with variants ``model`` and ``without_bias``: ``profile``, the mean
+        weight at an offset, and ``effect``, the model's less the variant's.
+
+    Raises
+    ------
+    AttnscopeError
+        If no layer has a bias.
+
+    Examples
+    --------
+    >>> from transformers import T5Config, T5EncoderModel
+    >>> config = T5Config(d_model=8, d_kv=4, num_heads=2, num_layers=1, d_ff=8, vocab_size=9)
+    >>> effects = bias_effect(T5EncoderModel(config).eval(), [[5, 6, 7, 8]], band=2)
+    >>> effects.profile.dims, effects.effect.sel(variant="model").item(0)
+    (('variant', 'layer', 'head', 'offset'), 0.0)
+    """
+    with_bias = False
+
+    def variants(_: Site, call: AttentionCall) -> dict[str, AttentionCall]:
+        nonlocal with_bias
+        with_bias = with_bias or call.bias is not None
+        return {"without_bias": without_bias(call)}
+
+    effects = _profiles(model, windows, variants, band, draws, seed)
+    if not with_bias:
+        raise AttnscopeError(
+            f"{type(model).__name__} adds no bias to its scores: {position_scheme(model)}. "
+            "Choose an analysis that fits that"
+        )
+    return effects
+
+
+@torch.no_grad()
+def rotation_effect(
+    model: PreTrainedModel,
+    windows: Windows,
+    periods: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    band: int = 10,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Effect of RoPE: profiles when only some of the pairs of each query and key turn with their positions.
+
+    Queries and keys are turned back by the rotation that the model gave them, and then turned again in the pairs
+    asked for. Each layer gets the inputs that it always gets.
+
+    Parameters
+    ----------
+    model
+        In eval mode, with RoPE.
+    windows
+        All equally long, 2 tokens or more.
+    periods
+        Names of variants, and for each the range of periods (tokens for one turn, from the first up to but without
+        the second) of the pairs that turn. By default `PERIODS`: none, fast (below 16), middle, slow (128 and more).
+    band
+        Largest offset.
+    draws, seed
+        Number of draws and seed of the bootstrap over documents: see `stacked_profiles`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As of `bias_effect`, with the variants ``model`` and those asked for. NaN in layers that do not rotate.
+
+    Raises
+    ------
+    AttnscopeError
+        If no layer turns queries and keys by a rotation that is known.
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
+    >>> effects = rotation_effect(LlamaModel(config).eval(), [[5, 6, 7, 8]], {"all": (0.0, float("inf"))}, band=2)
+    >>> effects.variant.values.tolist(), bool(abs(effects.effect.sel(variant="all")).max() < 1e-5)
+    (['model', 'all'], True)
+    """
+    check_measured(band=band, draws=draws, seed=seed)
+    periods = PERIODS if periods is None else periods
+    check_some("names of variants with their periods, or None for the usual ones", periods=periods)
+    windows = list(windows)
+    ids = token_ids(windows)
+    turns = {
+        site.index: made.rotation
+        for site, made in projections(model, model_inputs(model, ids[:1])).items()
+        if made.rotation is not None
+    }
+    if not turns:
+        raise AttnscopeError(
+            f"{type(model).__name__} has no layer with a known rotation: {position_scheme(model)}. "
+            "Choose an analysis that fits that"
+        )
+    names = tuple(periods)
+
+    def variants(site: Site, call: AttentionCall) -> dict[str, AttentionCall]:
+        turn = turns.get(site.index)
+        if turn is None:
+            return {}
+        query, key = (turn.undo(side.double()) for side in (call.query, call.key))
+        changed: dict[str, AttentionCall] = {}
+        for name in names:
+            first, last = periods[name]
+            partly = turn.keep((turn.periods >= first) & (turn.periods < last))
+            new = [partly(side).to(call.query.dtype) for side in (query, key)]
+            changed[name] = replace(call, query=new[0], key=new[1])
+        return changed
+
+    return _profiles(model, windows, variants, band, draws, seed)
+
+
+def _profiles(
+    model: PreTrainedModel, windows: Windows, variants: Variants, band: int, draws: int, seed: int
+) -> xr.Dataset:
+    """Profiles of every call as it is and in its variants."""
+    check_measured(band=band, draws=draws, seed=seed)
+    ids = token_ids(windows)
+    sites: dict[int, Site] = {}
+    parts: dict[str, dict[int, list[np.ndarray]]] = {"model": {}}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        profile, output = profile_and_output(call, band)
+        sites[site.index] = site
+        parts["model"].setdefault(site.index, []).append(profile.numpy())
+        for name, variant in variants(site, call).items():
+            known = parts.setdefault(name, {}).setdefault(site.index, [])
+            known.append(mean_profile(variant, band).numpy())
+        return output
+
+    with watching(model, observe):
+        for _, batch in batches(ids):
+            read(model, batch)
+    check_self_attention(model, list(sites.values()))
+    return stacked_profiles(parts, sites, documents=ids.documents, draws=draws, seed=seed).assign_attrs(
+        length=ids.length
+    )

@@ -1,0 +1,499 @@
+"""The weight matrices of every head, found by matching what the model's linear layers give with what attention gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from attnscope.capture.eager import without_cache
+from attnscope.capture.families import is_norm, is_rotary
+from attnscope.capture.forward import forward
+from attnscope.capture.placement import plain
+from attnscope.capture.watch import Site
+from attnscope.explanation.inputs import watching_inputs
+from attnscope.explanation.tokens import Inputs
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import output_of
+from attnscope.kernels.rotary import Rotation, rotation
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, eq=False)
+class Projections:
+    r"""What one attention layer multiplies X with, head by head; float64, in the convention ``q = x @ W + b``.
+
+    Attributes
+    ----------
+    site
+        Which attention call.
+    form
+        What a score is. ``"bilinear"``: :math:`\text{scale}\,(x_iW_Q+b_Q)\cdot(x_jW_K+b_K)`, before bias and mask;
+        ``"rope"``: the same with queries and keys turned by `rotation` first; ``"normalised"``: queries and keys are
+        normalised in between, so that :math:`W_QW_K^\top` is not the form of the scores; ``"unknown"``.
+    reason
+        Why the form is normalised or unknown; else empty.
+    scale
+        Factor of the scores, every factor of queries and keys included: apply it once.
+    query, query_bias
+        ``(head, width, r)`` and ``(head, r)``. All arrays are None where no matrix was found.
+    key, key_bias, value, value_bias
+        ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``. `key_width` is the
+        width of the other side's X in cross-attention.
+    output, output_bias
+        ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``.
+    rotation
+        Rotation of queries and keys, for the positions of the window that was looked at.
+    error
+        Largest difference of the scores made of these matrices and those captured, as a share of the largest;
+        NaN where the form does not say how.
+    names
+        Modules by role: ``query``, ``key``, ``value``, ``output``.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
+    >>> (matrices,) = projections(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}).values()
+    >>> query, bias, key, _ = matrices.of_head(1)
+    >>> fused = model.h[0].attn.c_attn.weight.detach().double().numpy()  # queries, keys and values beside each other
+    >>> bool(np.allclose(query, fused[:, 4:8])), bool(np.allclose(key, fused[:, 12:16]))
+    (True, True)
+    """
+
+    site: Site
+    form: str
+    reason: str
+    scale: float
+    query: Float[np.ndarray, "head width r"] | None
+    query_bias: Float[np.ndarray, "head r"] | None
+    key: Float[np.ndarray, "kv_head key_width r"] | None
+    key_bias: Float[np.ndarray, "kv_head r"] | None
+    value: Float[np.ndarray, "kv_head key_width value_width"] | None
+    value_bias: Float[np.ndarray, "kv_head value_width"] | None
+    output: Float[np.ndarray, "head value_width model_width"] | None
+    output_bias: Float[np.ndarray, " model_width"] | None
+    rotation: Rotation | None
+    error: float
+    names: dict[str, str]
+    group: int
+
+    def of_head(
+        self, head: int
+    ) -> tuple[
+        Float[np.ndarray, "width r"],
+        Float[np.ndarray, " r"],
+        Float[np.ndarray, "key_width r"],
+        Float[np.ndarray, " r"],
+    ]:
+        """``W_Q, b_Q, W_K, b_K`` of one head.
+
+        Raises
+        ------
+        AttnscopeError
+            If the matrices were not found.
+        """
+        if self.query is None or self.query_bias is None or self.key is None or self.key_bias is None:
+            raise AttnscopeError(
+                f"the query and key matrices of layer {self.site.index} ({self.site.name}) are not known: {self.reason}"
+            )
+        other = head // self.group
+        return self.query[head], self.query_bias[head], self.key[other], self.key_bias[other]
+
+
+@torch.no_grad()
+def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projections]:
+    """Find the query, key, value and output matrices of every head, and what form the scores have.
+
+    No list of module names is needed: during one forward pass the output of each linear layer (and of each
+    slice of a fused one) is compared with the query, key and value that attention receives. They are equal,
+    equal up to a factor, or equal once turned by the model's rotary positions; so what is found is verified.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    inputs
+        Arguments of a forward pass; a window of a dozen tokens is enough.
+
+    Returns
+    -------
+    dict
+        By `Site`, in the order of the calls.
+
+    Raises
+    ------
+    AttnscopeError
+        If the window has fewer than two tokens: one is too few to tell a match from chance and shows no rotation.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> _ = torch.manual_seed(0)
+    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
+    >>> (site, matrices), = projections(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}).items()
+    >>> matrices.form, matrices.query.shape, matrices.names["query"], matrices.error < 1e-5
+    ('bilinear', (2, 8, 4), 'h.0.attn.c_attn', True)
+    """
+    recorder = _Recorder()
+    hooks = list(recorder.hooks(model))
+    try:
+        with watching_inputs(model, recorder.observe):
+            forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
+    finally:
+        for hook in hooks:
+            hook.remove()
+    recorder.close()
+    return recorder.found
+
+
+@dataclass(eq=False)
+class _Recorder:
+    """Watches the linear layers of one forward pass, and matches them at each attention call."""
+
+    found: dict[Site, Projections] = field(default_factory=dict)
+    linears: list[LayerRun] = field(default_factory=list)
+    norms: list[LayerRun] = field(default_factory=list)
+    rotations: list[Rotation] = field(default_factory=list)
+    waiting: tuple[Callable[[LayerRun | None], Projections], Tensor] | None = (
+        None  # for the output projection
+    )
+
+    def hooks(self, model: PreTrainedModel) -> Iterator[Any]:
+        for name, module in model.named_modules():
+            if isinstance(module, (nn.Linear, Conv1D)):
+                yield module.register_forward_hook(self._note(name, self.linears, self._look_for_output))
+            elif is_norm(module):
+                yield module.register_forward_hook(self._note(name, self.norms))
+            elif is_rotary(module):
+                yield module.register_forward_hook(self._note_rotation)
+
+    def _note(self, name: str, events: list[LayerRun], then: Callable[[LayerRun], None] | None = None) -> Any:
+        def hook(module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
+            if arguments and isinstance(arguments[0], Tensor) and isinstance(returned, Tensor):
+                event = LayerRun(name, module, arguments[0], returned)
+                events.append(event)
+                if then is not None:
+                    then(event)
+
+        return hook
+
+    def _note_rotation(self, _: nn.Module, __: Any, returned: Any) -> None:
+        if isinstance(returned, tuple) and len(returned) == 2:  # noqa: PLR2004 cosines and sines
+            self.rotations += _rotations(*returned)
+
+    def _look_for_output(self, event: LayerRun) -> None:
+        if self.waiting is not None and event.given.numel() == self.waiting[1].numel():
+            finish, output = self.waiting
+            if factor_of(event.given.reshape(output.shape), output) == 1.0:
+                projections = finish(event)
+                self.found[projections.site] = projections
+                self.waiting = None
+
+    def close(self) -> None:
+        """The output projection of the call before must have come by now."""
+        if self.waiting is not None:
+            projections = self.waiting[0](None)
+            self.found[projections.site] = projections
+            self.waiting = None
+
+    def observe(self, site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
+        self.close()
+        if call.query.shape[2] < 2:  # noqa: PLR2004
+            raise AttnscopeError(
+                "a window of 1 token shows no form of the scores: give one of 2 tokens or more, a dozen is enough"
+            )
+        within = site.name + "."
+        linears = [event for event in self.linears if event.name.startswith(within)]
+        norms = [event for event in self.norms if event.name.startswith(within)]
+        search = PathSearch(linears, norms, self._candidates(call))
+        matches = {
+            "query": search.match(call.query, groups=call.key.shape[1]),
+            "key": search.match(call.key, groups=None),
+            "value": search.match(call.value, groups=None, plain=True),
+        }
+        output = output_of(call)
+
+        def finish(event: LayerRun | None) -> Projections:
+            return _assemble(site, call, matches, event, (query_states, key_states), output.shape)
+
+        self.found[site] = finish(None)  # keeps the order of the calls
+        self.waiting = (finish, output.transpose(1, 2).flatten(2))
+        self.linears.clear()
+        self.norms.clear()
+        return output
+
+    def _candidates(self, call: AttentionCall) -> list[Rotation]:
+        """Rotations of this model: as its own module gave them, else RoPE in its plain form."""
+        length, width = call.query.shape[2], call.query.shape[3]
+        fitting = [
+            rotation
+            for rotation in self.rotations
+            if rotation.cos.shape[0] >= length and 2 * rotation.cos.shape[1] <= width
+        ]
+        plain = [_to(rotation(length, width, layout=layout), call.query) for layout in ("half", "pairs")]
+        return [*fitting, *plain]
+
+
+def _to(turn: Rotation, like: Tensor) -> Rotation:
+    return Rotation(turn.cos.to(like.device), turn.sin.to(like.device), turn.layout)
+
+
+def _rotations(cos: Any, sin: Any) -> Iterator[Rotation]:
+    """Both layouts of what a rotary module gave: every angle twice (in one of two orders), or once."""
+    if (
+        not (isinstance(cos, Tensor) and isinstance(sin, Tensor))
+        or cos.shape != sin.shape
+        or cos.ndim not in {2, 3}
+    ):
+        return
+    if cos.ndim == 3:  # noqa: PLR2004
+        cos, sin = cos[0], sin[0]
+    half = cos.shape[1] // 2
+    if cos.shape[1] % 2 == 0 and torch.equal(cos[:, :half], cos[:, half:]):
+        cos, sin = cos[:, :half], sin[:, :half]
+    elif cos.shape[1] % 2 == 0 and torch.equal(cos[:, ::2], cos[:, 1::2]):
+        cos, sin = cos[:, ::2], sin[:, ::2]
+    for layout in ("half", "pairs"):
+        yield Rotation(cos.double(), sin.double(), layout)
+
+
+def _assemble(
+    site: Site,
+    call: AttentionCall,
+    matches: dict[str, Match | None],
+    output: LayerRun | None,
+    states: tuple[Tensor, Tensor],
+    shape: torch.Size,
+) -> Projections:
+    form, reason = _form(matches, states)
+    query, key, value = (matches[role] for role in ("query", "key", "value"))
+    names = {role: match.event.name for role, match in matches.items() if match is not None}
+    heads, value_width = shape[1], shape[3]
+    matrix = bias = None
+    if output is not None:
+        names["output"] = output.name
+        columns = np.arange(_width(output.module)).reshape(1, -1)
+        as_match = Match(output, columns, 1.0)
+        matrix = as_match.weight[0].reshape(heads, value_width, -1)
+        bias = as_match.bias[0]
+    factor = query.factor * key.factor if query and key and form in {"bilinear", "rope"} else 1.0
+    turn = None
+    if form in {"rope", "normalised"} and query is not None:
+        turn = query.rotation
+    made = Projections(
+        site=site,
+        form=form,
+        reason=reason,
+        scale=call.scale * factor,
+        query=None if query is None else query.weight,
+        query_bias=None if query is None else query.bias,
+        key=None if key is None else key.weight,
+        key_bias=None if key is None else key.bias,
+        value=None if value is None else value.weight,
+        value_bias=None if value is None else value.bias,
+        output=matrix,
+        output_bias=bias,
+        rotation=turn,
+        error=float("nan"),
+        names=names,
+        group=call.group,
+    )
+    if form not in {"bilinear", "rope"}:
+        return made
+    error = _error(made, call, states)
+    if error > 10 * SAME.get(call.query.dtype, 2e-5):
+        worse = f"its scores differ from those captured by {error:.0e} of the largest"
+        return replace(made, form="unknown", reason=worse, error=error)
+    return replace(made, error=error)
+
+
+def _width(module: nn.Module) -> int:
+    weight = module.weight
+    assert isinstance(weight, Tensor)  # noqa: S101 of a linear layer
+    return weight.shape[1] if isinstance(module, Conv1D) else weight.shape[0]
+
+
+def _form(matches: dict[str, Match | None], states: tuple[Tensor, Tensor]) -> tuple[str, str]:
+    query, key = matches["query"], matches["key"]
+    for role, match, own in (("query", query, states[0]), ("key", key, states[1])):
+        if match is None:
+            return "unknown", f"no linear layer gives its {role}"
+        given = match.event.given
+        if given.numel() != own.numel() or factor_of(given.reshape(own.shape), own) != 1.0:
+            return (
+                "unknown",
+                f"its {role} comes from {match.event.name}, which does not read the layer's input",
+            )
+    assert query is not None  # noqa: S101 looked at above
+    assert key is not None  # noqa: S101
+    if query.normalised or key.normalised:
+        return "normalised", f"{query.normalised or key.normalised} normalises in between"
+    if (query.rotation is None) != (key.rotation is None):
+        return "unknown", "only one of query and key is turned by its position"
+    return ("bilinear" if query.rotation is None else "rope"), ""
+
+
+def _error(made: Projections, call: AttentionCall, states: tuple[Tensor, Tensor]) -> float:
+    """Largest difference between scores from X and the matrices and those captured, as a share of the largest."""
+    worst = largest = 0.0
+    # one text is enough: the match before held on all
+    own, other = (side[0].double().cpu().numpy() for side in states)
+    for head in range(call.query.shape[1]):
+        W_Q, b_Q, W_K, b_K = made.of_head(head)
+        query, key = (torch.from_numpy(side) for side in (own @ W_Q + b_Q, other @ W_K + b_K))
+        if made.rotation is not None:
+            turn = Rotation(made.rotation.cos.cpu(), made.rotation.sin.cpu(), made.rotation.layout)
+            query, key = turn(query), turn(key)
+        mine = made.scale * query @ key.T
+        theirs = (
+            call.scale * call.query[0, head].double().cpu() @ call.key[0, head // call.group].double().cpu().T
+        )
+        worst = max(worst, float((mine - theirs).abs().max()))
+        largest = max(largest, float(theirs.abs().max()))
+    return worst / largest if largest else worst
+
+
+# Largest difference of two computations of one number, as a share of the largest
+SAME = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+
+
+@dataclass(eq=False)
+class LayerRun:
+    """One linear layer or norm that ran."""
+
+    name: str
+    module: nn.Module
+    given: Tensor
+    returned: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """Where one of query, key and value comes from."""
+
+    event: LayerRun
+    columns: np.ndarray  # (head, r): of the linear layer's output
+    factor: float
+    rotation: Rotation | None = None
+    normalised: str = ""  # the norm in between
+
+    @property
+    def weight(self) -> np.ndarray:
+        """``(head, width, r)``."""
+        weight = self.event.module.weight
+        assert isinstance(weight, Tensor)  # noqa: S101 of a linear layer
+        whole = plain(weight).detach().double().cpu().numpy()
+        whole = whole if isinstance(self.event.module, Conv1D) else whole.T  # (in, out)
+        return np.ascontiguousarray(np.moveaxis(whole[:, self.columns], 1, 0))
+
+    @property
+    def bias(self) -> np.ndarray:
+        """``(head, r)``, zero where the layer has none."""
+        bias = self.event.module.bias
+        if not isinstance(bias, Tensor):
+            return np.zeros(self.columns.shape)
+        return bias.detach().double().cpu().numpy()[self.columns]
+
+
+@dataclass(eq=False)
+class PathSearch:
+    """The linear layers and norms within one attention module, and the ways they can lead to a query or key."""
+
+    linears: list[LayerRun]
+    norms: list[LayerRun]
+    rotations: list[Rotation]
+
+    def match(self, target: Tensor, *, groups: int | None, plain: bool = False) -> Match | None:
+        """Find where `target` ``(batch, head, position, r)`` comes from."""
+        match = self._linear(target, groups, [None])
+        if match is not None or plain:
+            return match
+        return self._linear(target, groups, self.rotations) or self._norm(target, groups)
+
+    def _linear(self, target: Tensor, groups: int | None, turns: Sequence[Rotation | None]) -> Match | None:
+        batch, heads, length, width = target.shape
+        for event in self.linears:
+            if event.returned.numel() % (batch * length):
+                continue
+            returned = event.returned.reshape(batch, length, -1)
+            for columns in slices_of(returned.shape[2], heads, width, groups):
+                candidate = returned[:, :, torch.from_numpy(columns).to(returned.device)].transpose(1, 2)
+                for turn in turns:
+                    if turn is not None and not _same_norms(candidate, target):
+                        continue
+                    factor = factor_of(target, candidate if turn is None else turn(candidate))
+                    if factor is not None:
+                        return Match(event, columns, factor, turn)
+        return None
+
+    def _norm(self, target: Tensor, groups: int | None) -> Match | None:
+        """A norm between the linear layer and the query."""
+        for norm in self.norms:
+            if norm.returned.numel() != target.numel():
+                continue
+            after, before = (_by_head(states, target.shape) for states in (norm.returned, norm.given))
+            for turn in (None, *self.rotations):
+                if factor_of(target, after if turn is None else turn(after)) is None:
+                    continue
+                match = self._linear(before, groups, [None])
+                if match is not None:
+                    return Match(match.event, match.columns, match.factor, turn, norm.name)
+        return None
+
+
+def _by_head(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """``(batch, head, position, r)``, whatever order the norm saw."""
+    batch, heads, length, width = shape
+    if tensor.shape == shape:
+        return tensor
+    return tensor.reshape(batch, length, heads, width).transpose(1, 2)
+
+
+def _same_norms(candidate: Tensor, target: Tensor) -> bool:
+    """Turning keeps norms up to one factor: a cheap look before every angle is tried.
+
+    Sines and cosines are often float32 whatever the model is, so the norms are kept no better than that.
+    """
+    limit = max(1e-5, 10 * SAME.get(target.dtype, 2e-5))
+    return factor_of(target.double().norm(dim=-1), candidate.double().norm(dim=-1), limit) is not None
+
+
+def factor_of(target: Tensor, candidate: Tensor, limit: float | None = None) -> float | None:
+    """The number that makes `candidate` into `target`, None where there is none."""
+    limit = SAME.get(target.dtype, 2e-5) if limit is None else limit
+    wide_target, wide = target.double(), candidate.double()
+    power = float((wide * wide).sum())
+    largest = float(wide_target.abs().max())
+    if power == 0 or largest == 0:  # a planted layer may be zero: zero is zero
+        return 1.0 if power == 0 and largest == 0 else None
+    factor = float((wide_target * wide).sum()) / power
+    if factor <= 0 or float((wide_target - factor * wide).abs().max()) > limit * largest:
+        return None
+    return 1.0 if abs(factor - 1) < limit else factor
+
+
+def slices_of(out: int, heads: int, width: int, groups: int | None) -> Iterator[np.ndarray]:
+    """Columns ``(head, r)`` of a linear layer's output that could be one of query, key and value."""
+    whole = np.arange(heads * width).reshape(heads, width)
+    for start in range(0, out - heads * width + 1, width):  # side by side: q of all heads, then k, then v
+        yield start + whole
+    for blocks in {
+        heads,
+        groups or heads,
+    }:  # head by head (GPT-NeoX), or with the keys of a group after its queries
+        block = out // blocks
+        if out % blocks or block == heads // blocks * width or block < heads // blocks * width:
+            continue
+        inner = np.arange(heads // blocks * width).reshape(heads // blocks, width)
+        for start in range(0, block - inner.size + 1, width):
+            yield np.concatenate([block * number + start + inner for number in range(blocks)])

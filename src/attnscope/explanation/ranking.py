@@ -1,0 +1,483 @@
+"""Heads in order, the clearest case first: one list for the terminal, the page and the figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+
+from attnscope.capture.borrow import borrowed
+from attnscope.explanation.arrays.decomposition import append_one
+from attnscope.explanation.evidence import Evidence, Layer
+from attnscope.explanation.projections import Projections
+from attnscope.explanation.projections import projections as projections_of_model
+from attnscope.explanation.study import study
+from attnscope.explanation.tokens import FOR_MATCHING, model_inputs, token_ids
+from attnscope.store.arrays import stacked
+from attnscope.support.arguments import reads, typed
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Tokenizer
+    from attnscope.capture.watch import Site
+    from attnscope.explanation.study import Study
+    from attnscope.read.encoded import Sources
+
+
+@dataclass(frozen=True)
+class HeadExplanation:
+    """What was found out about one head; None where it is not known or not there.
+
+    Attributes
+    ----------
+    layer, head
+        Which head.
+    attention
+        How its layer attends, self or causal; None where all layers attend in one way.
+    prefers
+        Whether its largest mean weight at one offset is more than chance gives.
+    positional
+        Whether it prefers an offset and position gives more than half of its scores' profile.
+    agree
+        Whether both readings of the scores of a positional head find the offset of its weights; None where it is not
+        positional, or a reading finds none.
+    offset_of_weights
+        Offset of its largest mean weight, tokens, where it prefers one.
+    offset_of_spectrum, offset_of_correlation
+        The two readings of its scores, tokens.
+    position_share
+        Share of position in the variance of the mean scores over offsets, where it prefers one.
+    peak_weight, weight_level
+        Its largest mean weight at one offset, and what chance would give there.
+    coherence
+        Coherence of its cross-spectrum over the band.
+    chance
+        How often the readings of another head would agree with its weights.
+    weights_of
+        Earlier layer whose query and key matrices its own layer uses again; None where it uses none again.
+    offset_of_kernel, kernel_agrees, kernel_chance, kernel_share
+        With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`. Whether it agrees, and its
+        share, is asked of a head that prefers an offset.
+
+    Examples
+    --------
+    >>> grid = ("layer", "head")
+    >>> variables = {name: (grid, [[True]]) for name in ("prefers", "positional", "asked", "agree")}
+    >>> variables["peak_weight"] = (grid, [[0.9]])
+    >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0]})
+    >>> (found,) = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
+    >>> found.agree, found.peak_weight, found.coherence is None  # its cross-spectrum is not there
+    (True, 0.9, True)
+    """
+
+    layer: int
+    attention: str | None
+    head: int
+    prefers: bool
+    positional: bool
+    agree: bool | None
+    offset_of_weights: float | None = None
+    offset_of_spectrum: float | None = None
+    offset_of_correlation: float | None = None
+    position_share: float | None = None
+    peak_weight: float | None = None
+    weight_level: float | None = None
+    coherence: float | None = None
+    chance: float | None = None
+    weights_of: int | None = None
+    offset_of_kernel: float | None = None
+    kernel_agrees: bool | None = None
+    kernel_chance: float | None = None
+    kernel_share: float | None = None
+
+
+@reads("explain")
+@typed
+def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
+    """What was found out about each head, the clearest case first.
+
+    Parameters
+    ----------
+    tree
+        From `explain`.
+
+    Returns
+    -------
+    list of HeadExplanation
+        First those whose readings agree, then the other positional ones, then the rest; each of these by the largest
+        mean weight. Empty where the tree has no verdict.
+
+    Examples
+    --------
+    >>> grid = ("layer", "head")
+    >>> variables = {"prefers": (grid, [[False, True]]), "positional": (grid, [[False, True]])}
+    >>> variables |= {name: (grid, [[False, True]]) for name in ("asked", "agree")}
+    >>> variables["peak_weight"] = (grid, [[0.9, 0.5]])
+    >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0, 1]})
+    >>> [(row.head, row.peak_weight) for row in rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))]
+    [(1, 0.5), (0, 0.9)]
+    """
+    if "verdict" not in tree.children:
+        return []
+    verdict, kinds = _Grid(tree["verdict"].to_dataset()), _kinds(tree)
+    kernel = _Grid(tree["scheme_kernel"].to_dataset()) if "scheme_kernel" in tree.children else None
+    rows = [_with_kernel(_row(verdict, place, kinds), kernel) for place in verdict.places]
+    known = [row for row in rows if row.peak_weight is not None]
+    return sorted(
+        known,
+        key=lambda row: (not row.agree, not row.positional, -(row.peak_weight or 0.0), row.layer, row.head),
+    )
+
+
+class _Grid:
+    """Variables ``(layer, head)`` of a dataset, read head by head."""
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        layers, heads = (dataset[name].values.tolist() for name in ("layer", "head"))
+        self.places = {
+            (layer, head): (row, column)
+            for row, layer in enumerate(layers)
+            for column, head in enumerate(heads)
+        }
+        alike = dataset["weights_of"].values.tolist() if "weights_of" in dataset.coords else layers
+        self.earlier = {layer: first for layer, first in zip(layers, alike, strict=True) if first != layer}
+        self._values = {
+            str(name): variable.transpose("layer", "head").values
+            for name, variable in dataset.data_vars.items()
+            if set(variable.dims) == {"layer", "head"}
+        }
+
+    def number(self, name: str, place: tuple[int, int]) -> float | None:
+        """The value of a variable at (layer, head); None where there is none, or it is not finite."""
+        if name not in self._values or place not in self.places:
+            return None
+        value = float(self._values[name][self.places[place]])
+        return value if math.isfinite(value) else None
+
+
+def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadExplanation:
+    """The record of one head, without what a scheme's kernel says of it."""
+
+    def number(name: str) -> float | None:
+        return verdict.number(name, place)
+
+    layer, head = place
+    prefers, positional = bool(number("prefers")), bool(number("positional"))
+    return HeadExplanation(
+        layer,
+        kinds.get(layer),
+        head,
+        prefers,
+        positional,
+        bool(number("agree")) if number("asked") else None,
+        offset_of_weights=number("offset_of_weights"),
+        offset_of_spectrum=number("offset_of_spectrum"),
+        offset_of_correlation=number("offset_of_correlation"),
+        position_share=number("position_share"),
+        peak_weight=number("peak_weight"),
+        weight_level=number("weight_level"),
+        coherence=number("coherence"),
+        chance=number("chance"),
+        weights_of=verdict.earlier.get(layer),
+    )
+
+
+def _with_kernel(row: HeadExplanation, kernel: _Grid | None) -> HeadExplanation:
+    """The record with what the position scheme alone foretells of the head, where it has such a scheme."""
+    if kernel is None:
+        return row
+    place = row.layer, row.head
+    agrees = kernel.number("agree", place)
+    return replace(
+        row,
+        offset_of_kernel=kernel.number("offset_of_kernel", place),
+        kernel_agrees=None if agrees is None else bool(agrees),
+        kernel_chance=kernel.number("chance", place),
+        kernel_share=kernel.number("share", place),
+    )
+
+
+@reads("explain")
+@typed
+def best_heads(
+    tree: xr.DataTree, *, layer: int | None = None, head: int | None = None, count: int | None = 4
+) -> list[tuple[int, int]]:
+    """The heads to show: the first of `rank_explanations`, of one layer or with one number where asked for.
+
+    Where the readings of some heads agree, only such heads are chosen, unless a layer or head is asked for.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.explain`.
+    layer, head
+        Layer, or number of a head, to choose from, from 0.
+    count
+        Number of heads at most; None for all.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such layer or head.
+
+    Examples
+    --------
+    >>> grid = ("layer", "head")
+    >>> variables = {name: (grid, [[True, True]]) for name in ("prefers", "positional", "asked", "agree")}
+    >>> variables["peak_weight"] = (grid, [[1.0, 0.5]])
+    >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0, 1]})
+    >>> tree = xr.DataTree.from_dict({"verdict": verdict})
+    >>> best_heads(tree, count=1), best_heads(tree, head=1)
+    ([(0, 0)], [(0, 1)])
+    """
+    rows = rank_explanations(tree)
+    for name, asked in (("layer", layer), ("head", head)):
+        known = sorted({getattr(row, name) for row in rows})
+        if asked is not None and asked not in known:
+            there = f"they go from {known[0]} to {known[-1]}" if known else "none was explained"
+            raise AttnscopeError(f"there is no {name} {asked}: {there}")
+    chosen = [row for row in rows if layer in {None, row.layer} and head in {None, row.head}]
+    if not chosen and rows:
+        raise AttnscopeError(f"layer {layer} has no head {head}: choose another")
+    agreeing = [row for row in chosen if row.agree]
+    if layer is None and head is None and agreeing:
+        chosen = agreeing
+    return [(row.layer, row.head) for row in chosen[:count]]
+
+
+def _kinds(tree: xr.DataTree) -> dict[int, str]:
+    """How each layer attends, where not all attend in the same way."""
+    if "position_content" not in tree.children:
+        return {}
+    content = tree["position_content"].to_dataset()
+    if "layer_kind" not in content.coords:
+        return {}
+    kinds = dict(zip(content["layer"].values.tolist(), map(str, content["layer_kind"].values), strict=True))
+    return kinds if len(set(kinds.values())) > 1 else {}
+
+
+ERROR = 0.01  # probability that one head or more of a model without preferences seems to have one
+SAME = 0.5  # tokens: readings that lie closer together find the same offset
+MOST = 0.5  # share of position from which a head's scores are more position than all else
+READINGS = ("offset_of_spectrum", "offset_of_correlation")
+
+
+def weight_peaks(evidence: Evidence) -> xr.Dataset:
+    """Where the weights of each head are largest, and whether that is more than chance: dimensions ``layer, head``.
+
+    ``peak_weight``, the largest mean weight within the band; ``offset_of_weights``, its offset, NaN where the weights
+    go on rising beyond the band; ``weight_level``, what a mean weight at that offset must exceed to be more than chance
+    (see `Reach.level`), over all heads and offsets of the model; ``prefers``, whether it does; ``lowest_offset`` and
+    ``highest_offset``, what the mask allows; ``weights_of``, the first layer of the same query and key matrices.
+    """
+    tests = sum(layer.band_sums[0].size for layer in evidence.layers)
+    heads = max(layer.heads for layer in evidence.layers)
+    parts = [_of_layer(layer, ERROR / tests).reindex(head=np.arange(heads)) for layer in evidence.layers]
+    peaks = stacked(parts, "layer", [layer.site.index for layer in evidence.layers])
+    peaks["prefers"] = (peaks.peak_weight > peaks.weight_level) & np.isfinite(peaks.offset_of_weights)
+    for name, long_name, units in (
+        ("offset_of_weights", "Offset of the largest mean weight", "tokens"),
+        ("peak_weight", "Largest mean weight", "weight"),
+        ("weight_level", "Mean weight that chance gives at that offset", "weight"),
+    ):
+        peaks[name].attrs = {"long_name": long_name, "units": units}
+    lowest, highest = zip(*[layer.reach.offsets for layer in evidence.layers], strict=True)
+    return peaks.assign_coords(
+        lowest_offset=("layer", list(lowest)),
+        highest_offset=("layer", list(highest)),
+        weights_of=("layer", [_first_alike(layer, evidence.layers) for layer in evidence.layers]),
+    )
+
+
+def _first_alike(layer: Layer, layers: Sequence[Layer]) -> int:
+    """Number of the first layer that has the query and key matrices of this one, where layers share them (ALBERT)."""
+    return next(other.site.index for other in layers if _same_weights(layer, other))
+
+
+def _same_weights(layer: Layer, other: Layer) -> bool:
+    if layer.site.name == other.site.name:
+        return True
+    one, two = layer.projections, other.projections
+    return (
+        one.query is not None
+        and two.query is not None
+        and one.key is not None
+        and two.key is not None
+        and np.array_equal(one.query, two.query)
+        and np.array_equal(one.key, two.key)
+    )
+
+
+def _of_layer(layer: Layer, chance: float) -> xr.Dataset:
+    profiles = layer.profiles.mean(0)
+    half = profiles.shape[-1] // 2
+    offset = np.arange(-half, half + 1)
+    low, high = layer.reach.offsets
+    at = profiles.argmax(-1)
+    # beyond the mask all weights are 0, and known; beyond the band they are not
+    known = (np.abs(offset) < half) | (offset == low) | (offset == high)
+    return xr.Dataset(
+        {
+            "offset_of_weights": ("head", np.where(known[at], offset[at], np.nan)),
+            "peak_weight": ("head", profiles.max(-1)),
+            "weight_level": ("head", layer.reach.level(chance)[at]),
+        },
+        coords={"head": np.arange(layer.heads)},
+    )
+
+
+def judged(readings_of: xr.Dataset) -> xr.Dataset:
+    """Add whether each head is positional, whether its readings agree, and how often those of other heads would.
+
+    Parameters
+    ----------
+    found
+        With ``prefers``, ``offset_of_weights``, the readings of the scores and, where known, ``position_share``.
+
+    Returns
+    -------
+    xarray.Dataset
+        With ``positional`` (it prefers an offset, and position gives more than half of its scores' profile), ``asked``
+        (it is positional, and both readings find an offset), ``agree`` (asked, and both lie within half a token of the
+        weights' offset) and ``chance``, how often the readings of another head lie so near: of all other heads that
+        have both, counting one more that does, since few heads tell no small chance (NaN where there is no other, and
+        of heads that are not positional). ``offset_of_weights`` becomes NaN where a head prefers none.
+
+    Examples
+    --------
+    >>> head = lambda values: ("head", np.array(values))
+    >>> verdict = judged(
+    ...     xr.Dataset(
+    ...         {
+    ...             "prefers": head([True, True, True]),
+    ...             "offset_of_weights": head([-1.0, 1.0, 1.0]),
+    ...             "offset_of_spectrum": head([-1.1, 0.9, 5.0]),
+    ...             "offset_of_correlation": head([-1.0, 1.2, np.nan]),
+    ...         }
+    ...     )
+    ... )
+    >>> verdict.agree.values.tolist(), verdict.chance.values.tolist()
+    ([True, True, False], [0.5, 0.5, 0.6666666666666666])
+    >>> verdict.asked.values.tolist()  # one reading of the last head finds nothing
+    [True, True, False]
+    """
+    share = readings_of.get("position_share")
+    by_position = True if share is None else share > MOST
+    weights = readings_of.offset_of_weights.values
+    readings = np.stack([readings_of[name].values for name in READINGS], -1)
+    dims = readings_of.prefers.dims
+    positional = readings_of.prefers & by_position
+    asked = positional & xr.DataArray(np.isfinite(readings).all(-1), dims=dims)
+    chance = _by_accident(weights.ravel(), readings.reshape(-1, len(READINGS))).reshape(weights.shape)
+    judged_of = readings_of.assign(
+        offset_of_weights=readings_of.offset_of_weights.where(readings_of.prefers),
+        positional=positional,
+        asked=asked,
+        agree=asked & xr.DataArray(_near(weights, readings), dims=dims),
+        chance=xr.DataArray(chance, dims=dims).where(positional),
+    )
+    judged_of.asked.attrs = {"long_name": "Positional, and both readings find an offset"}
+    judged_of.agree.attrs = {
+        "long_name": "Both readings find the offset of the weights, of heads that are asked"
+    }
+    judged_of.chance.attrs = {"long_name": "Chance that another head's scores would agree", "units": "share"}
+    return judged_of
+
+
+def _near(weights: np.ndarray, readings: np.ndarray) -> Bool[np.ndarray, "*head"]:
+    return np.asarray((np.abs(readings - weights[..., None]) <= SAME).all(-1))
+
+
+def _by_accident(
+    weights: Float[np.ndarray, " head"], readings: Float[np.ndarray, "head reading"]
+) -> Float[np.ndarray, " head"]:
+    read = np.isfinite(readings).all(-1)
+    near = _near(weights[:, None], readings[None])
+    np.fill_diagonal(near, val=False)
+    others = read.sum() - read
+    return np.where((others > 0) & np.isfinite(weights), (1 + near.sum(1)) / (1 + others), np.nan)
+
+
+OneHead = Callable[[Layer, int], xr.Dataset]
+
+
+def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
+    """Stack a head's analysis over all layers with bilinear scores and all their heads.
+
+    ``lowest_offset`` and ``highest_offset``, coordinates over ``layer``, are what the mask lets the heads look at.
+    """
+    layers = evidence.bilinear
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # LAPACK and FFT leave Python's lock free
+        heads = [list(pool.map(partial(analyse, layer), range(layer.heads))) for layer in layers]
+    rows = [stacked(of_layer, "head", np.arange(len(of_layer))) for of_layer in heads]
+    names = np.array([layer.site.name for layer in layers], dtype=object)
+    return stacked(rows, "layer", [layer.site.index for layer in layers]).assign_coords(
+        layer_name=("layer", names),
+        lowest_offset=("layer", [layer.reach.offsets[0] for layer in layers]),
+        highest_offset=("layer", [layer.reach.offsets[1] for layer in layers]),
+    )
+
+
+@typed
+def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean X over texts and a column of ones; W_Q and W_K with their biases below.
+
+    Parameters
+    ----------
+    layer
+        Evidence of the layer.
+    head
+        Number of the head, from 0.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        X ``(position, width + 1)``, W_Q and W_K ``(width + 1, r)``.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> from attnscope.explanation import gather
+    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=4)).eval()
+    >>> (layer,) = gather(model, [[5, 6, 7], [7, 8, 5]], band=2).layers
+    >>> x, query, key = inputs_of(layer, 1)
+    >>> x.shape, query.shape, key.shape  # 8 columns, and one of ones for the biases
+    ((3, 9), (9, 4), (9, 4))
+    """
+    return append_one(layer.moments.position_mean), *layer.matrices(head, affine=True)
+
+
+@typed
+def projections(
+    model: Model | Study | None = None, texts: Sources = None, *, tokenizer: Tokenizer = None
+) -> dict[Site, Projections]:
+    """Query, key, value and output matrices of every head, found and verified on a window of text.
+
+    Parameters
+    ----------
+    model, texts, tokenizer
+        See `attnscope.explanation.study.study`.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> by_site = mechanism.projections("bundled")
+    >>> {matrices.form for matrices in by_site.values()}
+    {'bilinear'}
+    """
+    given = study(model, texts, tokenizer=tokenizer, limit=2)
+    with borrowed(given.model):
+        return projections_of_model(
+            given.model, model_inputs(given.model, token_ids(given.windows)[:1].start(FOR_MATCHING))
+        )

@@ -1,0 +1,152 @@
+"""An explanation as its run folder holds it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from attnscope.capture.load import load_model
+from attnscope.explanation.arrays.components import principal_components
+from attnscope.explanation.arrays.spectrum import amplitude_spectrum
+from attnscope.explanation.tables import position_table
+from attnscope.store.runs import RunFolder
+from attnscope.support.arguments import typed
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+
+
+class StoredAnalyses:
+    """The analyses of a run: those that its folder holds are read, others made and written.
+
+    Parameters
+    ----------
+    run
+        An opened run of ``explain``; without one nothing is kept.
+
+    Examples
+    --------
+    >>> StoredAnalyses(None).get("waves", xr.Dataset).sizes
+    Frozen({})
+    """
+
+    def __init__(self, run: RunFolder | None) -> None:
+        self.run = run
+
+    def get(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """The analysis of that name, made if it is not there yet."""
+        if self.run is None:
+            return make()
+        stored = self.run.load(name)
+        if stored is None:
+            self.run.save(name, made := make())
+            stored = self.run.load(name)  # as a later call will read it
+            return made if stored is None else stored
+        return stored
+
+    def answers(self, asked: Sequence[str]) -> bool:
+        """Whether the run went through with the same analyses asked for: then no text is read again."""
+        told = None if self.run is None else self.run.state.get("analyses")
+        if self.run is None or told is None or told["asked"] != list(asked):
+            return False
+        return all(self.run.load(name) is not None for name in told["names"])
+
+    def finish(
+        self, asked: Sequence[str], names: Sequence[str], skipped: dict[str, str], attributes: dict[str, str]
+    ) -> None:
+        """Note which analyses there are, and why there are not more, in the order of the page."""
+        if self.run is not None:
+            told = {"asked": list(asked), "names": list(names), "skipped": list(skipped.items())}
+            self.run.finish(analyses=told, attributes=attributes)
+
+    def beside(self, others: Sequence[dict[str, str]]) -> None:
+        """Note which other models' tables were asked for: file, model and identity of each."""
+        if self.run is not None and self.run.state.get("also", []) != list(others):
+            self.run.finish(also=list(others))
+
+
+@typed
+def load_explanation(run: RunFolder) -> xr.DataTree:
+    """The tree that `explain` returned, from the folder of a finished run.
+
+    Raises
+    ------
+    AttnscopeError
+        If an analysis is damaged or gone.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import explain
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = explain(limit=2, window=16, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         load_explanation(run).equals(made)
+    True
+    """
+    finished: dict[str, Any] = run.state["analyses"]
+    analyses = {str(name): _loaded(run, name) for name in finished["names"]}
+    for number, other in enumerate(run.state.get("also", [])):
+        table = _loaded(run, other["file"])
+        analyses[f"also/{number}"] = table.assign_attrs(model=other["model"], identity=other["identity"])
+    tree = xr.DataTree.from_dict(analyses)
+    skipped = json.dumps(dict(finished["skipped"]))
+    more = json.dumps(finished["asked"])
+    tree.attrs = run.state["attributes"] | {"skipped": skipped, "more": more, "run": str(run.path)}
+    return tree
+
+
+def _loaded(run: RunFolder, name: str) -> xr.Dataset:
+    dataset = run.load(name)
+    if dataset is None:
+        raise AttnscopeError(
+            f"{run.path} has no {name}: give the same command again, which makes anew what is not there"
+        )
+    return dataset
+
+
+@dataclass(frozen=True)
+class OtherTable:
+    """The position table of a model that is only compared by it."""
+
+    name: str
+    identity: dict[str, str]
+    rows: Float[np.ndarray, "position column"]
+
+    @classmethod
+    def of(cls, source: Model, *, trust_remote_code: bool) -> OtherTable:
+        """Load the model and keep its table."""
+        device = "cpu" if isinstance(source, str | Path) else None
+        loaded = load_model(source, need_tokenizer=False, device=device, trust_remote_code=trust_remote_code)
+        return cls(loaded.name, loaded.identity, position_table(loaded.model).rows)
+
+    @property
+    def file(self) -> str:
+        """Its file in the run folder, by what its weights are: a run may be asked again with others."""
+        return f"also-{hashlib.sha256(self._identity.encode()).hexdigest()[:12]}"
+
+    @property
+    def _identity(self) -> str:
+        return json.dumps(self.identity, sort_keys=True)
+
+    def named(self) -> dict[str, str]:
+        """What the run notes of it."""
+        return {"file": self.file, "model": self.name, "identity": self._identity}
+
+    def analysed(self) -> xr.Dataset:
+        """Spectrum and principal components of the table alone."""
+        spectrum = amplitude_spectrum(self.rows).drop_dims("column")
+        analysis = spectrum.merge(principal_components(self.rows), combine_attrs="override")
+        return analysis.assign_attrs(model=self.name, identity=self._identity)

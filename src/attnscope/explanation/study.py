@@ -1,0 +1,608 @@
+"""A model under study: its texts and what is read from it, each thing once, for all analyses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from threadpoolctl import threadpool_limits
+from transformers import PreTrainedModel
+
+from attnscope.capture.borrow import borrowed
+from attnscope.capture.forward import decoder_start
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.processors import Tokenizer
+from attnscope.explanation.arrays.decomposition import Completion
+from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, gather, labelled_sums
+from attnscope.explanation.not_defined import NotDefinedError
+from attnscope.explanation.stored import StoredAnalyses
+from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
+from attnscope.explanation.tokens import Windows
+from attnscope.measure.windows import window_length
+from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
+from attnscope.read.pairs import TargetTokenizer, shifted
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_whole
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, tell_nobody
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.read.encoded import Sources, Texts
+    from attnscope.read.texts import Corpus
+    from attnscope.read.windows import Window
+    from attnscope.support.progress import Tell
+
+READING = 0.6  # share of the work that reading the texts is
+DEFAULT_TEXTS = 100
+FEW_TEXTS = 8  # of analyses that take several passes
+
+
+class Study:
+    """One model, its texts and the settings of the analyses; what they share is made once, when first asked for.
+
+    Parameters
+    ----------
+    model
+        In eval mode, or put there by whoever asks.
+    windows
+        Two or more, all equally long; or a function that cuts them, called when they are first needed.
+    name, identity
+        As `LoadedModel` has them.
+    band
+        Largest offset of the profiles.
+    frequencies
+        First and last frequency, cycles per window, of the band in which a shift is read off.
+    completion
+        How the rotation R is completed for the phase maps.
+    intervention_texts
+        Windows on which words and positions are changed; 0 for none.
+    layer, head
+        Will be shown later: refused after the first texts if they do not exist.
+    seed
+        Seed of the random number generators.
+    loaded, corpus
+        The model with its tokenizer and the texts, for analyses that train.
+    with_targets
+        Whether a decoder reads texts of its own.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
+    >>> study = Study(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
+    >>> study.evidence.texts, study.evidence is study.evidence
+    (2, True)
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        windows: Windows | Callable[[], list[Window]],
+        *,
+        name: str | None = None,
+        identity: dict[str, str] | None = None,
+        band: int = 10,
+        frequencies: tuple[int, int] | None = None,
+        completion: Completion = "minimal",
+        intervention_texts: int = 0,
+        layer: int | None = None,
+        head: int | None = None,
+        seed: int = 0,
+        loaded: LoadedModel | None = None,
+        corpus: Texts | None = None,
+        with_targets: bool = False,
+    ) -> None:
+        check_whole(1, band=band)
+        self.model, self.name, self.identity = model, name or type(model).__name__, identity or {}
+        self._windows = windows
+        self.band, self.frequencies = band, frequencies
+        self.completion: Completion = completion
+        self.intervention_texts, self.layer, self.head, self.seed = intervention_texts, layer, head, seed
+        self.loaded, self.corpus, self.with_targets = loaded, corpus, with_targets
+        self.stored = StoredAnalyses(None)
+        self.kept_sums: Callable[[range], dict[int, LayerSums] | None] = lambda _: (
+            None
+        )  # that others have read
+        self.results: dict[str, xr.Dataset] = {}
+        self.reasons: dict[str, str] = {}
+        self.tell: Tell = tell_nobody
+        self.share = 0.0  # of all work, done
+        self.shared: dict[str, object] = {}  # what analyses of one kind make once for all of them
+        self._known: dict[str, Analysis] = {}
+
+    @cached_property
+    def windows(self) -> list[Window | Sequence[int]]:
+        """The windows, cut when they are first needed."""
+        return list(self._windows() if callable(self._windows) else self._windows)
+
+    @cached_property
+    def tables(self) -> list[PositionTable]:
+        """Tables of absolute positions; empty for RoPE and the like."""
+        with borrowed(self.model):
+            return position_tables(self.model)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What all analyses of single heads need: one pass over the texts."""
+        with borrowed(self.model):
+            evidence = gather(
+                self.model,
+                self.windows,
+                band=self.band,
+                layer=self.layer,
+                head=self.head,
+                progress=self._tell_reading,
+                kept=self.kept_sums,
+            )
+        self.share = READING
+        return evidence
+
+    def gather_units(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset]:
+        """Sums of unit after unit of the texts, but those that are done, for `evidence` in another process."""
+        with borrowed(self.model):
+            for texts in self._gathering.units():
+                if not done(texts):
+                    yield labelled_sums(self._gathering.read(texts, self._tell_reading), texts)
+
+    @cached_property
+    def _gathering(self) -> Gathering:
+        return Gathering(self.model, self.windows, band=self.band, layer=self.layer, head=self.head)
+
+    def _tell_reading(self, at: Progress) -> None:
+        self.tell(replace(at, share=READING * at.share))
+
+    def first(self, count: int | None = None) -> list[Window | Sequence[int]]:
+        """Some windows, by default 8, for analyses that take several passes."""
+        return self.windows[: FEW_TEXTS if count is None else count]
+
+    def lacks(self, analysis: Analysis) -> str:
+        """Why the model does not admit an analysis; empty where it does."""
+        return next((reason for need in analysis.needs if (reason := need.lacks(self))), "")
+
+    def run(self, analyses: Sequence[Analysis]) -> None:
+        """Make all these analyses, into `results`; those that are not defined, into `reasons`."""
+        self._known = {analysis.name: analysis for analysis in analyses}
+        asked = [analysis for analysis in analyses if analysis.asked(self)]
+        for number, analysis in enumerate(asked):
+            self.share = READING + (1 - READING) * number / len(asked)
+            self.tell(Progress(analysis.name.replace("_", " "), self.share))
+            self._make(analysis)
+
+    def result(self, name: str) -> xr.Dataset | None:
+        """What another analysis of this study gives, made now if it is not there; None where it is not defined."""
+        if name not in self.results and name not in self.reasons and name in self._known:
+            analysis = self._known[name]
+            if analysis.asked(self):
+                self._make(analysis)
+        return self.results.get(name)
+
+    def _make(self, analysis: Analysis) -> None:
+        if analysis.name in self.results or analysis.name in self.reasons:
+            return
+        try:
+            self.results[analysis.name] = self.stored.get(analysis.name, lambda: self.computed(analysis))
+        except NotDefinedError as reason:
+            self.reasons[analysis.name] = str(reason)
+
+    def computed(self, analysis: Analysis) -> xr.Dataset:
+        """An analysis, or `NotDefinedError` with the reason."""
+        if reason := self.lacks(analysis):
+            raise NotDefinedError(reason)
+        threads = threadpool_limits(1, "blas") if analysis.of_arrays else nullcontext()
+        with borrowed(self.model), threads:
+            return analysis.compute(self)
+
+
+@typed
+def study(
+    model: Model | Study | None = None,
+    texts: Sources = None,
+    *,
+    targets: Sources = None,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int | None = None,
+    band: int = 10,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Study:
+    """Put a model under study: what every analysis takes in place of model and texts, so that they are read once.
+
+    Parameters
+    ----------
+    model
+        See `attnscope.scan`; a model object needs no tokenizer where `texts` are token ids. A study is given back as it
+        is.
+    texts
+        As in `attnscope.scan`; by default the bundled sample.
+    targets
+        Text in the target language, for an encoder-decoder: see `attnscope.explain`.
+    tokenizer, device, dtype, revision, trust_remote_code
+        See `attnscope.scan`.
+    window, limit
+        Tokens of a window, and how many windows (by default 100).
+    band
+        Largest offset of the profiles.
+
+    Raises
+    ------
+    AttnscopeError
+        If a study is given, and beside it what it has already; if `window`, `limit` or `band` is below 1; for anything
+        else that the caller can mend.
+
+    Examples
+    --------
+    >>> from attnscope import mechanism
+    >>> study = mechanism.study(limit=3)
+    >>> study.evidence.texts
+    3
+    >>> mechanism.cross_spectrum(study).band_offset.dims, mechanism.query_key_waves(study).periodic_columns.dims
+    (('layer', 'head'), ('layer', 'head'))
+    """
+    check_whole(1, limit=limit, window=window, band=band)
+    if isinstance(model, Study):
+        given = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window, "limit": limit}
+        if beside := [name for name, value in given.items() if value is not None]:
+            raise AttnscopeError(
+                f"found a study and {beside[0]} beside it: a study has read its texts; leave {beside[0]} out, or make "
+                "another study"
+            )
+        return model
+    limit = DEFAULT_TEXTS if limit is None else limit
+    corpus, target = texts_and_targets(texts, targets)
+    if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
+        return Study(model, corpus.rows[:limit], band=band)  # token ids and a model object need no tokenizer
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    length = window_length(loaded, window)
+    return Study(
+        loaded.model,
+        partial(pairs_of_windows, corpus, target, loaded, length, limit),
+        name=loaded.name,
+        identity=loaded.identity,
+        band=band,
+        loaded=loaded,
+        corpus=corpus,
+        with_targets=target is not None,
+    )
+
+
+def few_texts(
+    model: Model | Study | None,
+    texts: Sources,
+    *,
+    targets: Sources,
+    tokenizer: Tokenizer,
+    window: int | None,
+    limit: int | None,
+) -> Study:
+    """`study` for analyses that take several passes: 8 windows by default, and the first so many of a study."""
+    check_whole(1, limit=limit)  # beside a study too, which `study` does not see
+    if isinstance(model, Study):
+        limit = None
+    elif limit is None:
+        limit = FEW_TEXTS
+    return study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
+
+
+def table_of_model(
+    model: Model | Study | None, part: str | None = None
+) -> Float[np.ndarray, "position column"]:
+    """Rows of a model's position table; no text is read, and no tokenizer needed."""
+    if isinstance(model, (Study, LoadedModel)):
+        model = model.model
+    if not isinstance(model, PreTrainedModel):
+        model = load_model("bundled" if model is None else model, need_tokenizer=False).model
+    return position_table(model, part).rows
+
+
+@typed
+@contextmanager
+def studied(study: Study, analysis: Analysis) -> Generator[Study]:
+    """A study that admits an analysis, its model borrowed meanwhile.
+
+    Parameters
+    ----------
+    study
+        The model under study.
+    analysis
+        The analysis that is asked for.
+
+    Raises
+    ------
+    AttnscopeError
+        With the reason, if it does not admit it.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.explanation import known_analyses
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> study = Study(BertModel(config), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2, name="small")
+    >>> with studied(study, known_analyses()["forms"]):
+    ...     study.model.training  # as the analysis needs it
+    False
+    >>> study.model.training  # as it was
+    True
+    """
+    with borrowed(study.model):
+        if reason := study.lacks(analysis):
+            raise AttnscopeError(
+                f"{analysis.name} is not defined for {study.name}: {reason}. Choose another analysis"
+            )
+        yield study
+
+
+def equal_windows(
+    corpus: Texts, loaded: LoadedModel, length: int, limit: int, *, target: bool = False
+) -> list[Window]:
+    """The windows that are full; if fewer than two are or may be, an error that says why."""
+    if limit < 2:  # noqa: PLR2004
+        raise AttnscopeError(
+            f"limit (--limit) is {limit}; expected 2 windows or more, to tell position from text"
+        )
+    whole: list[Window] = []
+    longest = 0
+    tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer
+    for window in windows_of(corpus, tokenizer, length=length):
+        longest = max(longest, len(window))
+        if len(window) == length:
+            whole.append(window)
+        if len(whole) == limit:
+            break
+    if len(whole) < 2:  # noqa: PLR2004
+        raise AttnscopeError(
+            f"found {len(whole)} full window{'s' * (len(whole) != 1)} of {length} tokens{' in the target' * target} "
+            f"(the longest has {longest}); "
+            "expected 2 or more, to tell position from text: give more text, or a smaller --window"
+        )
+    return whole
+
+
+def pairs_of_windows(
+    corpus: Texts, target: Corpus | None, loaded: LoadedModel, length: int, limit: int
+) -> list[Window]:
+    """Full windows of the text and, where there is one, of the target, as the decoder reads them."""
+    windows = equal_windows(corpus, loaded, length, limit)
+    return windows if target is None else with_targets(windows, target, loaded, length)
+
+
+def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, length: int) -> list[Window]:
+    """Full windows of the target beside those of the text, as the decoder reads them; as many as both have."""
+    start = decoder_start(loaded.model)
+    said = equal_windows(target, loaded, length, len(windows), target=True)
+    return [
+        replace(window, target=shifted(words, loaded.tokenizer, start))
+        for window, words in zip(windows, said, strict=False)
+    ]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page: some analyses that belong together.
+
+    Attributes
+    ----------
+    name, title
+        Its address on the page, and its heading.
+    says
+        What is asked there, and how: words, or what makes them of what was found.
+
+    Examples
+    --------
+    >>> from attnscope.explanation import known_analyses
+    >>> known_analyses()["waves"].section.title
+    'Waves in queries and keys'
+    """
+
+    name: str
+    title: str
+    says: str | Callable[[xr.DataTree], str]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of an analysis.
+
+    Attributes
+    ----------
+    name
+        Its file, without suffix.
+    title, reading
+        What it shows, and how it is read; the latter may be made of what was found, as in a `Section`.
+    draw
+        Address of the function that draws it, ``package:function``: nothing here imports matplotlib. The function may
+        give None where there is nothing to draw.
+    of
+        What it draws: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``.
+    variable
+        Variable of the node that a general figure draws, such as ``attnscope.results.figures.scan:overview``, the grid of all
+        heads: an analysis needs no figure of its own.
+    same_as
+        Name of another figure, of which this one is a copy under another name: the page links to it by `title`.
+    on_page
+        Whether the page shows it; else it is a file only.
+    with_tokens
+        Whether tokens stand on its axes.
+
+    Examples
+    --------
+    >>> from attnscope.explanation import known_analyses
+    >>> [(picture.name, picture.of) for picture in known_analyses()["waves"].pictures]
+    [('wave-counts', 'node'), ('wave-columns', 'heads'), ('wave-curves', 'heads')]
+    """
+
+    name: str
+    title: str = ""
+    reading: str | Callable[[xr.DataTree], str] = ""
+    draw: str = ""
+    of: Literal["node", "heads", "tree"] = "node"
+    variable: str = ""
+    same_as: str = ""
+    on_page: bool = True
+    with_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text that an analysis has in the place of a figure.
+
+    Attributes
+    ----------
+    title, key
+        Its heading, and what its words mean.
+    columns
+        Headings.
+    lines
+        Cells of each row, from the node.
+    remark
+        What else is to be said of the whole tree, in a sentence; empty where nothing is.
+
+    Examples
+    --------
+    >>> table = TextTable("Heads", "Numbers", ("layer",), lambda node: [(str(int(node["layer"])),)], lambda tree: "")
+    >>> import xarray as xr
+    >>> table.columns, table.lines(xr.Dataset({"layer": 3}))
+    (('layer',), [('3',)])
+    """
+
+    title: str
+    key: str
+    columns: tuple[str, ...]
+    lines: Callable[[xr.Dataset], list[tuple[str, ...]]]
+    remark: Callable[[xr.DataTree], str]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Something that a model must have.
+
+    Attributes
+    ----------
+    name
+        What it is.
+    lacks
+        Why a model does not have it; empty where it does.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.explanation import Study
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> study = Study(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
+    >>> two = Requirement("two layers", lambda study: "" if len(study.evidence.layers) > 1 else "it has one layer")
+    >>> two.lacks(study)
+    'it has one layer'
+    """
+
+    name: str
+    lacks: Callable[[Study], str]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One way to ask why a head looks where it looks.
+
+    Attributes
+    ----------
+    name
+        Name of its node in the tree, its file in the run folder, and in the list of what was left out.
+    title, definition
+        What it gives, and the heading of docs/mathematics.md that defines it.
+    compute
+        From a model under study to a Dataset.
+    needs
+        What the model must have, or the analysis is left out and the reason told.
+    section
+        Section of the page; None where it has no figure.
+    pictures, table
+        How it is shown.
+    units
+        Units of its main quantity.
+    asked
+        Whether this study wants it; by default every study does.
+    check
+        Called before any text is read: raises if the analysis, asked for by name, cannot be had.
+    settings
+        What its numbers depend on beside the study's settings: part of the signature.
+    of_arrays
+        Whether it is NumPy's work alone, which then takes one thread: NumPy's threads and PyTorch's wait for each
+        other by spinning.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> heads = Analysis("heads", "Number of heads", "Attention", lambda study: xr.Dataset({"heads": 12}))
+    >>> heads.needs, heads.units
+    ((), '1')
+    """
+
+    name: str
+    title: str
+    definition: str
+    compute: Callable[[Study], xr.Dataset]
+    needs: tuple[Requirement, ...] = ()
+    section: Section | None = None
+    pictures: tuple[Picture, ...] = ()
+    table: TextTable | None = None
+    units: str = "1"
+    asked: Callable[[Study], bool] = field(default=lambda _: True)
+    check: Callable[[Study], None] = field(default=lambda _: None)
+    settings: Mapping[str, str | int | float] = field(default_factory=dict[str, "str | int | float"])
+    of_arrays: bool = False
+
+
+_FORMS = {
+    "rope": "queries and keys turn with their positions, so that no one matrix gives the scores: see scheme_kernel"
+}
+
+
+def _no_table(study: Study) -> str:
+    if study.tables:
+        return ""
+    return f"{type(study.model).__name__}: {position_scheme(study.model)}"
+
+
+def _not_bilinear(study: Study) -> str:
+    if study.evidence.bilinear:
+        return ""
+    first = study.evidence.layers[0].projections
+    return first.reason or _FORMS.get(first.form, f"scores of the form {first.form!r} are not bilinear in X")
+
+
+def _no_rotation(study: Study) -> str:
+    rotates = any(layer.projections.rotation is not None for layer in study.evidence.layers)
+    return "" if rotates else "queries and keys are not turned by positions"
+
+
+def _no_bias(study: Study) -> str:
+    return "" if any(layer.has_bias for layer in study.evidence.layers) else "no bias is added to the scores"
+
+
+def _not_relative(study: Study) -> str:
+    if not (_no_rotation(study) and _no_bias(study)):
+        return ""
+    return "queries and keys are not turned by positions, and no bias is added"
+
+
+POSITION_TABLE = Requirement("a table of absolute positions", _no_table)
+BILINEAR_SCORES = Requirement("scores that are bilinear in X", _not_bilinear)
+ROTATION = Requirement("queries and keys that turn with their positions", _no_rotation)
+BIAS = Requirement("a bias by distance", _no_bias)
+ROTATION_OR_BIAS = Requirement("a position scheme within the scores", _not_relative)

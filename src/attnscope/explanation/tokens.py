@@ -1,0 +1,235 @@
+"""Windows as a model takes them, and means over texts with their uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnscope.capture.forward import forward
+from attnscope.measure import documents as _documents
+from attnscope.measure.documents import DRAWS
+from attnscope.read.windows import window_name
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from attnscope.read.windows import Window
+
+Windows = Iterable["Window | Sequence[int]"]
+Inputs = dict[str, Tensor]  # arguments of a forward pass, by name
+TOKENS_AT_ONCE = 2048
+FOR_MATCHING = (
+    32  # tokens of a text are enough to tell which matrix gave which queries, and what stands around a layer
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Token ids of texts that are all equally long.
+
+    Attributes
+    ----------
+    ids
+        Token ids of the texts.
+    target
+        Token ids of what the decoder beside an encoder reads; None where it reads the same.
+    names
+        What to call each text in an error.
+    documents
+        The document of each text; of bare token ids each is one.
+
+    Examples
+    --------
+    >>> tokens = Tokens(torch.tensor([[5, 6, 7], [7, 8, 9]]))
+    >>> len(tokens), tokens.length, tokens[1:].start(2).ids.tolist()
+    (2, 3, [[7, 8]])
+    """
+
+    ids: Int[Tensor, "text position"]
+    target: Int[Tensor, "text position"] | None = None
+    names: tuple[str, ...] = ()
+    documents: tuple[Hashable, ...] = ()
+
+    def __len__(self) -> int:
+        """Number of texts."""
+        return len(self.ids)
+
+    def __getitem__(self, texts: slice) -> Tokens:
+        """Some of the texts."""
+        return replace(
+            self.each(lambda ids: ids[texts]), names=self.names[texts], documents=self.documents[texts]
+        )
+
+    @property
+    def length(self) -> int:
+        """Tokens of each text."""
+        return self.ids.shape[1]
+
+    def start(self, count: int) -> Tokens:
+        """The first tokens of each text."""
+        return self.each(lambda ids: ids[:, :count])
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        """The same change on both sides."""
+        return replace(
+            self, ids=change(self.ids), target=None if self.target is None else change(self.target)
+        )
+
+
+def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
+    """Token ids of windows that are all equally long, and of their targets.
+
+    Parameters
+    ----------
+    windows
+        Windows, or rows of token ids.
+    least
+        Number of windows that there must be.
+
+    Raises
+    ------
+    AttnscopeError
+        If there are fewer than `least` windows, or they differ in length.
+
+    Examples
+    --------
+    >>> token_ids([[5, 6], [7, 8]]).ids
+    tensor([[5, 6],
+            [7, 8]])
+    """
+    windows = list(windows)
+    rows: list[tuple[int, ...]] = [tuple(ids_of(window)) for window in windows]
+    targets = [tuple(ids_of(target)) for target in targets_of(windows)]
+    if len(rows) < least:
+        raise AttnscopeError(
+            f"found {len(rows)} window{'s' * (len(rows) != 1)}; expected {least} or more, to tell position from text: "
+            "give more text or a smaller window"
+        )
+    lengths = {len(row) for row in (*rows, *targets)}
+    if len(lengths) > 1:
+        raise AttnscopeError(
+            f"found windows of {min(lengths)} to {max(lengths)} tokens; expected all equally long, so that a "
+            "position means the same in each: drop the shorter ones"
+        )
+    return Tokens(
+        torch.tensor(rows, dtype=torch.int64),
+        torch.tensor(targets, dtype=torch.int64) if targets else None,
+        tuple(window_name(window, number) for number, window in enumerate(windows)),
+        tuple(getattr(window, "source", number) for number, window in enumerate(windows)),
+    )
+
+
+def targets_of(windows: Sequence[Window | Sequence[int]]) -> list[Window | Sequence[int]]:
+    """What the decoder reads beside each window; nothing where no window says so.
+
+    Examples
+    --------
+    >>> targets_of([[5, 6], [7, 8]])  # bare token ids have none
+    []
+    """
+    targets = [getattr(window, "target", None) for window in windows]
+    if all(target is None for target in targets):
+        return []
+    return [window if target is None else target for window, target in zip(windows, targets, strict=True)]
+
+
+def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
+    """Token ids of a window, or the ids themselves.
+
+    Examples
+    --------
+    >>> ids_of([5, 6])
+    [5, 6]
+    """
+    return getattr(window, "ids", None) or cast("Sequence[int]", window)
+
+
+def model_inputs(model: PreTrainedModel, tokens: Tokens) -> Inputs:
+    """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text.
+
+    Parameters
+    ----------
+    model
+        Any model of texts.
+    tokens
+        Token ids of some texts.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> model_inputs(BertModel(config), token_ids([[5, 6]]))
+    {'input_ids': tensor([[5, 6]])}
+    """
+    tokens = tokens.each(lambda ids: ids.to(model.device))
+    given = {"input_ids": tokens.ids}
+    if model.config.is_encoder_decoder:
+        given["decoder_input_ids"] = tokens.ids if tokens.target is None else tokens.target
+    return given
+
+
+def read(model: PreTrainedModel, tokens: Tokens) -> None:
+    """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out.
+
+    Texts on which the model overflows are refused: see `attnscope.capture.forward.forward`.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    tokens
+        Token ids of some texts.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertModel
+    >>> from attnscope.kernels import output_of
+    >>> from attnscope.capture import watching
+    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    >>> model = BertModel(config).eval()
+    >>> def observe(site, call):
+    ...     print(site.name, tuple(call.query.shape))
+    ...     return output_of(call)
+    >>> with torch.no_grad(), watching(model, observe):
+    ...     read(model, token_ids([[5, 6, 7], [7, 8, 9]]))
+    encoder.layer.0.attention.self (2, 2, 3, 4)
+    """
+    forward(model, model_inputs(model, tokens), tokens.names.__getitem__, with_head=False)
+
+
+def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
+    """Some texts at a time, about 2,048 tokens of them.
+
+    Examples
+    --------
+    >>> [(place, len(some)) for place, some in batches(token_ids([[5] * 1024] * 3))]
+    [(slice(0, 2, None), 2), (slice(2, 3, None), 1)]
+    """
+    size = max(1, TOKENS_AT_ONCE // max(1, tokens.length))
+    for first in range(0, len(tokens), size):
+        place = slice(first, min(first + size, len(tokens)))
+        yield place, tokens[place]
+
+
+def interval(
+    values: Float[np.ndarray, "text ..."], units: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0
+) -> tuple[Float[np.ndarray, ...], Float[np.ndarray, ...], Float[np.ndarray, ...]]:
+    """Mean over texts and both ends of its 95% interval: see `attnscope.measure.documents.interval`.
+
+    Examples
+    --------
+    >>> mean, low, high = interval(np.arange(5.0)[:, None], range(5))
+    >>> mean.tolist(), low.tolist()  # of 5 nothing is known
+    ([2.0], [nan])
+    """
+    low, high = _documents.interval(values, units, draws=draws, seed=seed)
+    mean = values.mean(0)
+    unknown = np.isnan(mean)
+    return mean, np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)

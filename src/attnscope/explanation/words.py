@@ -1,0 +1,620 @@
+"""What the verdicts of heads come to, in sentences: one count for the terminal and the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.explanation.ranking import ERROR, READINGS, SAME, HeadExplanation, rank_explanations
+from attnscope.measure.measurement import numbering_note
+from attnscope.support.arguments import reads, typed
+from attnscope.support.numbers import count
+
+
+@typed
+def summary(rows: Sequence[HeadExplanation]) -> list[str]:
+    """What the verdicts come to, each count with what chance would give, in sentences.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> read = {"weight_level": 0.06, "position_share": 0.9, "offset_of_spectrum": -1.0, "chance": 0.1}
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=True, **read)
+    >>> other = replace(head, prefers=False, positional=False, agree=None, weight_level=0.05)
+    >>> for sentence in summary([head, replace(head, head=1), other]):
+    ...     print(sentence)
+    2 of 3 heads put more weight on one offset than chance does (0.05 to 0.06, by offset; \
+one head or more in 1 of 100 models).
+    In 2 of these 2 position gives more than half of the scores' profile.
+    In 2 of these 2 both readings of the scores find the offset of the weights; \
+with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
+    >>> summary([other])[-1]
+    'No head of 1 puts more weight on one offset than chance does (0.05; one head or more in 1 of 100 models).'
+    """
+    if not rows:
+        return []
+    preferring = [row for row in rows if row.prefers]
+    positional = [row for row in preferring if row.positional]
+    sentences = [_preferring(len(preferring), rows)]
+    if any(row.position_share is not None for row in preferring):
+        sentences.append(
+            f"In {len(positional)} of these {len(preferring)} position gives more than half of the scores' profile."
+        )
+    if positional and _are_read(rows):
+        sentences.append(_agreement(positional))
+    return sentences
+
+
+def _are_read(rows: Sequence[HeadExplanation]) -> bool:
+    return any(getattr(row, name) is not None for row in rows for name in READINGS)
+
+
+def _preferring(count: int, rows: Sequence[HeadExplanation]) -> str:
+    heads = (
+        f"{count} of {len(rows)} heads {'puts' if count == 1 else 'put'}"
+        if count
+        else f"No head of {len(rows)} puts"
+    )
+    levels = [f"{row.weight_level:.2g}" for row in rows if row.weight_level is not None]
+    level = " to ".join(dict.fromkeys([min(levels, key=float), max(levels, key=float)])) if levels else "–"
+    by_offset = ", by offset" if " to " in level else ""
+    return (
+        f"{heads} more weight on one offset than chance does "
+        f"({level}{by_offset}; one head or more in 1 of {1 / ERROR:.0f} models)."
+    )
+
+
+def _agreement(positional: Sequence[HeadExplanation]) -> str:
+    known = [row.agree for row in positional]
+    agreeing = sum(agree is True for agree in known)
+    said = (
+        f"In {agreeing} of these {len(positional)} both readings of the scores find the offset of the weights"
+    )
+    unread = sum(agree is None for agree in known)
+    if unread:
+        said += f" (in {unread} a reading finds none)"
+    chances = _chances(positional)
+    if not chances:
+        return f"{said}; there are no other heads to tell how often that is an accident."
+    said += f"; with the scores of other heads {sum(chances):.2g} of {len(chances)} would"
+    if shared := _shared(positional):
+        return f"{said}. That has no probability: {shared}."
+    probability = _or_more(agreeing, chances)
+    said += f" ({agreeing} or more: probability {_rounded(probability)})"
+    return f"{said}, so this may be accident." if probability > BY_ACCIDENT else f"{said}."
+
+
+def _chances(positional: Sequence[HeadExplanation]) -> list[float]:
+    """How often the readings of other heads would agree with each; none where that is not known of all."""
+    chances = [row.chance for row in positional if row.chance is not None]
+    return chances if len(chances) == len(positional) else []
+
+
+def _shared(rows: Sequence[HeadExplanation]) -> str:
+    """Why heads are not so many trials, where layers share weights; else empty."""
+    first = {(row.layer if row.weights_of is None else row.weights_of, row.head) for row in rows}
+    return f"layers share weights, and the {len(rows)} heads are {len(first)} seen again" * (
+        len(first) < len(rows)
+    )
+
+
+def _rounded(probability: float) -> str:
+    return f"{probability:.1g}" if probability >= 0.0001 else "below 0.0001"  # noqa: PLR2004
+
+
+def _or_more(count: int, chances: list[float]) -> float:
+    """Probability of so many successes or more, in independent trials of these probabilities."""
+    spread = np.ones(1)
+    for chance in chances:
+        spread = np.convolve(spread, [1 - chance, chance])
+    return float(spread[count:].sum())
+
+
+@reads("explain")
+@typed
+def foretold(tree: xr.DataTree) -> str:
+    """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a sentence.
+
+    Asked of heads that prefer an offset. Chance is that of `scheme_kernel`. Empty where the scores have no such scheme.
+
+    Examples
+    --------
+    >>> grid = ("layer", "head")
+    >>> ones = xr.DataArray([[1.0, 1.0, 1.0]], dims=grid, coords={"layer": [0], "head": [0, 1, 2]})
+    >>> kernel = xr.Dataset(
+    ...     {"offset_of_kernel": -ones, "agree": ones, "chance": 0.2 * ones, "share": 0.9 * ones},
+    ...     attrs={"scheme": "rotation"},
+    ... )
+    >>> verdict = xr.Dataset({"prefers": ones, "positional": ones, "peak_weight": ones})
+    >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
+    'The rotation alone foretells the offset of 3 of these 3 within 1 token (0.6 by chance).'
+    """
+    judged = _foretold(rank_explanations(tree))
+    if not judged:
+        return ""
+    agreeing, chances, likely = _of_scheme(judged)
+    of = f"{agreeing} of these {len(judged)}"
+    said = f"The {scheme_of(tree)} alone foretells the offset of {of} within 1 token ({sum(chances):.1f} by chance)."
+    if shared := _shared(judged):
+        return f"{said} How often so many come by chance is not known: {shared}."
+    if likely < BY_ACCIDENT:
+        return said
+    return f"{said} So many come by chance in {likely:.0%} of cases, so this may be accident."
+
+
+def _foretold(rows: Sequence[HeadExplanation]) -> list[HeadExplanation]:
+    return [row for row in rows if row.kernel_agrees is not None]
+
+
+def _of_scheme(judged: Sequence[HeadExplanation]) -> tuple[int, list[float], float]:
+    """In how many the scheme foretells the offset, how often it would in each, and how often in so many or more."""
+    chances = [row.kernel_chance for row in judged if row.kernel_chance is not None]
+    agreeing = sum(row.kernel_agrees is True for row in judged)
+    return agreeing, chances, _or_more(agreeing, chances)
+
+
+@typed
+def peaks_of_noise(rows: Sequence[HeadExplanation]) -> str:
+    """How many heads that prefer no offset have a peak in their cross-spectrum, and how many chance would give.
+
+    Empty where none has one.
+
+    Examples
+    --------
+    >>> idle = HeadExplanation(0, None, 0, prefers=False, positional=False, agree=None, coherence=0.1)
+    >>> peaks_of_noise([HeadExplanation(0, None, 1, False, False, None, offset_of_spectrum=7.0, coherence=0.1), idle])
+    'Of 2 heads that prefer no offset, the cross-spectrum of 1 has a peak; noise alone gives one to 0.02 of 2 \
+(1 or more: probability 0.02).'
+    >>> peaks_of_noise([idle])
+    ''
+    """
+    idle = [row for row in rows if not row.prefers and row.coherence is not None]
+    found = sum(row.offset_of_spectrum is not None for row in idle)
+    if not found:
+        return ""
+    heads = "1 head that prefers" if len(idle) == 1 else f"{len(idle)} heads that prefer"
+    said = (
+        f"Of {heads} no offset, the cross-spectrum of {found} has a peak; noise alone gives one to "
+        f"{ERROR * len(idle):.2g} of {len(idle)}"
+    )
+    if _shared(idle):
+        return f"{said}."
+    probability = _or_more(found, [ERROR] * len(idle))
+    said += f" ({found} or more: probability {_rounded(probability)})"
+    return f"{said}, so this may be accident." if probability > BY_ACCIDENT else f"{said}."
+
+
+@typed
+def independence_note(rows: Sequence[HeadExplanation]) -> str:
+    """What a probability in `summary` or `foretold` takes for granted; empty where they give none.
+
+    Examples
+    --------
+    >>> read = {"offset_of_spectrum": -1.0, "chance": 0.1}
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=True, **read)
+    >>> independence_note([head])
+    'The probability takes heads as independent; those that share weights are not.'
+    >>> independence_note([HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None)])
+    ''
+    """
+    positional = [row for row in rows if row.prefers and row.positional]
+    of_readings = _are_read(rows) and bool(_chances(positional)) and not _shared(positional)
+    judged = _foretold(rows)
+    if (
+        of_readings
+        or "probability" in peaks_of_noise(rows)
+        or (judged and not _shared(judged) and _of_scheme(judged)[2] >= BY_ACCIDENT)
+    ):
+        return "The probability takes heads as independent; those that share weights are not."
+    return ""
+
+
+@reads("explain")
+@typed
+def layer_numbers(tree: xr.DataTree) -> str:
+    """Say which of the model's layers the numbers are, where only some attend; else nothing.
+
+    Examples
+    --------
+    >>> content = xr.Dataset(coords={"layer_name": ("layer", ["layers.2.attn", "layers.5.attn"])})
+    >>> layer_numbers(xr.DataTree.from_dict({"position_content": content}))
+    'Layers are counted by attention: 0 is layers.2, 1 is layers.5.'
+    """
+    if "position_content" not in tree.children:
+        return ""
+    content = tree["position_content"].to_dataset()
+    return (
+        numbering_note([str(name) for name in content["layer_name"].values])
+        if "layer_name" in content
+        else ""
+    )
+
+
+@reads("explain")
+@typed
+def findings(tree: xr.DataTree) -> list[str]:
+    """What was found, in sentences, without how it was looked for.
+
+    Examples
+    --------
+    >>> findings(xr.DataTree())
+    []
+    """
+    rows = rank_explanations(tree)
+    said = (*summary(rows), peaks_of_noise(rows), foretold(tree), cause(tree))
+    return [sentence for sentence in said if sentence]
+
+
+@reads("explain")
+@typed
+def headline(tree: xr.DataTree) -> list[str]:
+    """What an explanation comes to, in sentences: those of the terminal, of the page and of a run's description.
+
+    Examples
+    --------
+    >>> headline(xr.DataTree())
+    []
+    """
+    return [*findings(tree), *filter(None, [mask_note(tree)])]
+
+
+@reads("explain")
+@typed
+def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
+    """Name the analyses that are not defined for a model, those of one reason together, and the reason.
+
+    Raises
+    ------
+    ValueError
+        If what the tree says of them cannot be read.
+
+    Examples
+    --------
+    >>> tree = xr.DataTree()
+    >>> tree.attrs["skipped"] = '{"phase_map": "no matrix", "waves": "no matrix", "bias_effect": "no bias"}'
+    >>> skipped_by_reason(tree)
+    [('phase map, waves', 'no matrix'), ('bias effect', 'no bias')]
+    """
+    reasons: Any = json.loads(tree.attrs.get("skipped", "{}"))
+    if not isinstance(reasons, dict):
+        raise ValueError("the attribute 'skipped' is no JSON object")  # noqa: TRY004 as of other text
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(str(reason), []).append(str(name).replace("_", " "))
+    return [(", ".join(together), reason) for reason, together in names.items()]
+
+
+@reads("explain")
+@typed
+def mask_note(tree: xr.DataTree) -> str:
+    """Where peaks are looked for, if a mask keeps heads from some offsets; empty where it does not.
+
+    Examples
+    --------
+    >>> reach = {"lowest_offset": ("layer", [-15, -7]), "highest_offset": ("layer", [0, 0])}
+    >>> verdict = xr.Dataset({"offset_of_spectrum": 0.0}, {"layer": [0, 1]} | reach, {"positions": 16})
+    >>> print(mask_note(xr.DataTree.from_dict({"verdict": verdict})))
+    The mask lets heads look at offsets −15 to 0 (layers 1: −7 to 0). Peaks are looked for there alone; \
+scores are read before the mask.
+    """
+    if "verdict" not in tree.children:
+        return ""
+    verdict = tree["verdict"].to_dataset()
+    if "lowest_offset" not in verdict.coords:
+        return ""
+    by_reach: dict[str, list[str]] = {}
+    widest = 0
+    for layer in verdict["layer"].values:
+        low, high = (int(verdict[name].sel(layer=layer)) for name in ("lowest_offset", "highest_offset"))
+        by_reach.setdefault(f"{low} to {high}", []).append(str(layer))
+        widest += (low, high) == (1 - verdict.attrs["positions"], verdict.attrs["positions"] - 1)
+    if widest == verdict.sizes["layer"]:
+        return ""
+    first, *others = by_reach
+    aside = "; ".join(f"layers {', '.join(by_reach[reason])}: {reason}" for reason in others)
+    said = f"The mask lets heads look at offsets {first}{f' ({aside})' if aside else ''}."
+    read = any(name in verdict and bool(np.isfinite(verdict[name]).any()) for name in READINGS)
+    said += " Peaks are looked for there alone" + "; scores are read before the mask" * read
+    return f"{said}.".replace("-", "−")
+
+
+@typed
+def said_of(words: str | Callable[[xr.DataTree], str], tree: xr.DataTree) -> str:
+    """What a `Section` or a `Picture` says of an explanation: the words themselves, or what is made of it.
+
+    Parameters
+    ----------
+    words
+        The words, or a function of the explanation that gives them.
+    tree
+        From `attnscope.explain`.
+
+    Examples
+    --------
+    >>> said_of(lambda tree: f"{len(tree.children)} analyses", xr.DataTree())
+    '0 analyses'
+    """
+    return words if isinstance(words, str) else words(tree)
+
+
+#: What the columns of a table of heads are called, on the terminal and on the page.
+HEADINGS = {
+    "layer": "layer",
+    "attention": "attention",
+    "head": "head",
+    "peak_weight": "weight",
+    "offset_of_weights": "offset: weights",
+    "offset_of_spectrum": "offset: spectrum",
+    "offset_of_correlation": "offset: correlation",
+    "agree": "agree",
+    "chance": "by chance",
+    "offset_of_kernel": "offset: scheme",
+    "kernel_agrees": "scheme foretells",
+    "kernel_chance": "foretold by chance",
+    "position_share": "share of position",
+    "kernel_share": "share of scheme",
+    "prefers": "more than chance",
+    "coherence": "coherence",
+}
+
+_RANDOM = {
+    "rotation": "if the rotation had random phases",
+    "bias": "if the bias had its values in random order",
+    "rotation and bias": "if the rotation had random phases, and the bias its values in random order",
+}
+
+
+@typed
+def known_columns(rows: Sequence[HeadExplanation]) -> set[str]:
+    """Name the fields that some head has a value for.
+
+    How often another head's readings would agree is none where of no head it is asked whether its own do.
+
+    Examples
+    --------
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, peak_weight=0.4, chance=0.5)
+    >>> sorted(known_columns([head]))
+    ['head', 'layer', 'peak_weight', 'positional', 'prefers']
+    """
+    names = (field.name for field in fields(HeadExplanation))
+    known = {name for name in names if any(getattr(row, name) is not None for row in rows)}
+    return known if "agree" in known else known - {"chance"}
+
+
+def scheme_of(tree: xr.DataTree) -> str:
+    """How the position scheme within the scores is called: rotation, bias, or both."""
+    kernel = tree["scheme_kernel"].attrs if "scheme_kernel" in tree.children else {}
+    return str(kernel.get("scheme", "position scheme"))
+
+
+@typed
+def column_notes(
+    tree: xr.DataTree, rows: Sequence[HeadExplanation], names: Mapping[str, str], nothing: str
+) -> list[str]:
+    """How the columns of a table of heads are read, in sentences; of a column that is not there, none.
+
+    Parameters
+    ----------
+    tree
+        From `explain`.
+    rows
+        The heads of the table.
+    names
+        What the table calls its columns, of `HEADINGS`, as it writes them.
+    nothing
+        What stands where there is no offset.
+
+    Examples
+    --------
+    >>> named = {"offset_of_weights": "weights", "offset_of_kernel": "scheme", "kernel_agrees": "scheme foretells"}
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, offset_of_weights=-1.0)
+    >>> for note in column_notes(xr.DataTree(), [head], named, "–"):
+    ...     print(note)
+    weights: the offset of the largest mean weight; – where that is no more than chance.
+    In --json and --csv: weights is offset_of_weights.
+    """
+    known = known_columns(rows)
+    there = {key: name for key, name in names.items() if key in known}
+    notes: list[str] = []
+    if "offset_of_weights" in there:
+        notes.append(
+            f"{there['offset_of_weights']}: the offset of the largest mean weight; {nothing} where that is no more "
+            "than chance."
+        )
+    return (
+        notes
+        + _of_readings(rows, there, nothing)
+        + _columns_of_scheme(tree, there, nothing)
+        + _of_shares(tree, there, nothing)
+        + _in_data(there)
+    )
+
+
+def _in_data(there: Mapping[str, str]) -> list[str]:
+    """By which names the columns go where programs read them."""
+    others = [f"{name} is {key}" for key, name in there.items() if HEADINGS[key] != key]
+    return [f"In --json and --csv: {', '.join(others)}."] if others else []
+
+
+def _of_readings(rows: Sequence[HeadExplanation], there: Mapping[str, str], nothing: str) -> list[str]:
+    notes: list[str] = []
+    readings = [there[key] for key in READINGS if key in there]
+    if readings:
+        noise = " (the spectrum of noise has one in 1 of 100 heads)" if READINGS[0] in there else ""
+        many = "two readings" if len(readings) > 1 else "a reading"
+        notes.append(
+            f"{', '.join(readings)}: {many} of one trace, the scores of queries and keys (without any bias) "
+            f"summed along offsets; {nothing} where it has no peak that stands out of noise{noise}."
+        )
+        found = [getattr(row, key) for row in rows for key in READINGS]
+        if any(value is not None and abs(value) <= SAME for value in found):
+            notes.append(
+                "An offset of about 0 there may be tokens that meet themselves: queries and keys are means over texts, "
+                "which keep some of their words; the noise that the readings are held against has no words."
+            )
+    if "agree" in there:
+        notes.append(
+            f"{there['agree']}: both lie within half a token of the weights' offset; asked of heads that position "
+            "explains."
+        )
+    if "chance" in there:
+        notes.append(f"{there['chance']}: how often the readings of another head would.")
+    return notes
+
+
+def _columns_of_scheme(tree: xr.DataTree, there: Mapping[str, str], nothing: str) -> list[str]:
+    scheme = scheme_of(tree)
+    said: list[str] = []
+    if "offset_of_kernel" in there:
+        said.append(
+            f"{there['offset_of_kernel']}: the offset at which the {scheme} alone is largest; {nothing} where it has "
+            "no peak, and for a head that prefers no offset where it is flat or a small part of the scores"
+        )
+    if "kernel_agrees" in there:
+        said.append(
+            f"{there['kernel_agrees']}: whether it is that of the weights, within 1 token, if these prefer one"
+        )
+    if "kernel_chance" in there:
+        by_chance = _RANDOM.get(scheme, "with its values in random order")
+        said.append(f"{there['kernel_chance']}: how often it would be {by_chance}")
+    return [f"{'; '.join(said)}."] if said else []
+
+
+def _of_shares(tree: xr.DataTree, there: Mapping[str, str], nothing: str) -> list[str]:
+    shares = [there[key] for key in ("position_share", "kernel_share") if key in there]
+    if not shares:
+        return []
+    content = tree["position_content"].attrs if "position_content" in tree.children else {}
+    first = f" of the first {content['texts']} windows" if "texts" in content else ""
+    said = (
+        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets; {nothing} for a head that "
+        "prefers none, where there is nothing to explain. Estimated between different texts, so that noise does not "
+        "add to it, a share may leave 0 to 1 a little; far outside, other parts of the scores work against it."
+    )
+    return [said]
+
+
+@typed
+def order_note(rows: Sequence[HeadExplanation]) -> str:
+    """In which order `rank_explanations` has the heads, in a sentence.
+
+    Examples
+    --------
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, position_share=0.9)
+    >>> order_note([head])
+    'Heads that position explains come first, then the others; of each those with the largest mean weight.'
+    """
+    known = known_columns(rows)
+    positional = (
+        "heads that position explains" if "position_share" in known else "heads that prefer an offset"
+    )
+    first = (
+        f"agreeing heads come first, then other {positional}"
+        if "agree" in known
+        else f"{positional} come first"
+    )
+    return f"{first.capitalize()}, then the others; of each those with the largest mean weight."
+
+
+@typed
+def question(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> str:
+    """What the table of heads asks: of readings of the scores, and of a scheme, where there are any.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.explain`.
+    rows
+        Heads of the table, from `rank_explanations`.
+
+    Examples
+    --------
+    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, kernel_agrees=True)
+    >>> kernel = xr.DataTree.from_dict({"scheme_kernel": xr.Dataset(attrs={"scheme": "rotation"})})
+    >>> question(kernel, [head])
+    'Where each head looks, and whether the rotation alone foretells it.'
+    """
+    known = known_columns(rows)
+    clauses = ["where each head looks"]
+    if "position_share" in known:
+        clauses.append("how much of that its positions explain")
+    if "agree" in known:
+        clauses.append("whether two readings of its scores and one of its weights find the same offset")
+    elif known & set(READINGS):
+        clauses.append("which offset two readings of its scores find")
+    if "kernel_agrees" in known:
+        clauses.append(f"whether the {scheme_of(tree)} alone foretells it")
+    *before, last = clauses
+    said = f"{', '.join(before)}, and {last}." if before else f"{last}."
+    said = said[0].upper() + said[1:]
+    if known & set(READINGS):
+        said += (
+            " The two readings are of one trace, the scores summed along offsets: its peak (cross-correlation) and the "
+            "phases of its transform (cross-spectrum). They are not a second source; the weights are."
+        )
+    return said
+
+
+BY_ACCIDENT = 0.05  # probability from which as many agreements are called no more than accident
+_UNMOVED = 0.01  # change of a profile, root mean square, below which there is nothing to foretell
+_HALF = 0.5  # share of the change, below which most of it was not foretold
+_NEAR = 0.5  # cycles: as near is the same frequency in a table of another length
+
+
+@reads("explain")
+@typed
+def cause(tree: xr.DataTree) -> str:
+    """Whether heads change as the cross-spectrum says when its waves leave the position table, in a sentence.
+
+    Empty where that was not tried, where no head prefers an offset that could have a cause, and where profiles hardly
+    change and the table has no peak among these waves.
+
+    Examples
+    --------
+    >>> fit = {"fit": 0.9, "fit_low": 0.85, "fit_high": 0.93, "fit_of_others": -0.4, "fit_chance": 0.0}
+    >>> removed = xr.Dataset(fit | {"moved": 0.1}, attrs={"frequencies": [3, 9], "length": 64, "texts": 8})
+    >>> print(cause(xr.DataTree.from_dict({"wave_removal": removed})))
+    Without the waves of 3 to 9 cycles per 64 tokens in the position table, heads change as the cross-spectrum \
+foretells to R² = 0.90 (0.85 to 0.93 over 8 texts; with the heads exchanged −0.40).
+    """
+    rows = rank_explanations(tree)
+    if "wave_removal" not in tree.children or (rows and not any(row.prefers for row in rows)):
+        return ""
+    removed = tree["wave_removal"].to_dataset()
+    fit, low, high, others, chance, moved = (
+        float(removed[name])
+        for name in ("fit", "fit_low", "fit_high", "fit_of_others", "fit_chance", "moved")
+    )
+    first, last = removed.attrs["frequencies"]
+    said = f"Without the waves of {first} to {last} cycles per {removed.attrs['length']} tokens in the position table, "
+    if moved < _UNMOVED:
+        if not _has_peak(tree, first, last, removed.attrs["length"]):
+            return ""
+        return f"{said}profiles hardly change ({moved:.1g}, root mean square): these waves are not seen to be a cause."
+    exchanged = "" if np.isnan(others) else f"; with the heads exchanged {others:.2f}"
+    numbers = (
+        f"R² = {fit:.2f} ({low:.2f} to {high:.2f} over {count(removed.attrs['texts'], 'text')}{exchanged})"
+    )
+    numbers = numbers.replace("-", "−")
+    if low <= 0 or chance > BY_ACCIDENT:
+        said += f"heads change otherwise than the cross-spectrum foretells: {numbers}."
+    elif fit < _HALF:
+        said += f"heads change only in part as the cross-spectrum foretells: {numbers}."
+    else:
+        said += f"heads change as the cross-spectrum foretells to {numbers}."
+    return said
+
+
+def _has_peak(tree: xr.DataTree, first: int, last: int, length: int) -> bool:
+    """Whether the position table has a peak among these waves, cycles in so many tokens; true where it was not read."""
+    if "position_spectrum" not in tree.children:
+        return True
+    spectrum = tree["position_spectrum"].to_dataset().sel(kind="positions")
+    cycles = spectrum["frequency"].values * length / spectrum.attrs["positions"]
+    near = (cycles >= first - _NEAR) & (cycles <= last + _NEAR)
+    return bool(spectrum["is_peak"].values[near].any())

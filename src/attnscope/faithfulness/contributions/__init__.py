@@ -1,5 +1,0 @@
-"""What weights miss: how much of each token reaches an output, measured otherwise."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,5 +1,0 @@
-"""Figures of patching: what carries the difference between clean and corrupted texts."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

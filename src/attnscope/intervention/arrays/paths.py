@@ -1,0 +1,183 @@
+"""Weights followed through all layers: rollout, relevance and flow."""
+
+from collections.abc import Sequence
+
+import networkx as nx
+import numpy as np
+from jaxtyping import Float
+
+from attnscope.intervention.arrays.changes import non_negative
+from attnscope.support.checks import agree, check_real, finite
+from attnscope.support.errors import AttnscopeError
+
+FLOW_TOKENS = 64  # a maximum flow through 12 layers of 64 tokens takes half a second, and a text has 4,096
+
+
+def rollout(
+    weights: Float[np.ndarray, "layer query key"], *, residual: float = 0.5
+) -> Float[np.ndarray, "layer token token"]:
+    r"""Multiply the layers' weights: how much of each input token is in each token after each layer.
+
+    :math:`\tilde A_l = \rho I + (1-\rho)A_l` and :math:`R_l = \tilde A_l R_{l-1}`, from :math:`R_0 = I`.
+
+    Parameters
+    ----------
+    weights
+        Mean over heads of A of each layer, from the lowest; rows are queries. Of an encoder-decoder, matrices over the
+        tokens of both texts, with the identity in the rows of the side that a layer leaves alone.
+    residual
+        :math:`\rho`, the share that the residual connection is taken to keep.
+
+    Returns
+    -------
+    numpy.ndarray
+        R after each layer. Rows sum to 1 where those of the weights do.
+
+    Raises
+    ------
+    AttnscopeError
+        If a weight is negative or not finite, a matrix is not square, or `residual` is not between 0 and 1.
+
+    References
+    ----------
+    Abnar and Zuidema (2020), Quantifying Attention Flow in Transformers, ACL 2020, equation 1.
+
+    Examples
+    --------
+    >>> rollout(np.array([[[1.0, 0.0], [1.0, 0.0]]] * 2))[:, 1].tolist()
+    [[0.5, 0.5], [0.75, 0.25]]
+    """
+    check_real(0.0, 1.0, residual=residual)
+    weights = _square(non_negative("weights", weights))
+    rolled, layers = np.eye(weights.shape[1]), []
+    for layer in weights:
+        rolled = residual * rolled + (1 - residual) * layer @ rolled
+        layers.append(rolled)
+    return np.stack(layers)
+
+
+def gradient_attention(
+    weights: Float[np.ndarray, "layer head query key"],
+    gradients: Float[np.ndarray, "*gradients"],
+) -> Float[np.ndarray, "layer token token"]:
+    r"""Relevance of each input token to what the gradients are of, through all layers.
+
+    :math:`\bar A_l = \mathrm{mean}_h(\nabla A^h_l\odot A^h_l)^+` and :math:`R_l = R_{l-1} + \bar A_l R_{l-1}`, from
+    :math:`R_0 = I`. For a prediction made at token i, row i of the last R minus I.
+
+    Parameters
+    ----------
+    weights
+        A of each layer and head, from the lowest layer.
+    gradients
+        Derivative of one number, such as a logit, by each entry of A.
+
+    Returns
+    -------
+    numpy.ndarray
+        R after each layer.
+
+    Raises
+    ------
+    AttnscopeError
+        If the arrays differ in shape, a matrix is not square, or an entry is not finite.
+
+    References
+    ----------
+    Chefer, Gur and Wolf (2021), Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder
+    Transformers, ICCV 2021, equations 5 and 6.
+
+    Examples
+    --------
+    >>> A = np.full((1, 1, 2, 2), 0.5)
+    >>> gradient_attention(A, np.array([[[[4.0, -4.0], [0.0, 2.0]]]])).tolist()
+    [[[3.0, 0.0], [0.0, 2.0]]]
+    """
+    weights, gradients = finite("weights", weights), finite("gradients", gradients)
+    if weights.shape != gradients.shape:
+        raise AttnscopeError(
+            f"found weights of shape {weights.shape} and gradients of shape {gradients.shape}: expected as many "
+            "gradients as weights"
+        )
+    each = _square(np.maximum(weights * gradients, 0.0).mean(1))
+    relevance, layers = np.eye(each.shape[1]), []
+    for layer in each:
+        relevance = relevance + layer @ relevance
+        layers.append(relevance)
+    return np.stack(layers)
+
+
+def attention_flow(
+    weights: Float[np.ndarray, "layer query key"],
+    queries: Sequence[int] | None = None,
+    *,
+    residual: float = 0.5,
+    limit: int = FLOW_TOKENS,
+) -> Float[np.ndarray, "chosen token"]:
+    r"""Maximum flow from a token after the last layer to each input token.
+
+    The layers are a graph whose edge from i in layer l to j below has the capacity :math:`\tilde A_l[i, j]` of
+    `rollout`. Rollout is one such flow, so that the largest is at least as large; and it is at most 1.
+
+    Parameters
+    ----------
+    weights, residual
+        See `rollout`.
+    queries
+        Tokens after the last layer; by default all.
+    limit
+        Most tokens: each pair is a maximum flow of its own, and their cost grows as the square of layers and the fourth
+        power of tokens.
+
+    Returns
+    -------
+    numpy.ndarray
+        Between 0 and 1; rows do not sum to 1.
+
+    Raises
+    ------
+    AttnscopeError
+        If there are more tokens than `limit`; what `rollout` raises.
+
+    References
+    ----------
+    Abnar and Zuidema (2020), section 3.
+
+    Examples
+    --------
+    >>> attention_flow(np.array([[[1.0, 0.0], [1.0, 0.0]]] * 2)).tolist()
+    [[1.0, 0.0], [1.0, 0.5]]
+    """
+    check_real(0.0, 1.0, residual=residual)
+    weights = _square(non_negative("weights", weights))
+    layers, tokens = weights.shape[:2]
+    if tokens > limit:
+        raise AttnscopeError(
+            f"found {tokens} tokens; attention flow takes at most {limit}, as its cost grows with their fourth power: "
+            "give a shorter text, or take rollout"
+        )
+    capacities = residual * np.eye(tokens) + (1 - residual) * weights
+    graph = nx.DiGraph()
+    graph.add_nodes_from((layer, token) for layer in range(layers + 1) for token in range(tokens))
+    for layer, matrix in enumerate(capacities):
+        above, below = np.nonzero(matrix)
+        graph.add_weighted_edges_from(
+            (
+                ((layer + 1, i), (layer, j), matrix[i, j])
+                for i, j in zip(above.tolist(), below.tolist(), strict=True)
+            ),
+            weight="capacity",
+        )
+    chosen = range(tokens) if queries is None else queries
+    return np.array(
+        [
+            [nx.maximum_flow_value(graph, (layers, query), (0, token)) for token in range(tokens)]
+            for query in chosen
+        ],
+        dtype=np.float64,
+    ).reshape(len(chosen), tokens)
+
+
+def _square(matrices: np.ndarray) -> np.ndarray:
+    agree("tokens", "the queries", matrices.shape[-2], "the keys", matrices.shape[-1])
+    return matrices

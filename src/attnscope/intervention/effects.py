@@ -1,0 +1,354 @@
+"""A change with its interval, in words, and the largest of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnscope.capture.forward import forward
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.intervention.given import NUMBERS_AT_ONCE
+from attnscope.intervention.session import attended, log_probabilities, sides_of
+from attnscope.intervention.sets import changes_by_sets
+from attnscope.kernels.call import AttentionCall
+from attnscope.measure.documents import DRAWS, interval, units_of
+from attnscope.measure.intervals import by_document
+from attnscope.support.arguments import typed
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import places
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from attnscope.intervention.passes.replacements import Ablation
+    from attnscope.intervention.session import Inquiry
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one ablation of one head changes.
+
+    Attributes
+    ----------
+    mean, low, high
+        Change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one.
+    shown
+        Whether it is significant, corrected for all that was tested together; None where that was not tested, with
+        fewer than 6 windows.
+
+    Examples
+    --------
+    >>> told = Effect(0.5, 0.25, 0.75, shown=True)
+    >>> said_effect(told), said_effect(told.alone)
+    ('+0.500 (+0.250 to +0.750)', '+0.500')
+    """
+
+    mean: float
+    low: float
+    high: float
+    shown: bool | None
+
+    @property
+    def digits(self) -> int:
+        """Digits after the point: 3, or as many as show a small change that is told from 0.
+
+        Examples
+        --------
+        >>> Effect(0.00012, 0.00010, 0.00014, True).digits, Effect(0.00012, -0.001, 0.001, False).digits
+        (5, 3)
+        """
+        return places(self.mean, 3) if self.shown else 3
+
+    @property
+    def alone(self) -> Effect:
+        """Without interval: that of the largest of many is not about the largest."""
+        return Effect(self.mean, np.nan, np.nan, self.shown)
+
+
+@typed
+def said_effect(effect: Effect) -> str:
+    """A change with its interval.
+
+    Examples
+    --------
+    >>> said_effect(Effect(0.5, 0.25, 0.75, True)), said_effect(Effect(-0.002, float("nan"), float("nan"), False))
+    ('+0.500 (+0.250 to +0.750)', '−0.002')
+    """
+    digits = effect.digits
+    text = f"{effect.mean:+.{digits}f}"
+    if np.isfinite(effect.low):
+        text += f" ({effect.low:+.{digits}f} to {effect.high:+.{digits}f})"
+    return text.replace("-", "−")
+
+
+def largest_said(effects: Sequence[Effect], said: Callable[[int, Effect], str], every: str) -> list[str]:
+    """The largest effect and whether it is significant; where it is not, the largest that is, too.
+
+    The largest of many is large by chance too: without significance it is named without its interval.
+
+    Examples
+    --------
+    >>> effects = [Effect(9.0, 1.0, 20.0, False), Effect(-2.0, -2.1, -1.9, True), Effect(1.0, 0.9, 1.1, True)]
+    >>> for sentence in largest_said(effects, lambda number, effect: f"{said_effect(effect)} ({number})", "heads"):
+    ...     print(sentence)
+    The largest change is +9.000 (0). It is not significant (corrected for all heads).
+    The largest significant change is −2.000 (−2.100 to −1.900) (1).
+    """
+    order = sorted(range(len(effects)), key=lambda number: -abs(effects[number].mean))
+    first = effects[order[0]]
+    sentence = f"The largest change is {said(order[0], first if first.shown else first.alone)}."
+    if first.shown is None:
+        return [sentence]
+    if first.shown:
+        return [f"{sentence} It is significant (corrected for all {every})."]
+    told = [number for number in order if effects[number].shown][:1]
+    return [
+        f"{sentence} It is not significant (corrected for all {every}).",
+        *(f"The largest significant change is {said(number, effects[number])}." for number in told),
+    ]
+
+
+Heads = Sequence[tuple[int, int]]
+
+
+def checked_sets(together: Sequence[Heads], cells: Heads) -> list[list[tuple[int, int]]]:
+    """Sets of heads that exist, each head once.
+
+    Parameters
+    ----------
+    together
+        Sets of ``(layer, head)``.
+    cells
+        Every head that there is.
+
+    Raises
+    ------
+    AttnscopeError
+        If a set is empty, or a head does not exist.
+
+    Examples
+    --------
+    >>> checked_sets([[(0, 1), (0, 0), (0, 1)]], [(0, 0), (0, 1)])
+    [[(0, 1), (0, 0)]]
+    """
+    known = set(cells)
+    sets: list[list[tuple[int, int]]] = []
+    for heads in together:
+        chosen = list(dict.fromkeys((int(layer), int(head)) for layer, head in heads))
+        for layer, head in chosen:
+            if (layer, head) not in known:
+                raise AttnscopeError(
+                    f"there is no head {layer}.{head} to take out (--together): layers go from 0 to "
+                    f"{max(known)[0]}, heads from 0 to {max(effect for _, effect in known)}"
+                )
+        if not chosen:
+            raise AttnscopeError("found a set without heads (--together); expected heads, as in 0.1,0.3")
+        sets.append(chosen)
+    return sets
+
+
+@typed
+def taken_together(
+    inquiry: Inquiry,
+    sets: Sequence[Heads],
+    ablations: Sequence[Ablation],
+    effects: xr.Dataset,
+    *,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Take chosen sets of heads out, each set at once.
+
+    Heads that stand in for each other lose little alone and much together; heads in one chain lose together no more
+    than one of them alone.
+
+    Parameters
+    ----------
+    inquiry
+        Checked.
+    sets
+        From `checked_sets`.
+    ablations
+        What stands in for the heads.
+    effects
+        Effects of single heads on the same texts.
+    seed
+        Seed of the bootstrap.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``loss_change`` of each text ``(text, ablation, set)``, nats. Over texts ``effect`` with ``effect_low``,
+        ``effect_high``, ``shown`` and ``tested`` as `heads_of` has them (all sets together), ``alone``, the sum of the
+        effects of the set's heads one by one, and ``between``, what the effect differs from that sum, with
+        ``between_low``, ``between_high``, ``between_shown`` and ``between_tested``.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.read import texts_of
+    >>> from attnscope.intervention import effects, inquiry
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> single = next(effects(asked, ["zero"], steps=0))
+    >>> both = taken_together(asked, [[(0, 0), (0, 3)]], ["zero"], single)
+    >>> both.set.values.tolist(), bool(np.allclose(both.effect - both.alone, both.between))
+    (['0.0 0.3'], True)
+    """
+    cells = inquiry.cells
+    rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
+    batches = [rows] * len(inquiry.slices())
+    changes = np.stack([changes_by_sets(inquiry, batches, ablation) for ablation in ablations], 1)
+    single = (
+        effects.loss_change.sel(ablation=list(ablations))
+        .transpose("text", "ablation", "layer", "head")
+        .values
+    )
+    alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
+    units, called = units_of(inquiry.documents)
+    dims = ("ablation", "set")
+    variables: dict[str, object] = {
+        "loss_change": (
+            ("text", *dims),
+            changes,
+            {"long_name": "Change of the loss without the heads", "units": "nats"},
+        ),
+        "alone": (
+            dims,
+            alone.mean(0),
+            {"long_name": "Sum of the changes without each alone", "units": "nats"},
+        ),
+    }
+    for name, values in (("effect", changes), ("between", changes - alone)):
+        parts = by_document(values, units, seed=seed)
+        told = ["shown", "tested"] if name == "effect" else [f"{name}_shown", f"{name}_tested"]
+        for key, value in zip((name, f"{name}_low", f"{name}_high", *told), parts, strict=True):
+            variables[key] = (dims, value, {"units": "1" if key in told else "nats"})
+    names = [" ".join(f"{layer}.{head}" for layer, head in heads) for heads in sets]
+    return xr.Dataset(
+        variables,
+        coords={
+            "source": ("text", np.array(inquiry.documents, dtype=object)),
+            "ablation": list(ablations),
+            "set": names,
+        },
+        attrs={"intervals_over": called},
+    )
+
+
+@torch.no_grad()
+def leave_one_out(
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    positions: Int[Tensor, " prediction"],
+    name: str,
+    tokens: Sequence[int] | None = None,
+) -> Float[Tensor, "token prediction"]:
+    """Total variation distance of each prediction from what it is when no query may look at a token.
+
+    The token keeps its place and all others theirs; its own state goes on through the residual connection. One forward
+    pass a token, several at a time.
+
+    Parameters
+    ----------
+    model
+        In eval mode, with a head.
+    inputs
+        Inputs of a batch of one.
+    positions
+        Where predictions are compared.
+    name
+        What to call the text in an error.
+    tokens
+        Which are left out, those of the source before those of the target; by default all.
+
+    Returns
+    -------
+    Tensor
+        Shares; columns are predictions.
+
+    Examples
+    --------
+    >>> from transformers import BertConfig, BertForMaskedLM
+    >>> config = BertConfig(
+    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
+    ... )
+    >>> text = {"input_ids": torch.tensor([[5, 6, 7]])}
+    >>> leave_one_out(BertForMaskedLM(config).eval(), text, torch.tensor([0]), "the text").shape
+    torch.Size([3, 1])
+    """
+    sides = sides_of(inputs)
+    chosen = list(range(sides.tokens)) if tokens is None else list(tokens)
+    hidden = torch.tensor([], dtype=torch.int64)
+    largest = 1
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        nonlocal largest
+        largest = max(largest, call.query.shape[1] * call.query.shape[2] * call.key.shape[2])
+        keys = sides.of(site.kind)[1]
+        index = torch.arange(keys.start, keys.start + call.key.shape[2], device=call.key.device)
+        keep = (index != hidden.to(index.device)[:, None])[:, None, None]
+        mask = keep if call.mask is None else call.mask & keep
+        return attended(replace(call, mask=mask.expand(-1, -1, call.query.shape[2], -1)))[0]
+
+    def run(some: Sequence[int]) -> Tensor:
+        nonlocal hidden
+        hidden = torch.tensor(some)
+        several = {key: tensor.expand(len(some), *tensor.shape[1:]) for key, tensor in inputs.items()}
+        with watching(model, observe):
+            return log_probabilities(forward(model, several, lambda _: name), positions).exp()
+
+    whole = run([-1])
+    largest = max(largest, whole.numel())
+    size = max(1, NUMBERS_AT_ONCE // largest)
+    changes = [(run(chosen[at : at + size]) - whole).abs().sum(-1) / 2 for at in range(0, len(chosen), size)]
+    return torch.cat(changes) if changes else whole.new_zeros(0, whole.shape[1])
+
+
+@typed
+def with_intervals(
+    effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = DRAWS, seed: int = 0
+) -> xr.Dataset:
+    """Add to each variable its mean over texts and its 95% interval over documents.
+
+    Texts where a value is NaN do not count. Of fewer than 6 documents there is no interval: NaN.
+
+    Parameters
+    ----------
+    effects
+        Variables along ``text`` and other dimensions.
+    names
+        Names of those that get an interval.
+    documents
+        The document that each text is from.
+    draws, seed
+        Number of draws and seed of the bootstrap.
+
+    Examples
+    --------
+    >>> values = xr.Dataset({"tvd": (("text", "head"), np.tile([[0.1, 0.0], [0.3, 0.0]], (4, 1)), {"units": "share"})})
+    >>> intervals = with_intervals(values, ["tvd"], list("abcdefgh"))
+    >>> [intervals[f"tvd_{end}"].values.round(3).tolist() for end in ("mean", "low", "high")]
+    [[0.2, 0.0], [0.125, 0.0], [0.275, 0.0]]
+    """
+    added: dict[str, xr.DataArray] = {}
+    for name in names:
+        values = effects[name].transpose("text", ...)
+        known = np.isfinite(values.values)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(known, values.values, 0.0).sum(0) / known.sum(0)
+        low, high = interval(values.values, documents, draws=draws, seed=seed)
+        like = values.isel(text=0, drop=True)
+        for end, part in (("mean", mean), ("low", low), ("high", high)):
+            said = {"mean": "mean over texts", "low": "lower end", "high": "upper end"}[end]
+            attrs = values.attrs | {"long_name": f"{values.attrs.get('long_name', name)}, {said}"}
+            added[f"{name}_{end}"] = like.copy(data=part).assign_attrs(attrs)
+    return effects.assign(added)

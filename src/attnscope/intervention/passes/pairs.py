@@ -1,0 +1,468 @@
+"""Pairs of a clean and a corrupted text with the two answers between which a model decides, and where they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
+from attnscope.read.shown import IdNames, with_marked_spaces
+from attnscope.support.arguments import typed
+from attnscope.support.checks import shortly
+from attnscope.support.errors import AttnscopeError
+
+_FIELDS = ("clean", "corrupted", "answer", "wrong")
+_WHOLE: Mapping[str, Any] = dict.fromkeys(_FIELDS, "")  # has every field
+_SIDES, _ALL = 2, 4  # files that hold the texts alone, and the answers too
+_MEND = "Give them (answer and wrong; on the command line --answer and --wrong) for all pairs"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A clean text and a corrupted one, as long in tokens, and what the model shall and shall not say after them.
+
+    Attributes
+    ----------
+    clean, corrupted
+        The texts. A masked language model is asked at the mask token that each holds, at the same position; others for
+        the token after the last.
+    answer, wrong
+        The right token after the clean text, and the one that is right after the corrupted text.
+
+    Examples
+    --------
+    >>> Pair("Mary gave it to", "John gave it to", " John", " Mary").wrong
+    ' Mary'
+    """
+
+    clean: str
+    corrupted: str
+    answer: str
+    wrong: str
+
+
+#: A file of JSON Lines, two or four text files (see `read_pairs`), or pairs themselves, as `Pair` or mappings.
+Pairs = Path | Iterable[Path] | Iterable[Pair | Mapping[str, str]]
+
+
+@typed
+def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+    r"""Read pairs from one file of JSON Lines, or from text files whose lines i belong together.
+
+    Parameters
+    ----------
+    *paths
+        One file: in each line an object with the strings ``clean``, ``corrupted``, ``answer`` and ``wrong``. Two: the
+        clean texts and the corrupted ones, a line each. Four: the answers and the wrong ones besides, with the space
+        that begins them.
+    answer, wrong
+        For all pairs that have none of their own.
+
+    Raises
+    ------
+    AttnscopeError
+        If a file cannot be read, a line is no such object, files differ in their number of lines, answers lack, or no
+        pair has use for those of all pairs.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> line = '{"clean": "a b", "corrupted": "c b", "answer": " a", "wrong": " c"}'
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "pairs.jsonl").write_text(line, encoding="utf-8")
+    ...     _ = (Path(folder) / "clean.txt").write_text("a b\nb b\n", encoding="utf-8")
+    ...     one = read_pairs(Path(folder) / "pairs.jsonl")
+    ...     two = read_pairs(*[Path(folder) / "clean.txt"] * 2, answer=" a", wrong=" b")
+    >>> one[0].answer, two[1].clean
+    (' a', 'b b')
+    """
+    usual = {"answer": answer, "wrong": wrong}
+    if len(paths) == 1:
+        (path,) = paths
+        objects = list(json_objects(path, "clean"))
+        _refuse_unused([fields for _, fields in objects], usual)
+        pairs = [pair_of(fields, f"{shown(path)}, line {number}", usual) for number, fields in objects]
+    elif len(paths) in {_SIDES, _ALL}:
+        _refuse_unused([_WHOLE] * (len(paths) == _ALL), usual)
+        pairs = _beside_each_other(paths, usual)
+    else:
+        raise AttnscopeError(
+            f"found {len(paths)} files of pairs; expected one of JSON Lines, two of texts (clean, corrupted), or four "
+            "(answers and wrong answers too)"
+        )
+    if not pairs:
+        raise AttnscopeError(
+            f"{shown(paths[0])} holds no pair; expected one JSON object a line with {', '.join(_FIELDS)}, or texts "
+            "line by line"
+        )
+    return pairs
+
+
+def _refuse_unused(pairs: Sequence[Mapping[str, Any]], usual: Mapping[str, str | None]) -> None:
+    """Refuse an answer for all pairs that none of them takes: what was asked for would not be what is measured."""
+    unused = [
+        name for name, value in usual.items() if value is not None and all(name in pair for pair in pairs)
+    ]
+    if pairs and unused:
+        options = " and ".join(f"{name} (--{name})" for name in unused)
+        raise AttnscopeError(
+            f"no pair uses {options}: each has its own. Leave {'it' if len(unused) == 1 else 'them'} out, or give "
+            "pairs without"
+        )
+
+
+def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str | None]) -> Pair:
+    """One pair from its fields; `usual` holds answers for those that have none.
+
+    Examples
+    --------
+    >>> pair_of({"clean": "a", "corrupted": "b"}, "pair 1", {"answer": " c", "wrong": None})
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: pair 1: no field 'wrong'; the fields found are: clean, corrupted. Give ...
+    """
+    if isinstance(given, Pair):
+        given = asdict(given)
+    fields = {name: value for name, value in usual.items() if value is not None} | dict(given)
+    for name in _FIELDS:
+        if name not in fields:
+            keys = ", ".join(map(str, given)) or "none"
+            mend = _MEND if name in usual else f"Each pair has {', '.join(_FIELDS)}"
+            raise AttnscopeError(f"{where}: no field {name!r}; the fields found are: {keys}. {mend}")
+        if not isinstance(fields[name], str):
+            raise AttnscopeError(
+                f"{where}: the field {name!r} is of type {type(fields[name]).__name__}; expected a string"
+            )
+        check_characters(fields[name], where)
+    return Pair(*(str(fields[name]) for name in _FIELDS))
+
+
+def given_pairs(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+    """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings.
+
+    Parameters
+    ----------
+    pairs
+        One file or more, or pairs.
+    answer, wrong
+        Answers of pairs that have none of their own.
+
+    Raises
+    ------
+    AttnscopeError
+        If it is something else, or what `read_pairs` raises.
+
+    Examples
+    --------
+    >>> given_pairs([{"clean": "a", "corrupted": "b"}], answer=" c", wrong=" d")[0].wrong
+    ' d'
+    """
+    if isinstance(pairs, Path):
+        return read_pairs(pairs, answer=answer, wrong=wrong)
+    given = cast("object", pairs)
+    if isinstance(given, str | bytes | Mapping | Pair) or not isinstance(given, Iterable):
+        raise AttnscopeError(
+            f"pairs are of type {type(given).__name__}; expected a pathlib.Path of JSON Lines, or several pairs in a "
+            f"list, each with {', '.join(_FIELDS)}"
+        )
+    items = list(cast("Iterable[object]", given))
+    if not items:
+        raise AttnscopeError("found no pair of texts; expected one or more")
+    paths = [item for item in items if isinstance(item, Path)]
+    if len(paths) == len(items):
+        return read_pairs(*paths, answer=answer, wrong=wrong)
+    usual = {"answer": answer, "wrong": wrong}
+    checked = [_checked(item, number) for number, item in enumerate(items, 1)]
+    _refuse_unused([_WHOLE if isinstance(item, Pair) else item for item in checked], usual)
+    return [pair_of(item, f"pair {number}", usual) for number, item in enumerate(checked, 1)]
+
+
+def _checked(item: object, number: int) -> Pair | Mapping[str, Any]:
+    if isinstance(item, Pair | Mapping):
+        return cast("Pair | Mapping[str, Any]", item)
+    raise AttnscopeError(
+        f"pair {number} is of type {type(item).__name__}; expected a Pair, or a mapping with {', '.join(_FIELDS)}"
+    )
+
+
+@dataclass(frozen=True)
+class PairTexts:
+    """Pairs as what a signature knows of what was read.
+
+    Examples
+    --------
+    >>> PairTexts((Pair("a", "b", " c", " d"),)).sha256()[:8]
+    '3e9dbcb6'
+    """
+
+    pairs: tuple[Pair, ...]
+
+    def sha256(self) -> str:
+        """SHA-256 of all texts and answers."""
+        rows = [[getattr(pair, name) for name in _FIELDS] for pair in self.pairs]
+        return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
+
+
+def _beside_each_other(paths: Sequence[Path], usual: Mapping[str, str | None]) -> list[Pair]:
+    columns = [lines_of(decode_utf8(read_bytes(path), shown(path))) for path in paths]
+    for path, column in zip(paths[1:], columns[1:], strict=True):
+        if len(column) != len(columns[0]):
+            raise AttnscopeError(
+                f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected as many, as "
+                "line i belongs to line i"
+            )
+    names = _FIELDS[: len(paths)]
+    return [
+        pair_of(dict(zip(names, row, strict=True)), f"{shown(paths[0])}, line {number}", usual)
+        for number, row in enumerate(zip(*columns, strict=True), 1)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPairs:
+    """Pairs as the model reads them; all as long.
+
+    Attributes
+    ----------
+    clean, corrupted
+        ``(pair, position)``, token ids.
+    places
+        ``(pair, 1)``: the position whose prediction is looked at.
+    answers, wrongs
+        ``(pair,)``, token ids.
+    tokens, corrupted_tokens
+        Tokens of each text, to show.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.intervention.passes import Pair
+    >>> from transformers import AutoTokenizer
+    >>> pair = Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")
+    >>> pairs = EncodedPairs.of([pair], AutoTokenizer.from_pretrained(MODEL), masked=True, device=torch.device("cpu"))
+    >>> pairs.tokens[0][int(pairs.places[0, 0])], len(pairs), pairs.labels()[4:6]
+    ('<mask>', 1, ['␣p/␣d', 'art/ue'])
+    """
+
+    clean: Int[Tensor, "pair position"]
+    corrupted: Int[Tensor, "pair position"]
+    places: Int[Tensor, "pair 1"]
+    answers: Int[Tensor, " pair"]
+    wrongs: Int[Tensor, " pair"]
+    tokens: tuple[tuple[str, ...], ...]
+    corrupted_tokens: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(
+        cls,
+        pairs: Iterable[Pair],
+        tokenizer: Any,
+        *,
+        masked: bool,
+        device: torch.device,
+        numbers: Sequence[int] | None = None,
+    ) -> EncodedPairs:
+        """Encode pairs; `numbers` say what each is called in an error, by default 1, 2, ...
+
+        Raises
+        ------
+        AttnscopeError
+            If the texts of a pair, or two pairs, differ in their number of tokens, an answer is not one token or both
+            are the same, or a masked model's text does not hold one mask, at the same place on both sides.
+        """
+        pairs = list(pairs)
+        if not pairs:
+            raise AttnscopeError("found no pair of texts; expected one or more")
+        numbered = list(zip(numbers or range(1, len(pairs) + 1), pairs, strict=True))
+        rows: list[list[list[int]]] = [[], []]
+        places: list[int] = []
+        for number, pair in numbered:
+            both = [_ids(tokenizer, text, number, masked=masked) for text in (pair.clean, pair.corrupted)]
+            if len(both[0]) != len(both[1]):
+                raise AttnscopeError(
+                    f"pair {number}: the clean text has {len(both[0])} tokens and the corrupted one {len(both[1])}; "
+                    "expected as many, so that a position means the same in both: reword one"
+                )
+            if both[0] == both[1]:
+                raise AttnscopeError(
+                    f"pair {number}: clean and corrupted text are the same tokens; expected a difference to be carried"
+                )
+            for row, ids in zip(rows, both, strict=True):
+                row.append(ids)
+            places.append(_place(both, tokenizer, number, masked=masked))
+        lengths = {len(row) for row in rows[0]}
+        if len(lengths) > 1:
+            raise AttnscopeError(
+                f"pairs have {min(lengths)} to {max(lengths)} tokens; expected all as long, so that positions can be "
+                "averaged: give those of one length at a time"
+            )
+        answers, wrongs = (
+            [
+                one_token(tokenizer, getattr(pair, name), f"pair {number}: the {name}")
+                for number, pair in numbered
+            ]
+            for name in ("answer", "wrong")
+        )
+        for (number, pair), answer, wrong in zip(numbered, answers, wrongs, strict=True):
+            if answer == wrong:
+                raise AttnscopeError(
+                    f"pair {number}: answer and wrong are the same token ({pair.answer!r}); expected two answers "
+                    "between which the model decides"
+                )
+
+        def tensor(values: Sequence[Any]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=device)
+
+        names = IdNames(tokenizer)
+        shown = [tuple(names.of(row) for row in side) for side in rows]
+        return cls(
+            tensor(rows[0]), tensor(rows[1]), tensor(places)[:, None], tensor(answers), tensor(wrongs), *shown
+        )
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.clean)
+
+    def turned(self) -> EncodedPairs:
+        """Clean and corrupted texts in each other's place; the answers stay."""
+        return replace(self, clean=self.corrupted, corrupted=self.clean)
+
+    def difference(
+        self, logits: Float[Tensor, "*variant pair place vocabulary"]
+    ) -> Float[Tensor, "*variant pair"]:
+        """Logit of the answer minus that of the wrong one, of logits at the position that is looked at."""
+        last = logits[..., 0, :]
+        index = torch.stack([self.answers, self.wrongs], -1).expand(*last.shape[:-1], 2)
+        right, wrong = last.gather(-1, index).unbind(-1)
+        return right - wrong
+
+    def labels(self) -> list[str]:
+        """What to call each position: its token; clean/corrupted where they differ; "…" where pairs differ.
+
+        Examples
+        --------
+        >>> ids = torch.zeros(2, 2, dtype=torch.int64)
+        >>> tokens = (("It", " was"), ("He", " was")), (("It", " is"), ("He", " is"))
+        >>> EncodedPairs(ids, ids, ids[:, :1], ids[0], ids[0], *tokens).labels()
+        ['It…', '␣was/␣is']
+        """
+        return position_labels(self.tokens, self.corrupted_tokens)
+
+
+def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
+    """What to call each position of pairs that are all as long, ``(pair, position)``: see `EncodedPairs.labels`.
+
+    Parameters
+    ----------
+    clean, corrupted
+        Tokens of each pair's clean text and of its corrupted one.
+
+    Examples
+    --------
+    >>> position_labels([["The", " cat"], ["A", " cat"]], [["The", " dog"], ["A", " dog"]])
+    ['The…', '␣cat/␣dog']
+    """
+    labels: list[str] = []
+    for own, other in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
+        first = "/".join(dict.fromkeys(map(with_marked_spaces, (own[0], other[0]))))
+        labels.append(first if len(set(zip(own, other, strict=True))) == 1 else f"{first}…")
+    return labels
+
+
+def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int:
+    """Tokens of a pair's clean text.
+
+    Parameters
+    ----------
+    pair
+        The pair of texts.
+    tokenizer
+        Tokenizer of the model.
+    number
+        Number of the pair, for errors.
+    masked
+        Whether the model is a masked language model, which is asked behind a mask.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.intervention.passes import Pair
+    >>> from transformers import AutoTokenizer
+    >>> pair = Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")
+    >>> token_count(pair, AutoTokenizer.from_pretrained(MODEL), 1, masked=True)
+    11
+    """
+    return len(_ids(tokenizer, pair.clean, number, masked=masked))
+
+
+def _ids(tokenizer: Any, text: str, number: int, *, masked: bool) -> list[int]:
+    """Token ids with the special tokens before a text, and for a masked model those after it."""
+    ids: list[int] = tokenizer(text)["input_ids"]
+    end = getattr(tokenizer, "eos_token_id", None)
+    if not masked and ids and end is not None and ids[-1] == end and ids[-1] != ids[0]:
+        ids = ids[:-1]  # nothing is said after the end
+    if not ids:
+        raise AttnscopeError(
+            f"pair {number}: the tokenizer makes no token of {text!r}; expected at least one"
+        )
+    return ids
+
+
+def _place(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) -> int:
+    if not masked:
+        return len(both[0]) - 1
+    places = [np.flatnonzero(np.array(ids) == tokenizer.mask_token_id).tolist() for ids in both]
+    if len(places[0]) != 1 or places[0] != places[1]:
+        raise AttnscopeError(
+            f"pair {number}: found {len(places[0])} and {len(places[1])} masks; expected one {tokenizer.mask_token} in "
+            "each text, at the same position"
+        )
+    return int(places[0][0])
+
+
+def one_token(tokenizer: Any, word: str, what: str) -> int:
+    """The token that a text is, or that is named so.
+
+    Parameters
+    ----------
+    tokenizer
+        Tokenizer of the model.
+    word
+        Text, or name, of the token.
+    what
+        Words for what it is for, for the error.
+
+    Raises
+    ------
+    AttnscopeError
+        If it is several tokens, and no token has that name.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> names = tokenizer.convert_ids_to_tokens([one_token(tokenizer, " of", ""), one_token(tokenizer, ".", "")])
+    >>> names  # alone, a full stop would get a space before it, which is a token of its own
+    ['▁of', '.']
+    """
+    ids: list[int] = tokenizer(word, add_special_tokens=False)["input_ids"]
+    if len(ids) == 1:
+        return int(ids[0])
+    known: dict[str, int] = tokenizer.get_vocab()
+    if word in known:
+        return int(known[word])
+    names = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids)))
+    raise AttnscopeError(
+        f"{what} {shortly(word)} is {len(ids)} tokens ({shortly(names)}); expected one (perhaps with a space before "
+        "it, or without)"
+    )

@@ -1,0 +1,509 @@
+"""`patch`: activations of a clean run put into the corrupted one, pair after pair, and what that brings back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import xarray as xr
+
+from attnscope.bundled import MODEL, PAIRS
+from attnscope.capture.borrow import borrowing
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.signature import signature_of
+from attnscope.capture.verify import TOLERANCE, verify
+from attnscope.intervention.given import StoredParts, kept_tree, stored_tree
+from attnscope.intervention.passes.pairs import (
+    EncodedPairs,
+    Pair,
+    Pairs,
+    PairTexts,
+    given_pairs,
+    position_labels,
+    token_count,
+)
+from attnscope.intervention.passes.skipping import same_without_what_is_skipped
+from attnscope.intervention.patching import WHATS, What, estimated, patched, patched_through
+from attnscope.intervention.session import (
+    DIRECTIONS,
+    TOKENS,
+    Direction,
+    check_apart,
+    check_read,
+    encoded_pairs,
+    ends_of,
+    is_masked,
+)
+from attnscope.intervention.verdicts import order_agreement
+from attnscope.measure.intervals import by_document
+from attnscope.measure.windows import window_length
+from attnscope.store.arrays import in_a_row
+from attnscope.store.by_ray import way_in
+from attnscope.store.files import local_out
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import Signature
+from attnscope.store.tasks import Part, Task
+from attnscope.support.arguments import typed
+from attnscope.support.checks import STEPS, check_seed, check_whole, shortly
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, tell_nobody
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Tokenizer
+    from attnscope.intervention.patching import What
+
+Name = TypeVar("Name", bound=str)
+_RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
+
+
+@typed
+@local_out
+@borrowing
+def patch(
+    model: Model | None = None,
+    pairs: Pairs | None = None,
+    *,
+    answer: str | None = None,
+    wrong: str | None = None,
+    tokenizer: Tokenizer = None,
+    out: str | Path | Callable[[Signature], Path] | None = None,
+    repair: bool = False,
+    task: str | Task | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    ray_gpus: float | None = None,
+    what: str = "heads",
+    by_position: bool = False,
+    direction: str | None = None,
+    receiver: str | tuple[int, int] | None = None,
+    steps: int = 5,
+    batch_size: int | None = None,
+    variants: int | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Tell | None = None,
+) -> xr.DataTree:
+    """Put activations of one run into another, one at a time, and measure how far the answer comes back.
+
+    Each pair is a clean text and a corrupted one, as long in tokens, that ask for different answers. A masked language
+    model is asked at the mask, a causal one after the last token.
+
+    Parameters
+    ----------
+    model, tokenizer, device, dtype, revision, trust_remote_code
+        See `attnscope.scan`.
+    pairs
+        A file of JSON Lines, two or four text files (see `attnscope.intervention.passes.pairs.read_pairs`), or pairs themselves, as
+        `attnscope.intervention.passes.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and ``wrong``. The bundled
+        model brings its own.
+    answer, wrong
+        Answers of all pairs that have none of their own; refused where each has one.
+    out, repair
+        See `attnscope.intervene`. Batches of pairs are written as they come; a run that was stopped goes on.
+    task
+        Which part of the pairs this process patches, as in `attnscope.scan`: every N-th batch.
+    ray, workers, ray_gpus
+        Have the same units measured by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
+    what
+        ``heads``: each head's output. ``residual``: the residual stream after each block, at each position.
+    by_position
+        Whether heads are patched at one position at a time; all pairs are then as long.
+    direction
+        ``denoising``: clean activations go into the corrupted run (does this bring the answer back?); ``noising``: the
+        other way round (does this break it?). By default denoising; noising with a receiver.
+    receiver
+        ``(layer, head)`` or ``"layer.head"``: path patching, what of each head's effect reaches the answer through that
+        later head alone (Wang et al. 2022).
+    steps
+        Gradients of the EAP-IG estimate; 0 for no estimates beside what is measured.
+    batch_size
+        Pairs at a time; by default about 1,024 tokens' worth.
+    variants
+        Most variants of a batch side by side; by default as many as the device is quickest with.
+    seed
+        Seed of the bootstrap and of the permutations.
+    progress
+        Called with a `Progress` after each batch.
+
+    Returns
+    -------
+    xarray.DataTree
+        ``pairs``: ``difference`` (logit of the answer minus that of the wrong one in the patched run), of each pair
+        ``(pair, layer, head[, position])`` or ``(pair, block, position)``, ``clean`` and ``corrupted`` ``(pair)`` of
+        the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. ``patched``: means over pairs
+        with intervals, see `patched_of`. ``agreement``: how well the estimates rank what is measured.
+
+    Raises
+    ------
+    AttnscopeError
+        If the texts of a pair differ in their number of tokens, an answer is not one token, the model says the same of
+        clean and corrupted texts or is an encoder-decoder, or for anything else that the caller can mend.
+
+    Examples
+    --------
+    >>> effects = patch(steps=0)
+    >>> best = effects["patched"].recovered
+    >>> {name: int(place) for name, place in best.argmax(...).items()}, bool(best.max() > 0.4)
+    ({'layer': 0, 'head': 3}, True)
+    """
+    part = way_in(patch, locals())
+    path = _receiver(receiver, what, by_position=by_position)
+    towards = direction or ("denoising" if path is None else "noising")
+    chosen: What = _among("what", what, WHATS)
+    course: Direction = _among("direction", towards, DIRECTIONS)
+    check_whole(1, batch_size=batch_size, variants=variants)
+    check_whole(0, STEPS, steps=steps)
+    check_seed(seed)
+    given = _pairs(pairs, model, answer, wrong)
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    if what == "residual" or path is not None:
+        steps = 0
+    apart, told = by_position or chosen == "residual", progress or tell_nobody
+    job = PatchJob(loaded, given, chosen, apart, course, path, steps, variants, told)
+    batches = job.batches(batch_size)
+    skips = job.check(batches)
+    settings = {
+        "what": what,
+        "by_position": by_position,
+        "direction": towards,
+        "receiver": None if path is None else f"{path[0]}.{path[1]}",
+        "steps": steps,
+        "batch_size": batch_size,
+        "seed": seed,
+    }
+    signature = signature_of("patch", loaded, PairTexts(tuple(given)), None, settings)
+    attributes = {"signature": signature.to_json(), "model": loaded.name}
+    if out is None:
+        measured = _in_order([job.measured(numbers, encoded, skips) for numbers, encoded in batches])
+        tree = xr.DataTree.from_dict({"pairs": measured, **_parts(measured, StoredParts(None), seed)})
+        tree.attrs = attributes
+        return tree
+
+    measure = partial(_measure, job, batches, skips)
+
+    def in_folder(run: RunFolder) -> xr.DataTree:
+        if not run.complete:
+            measure(run, run.holds)
+            parts = _parts(_of_run(run), StoredParts(run), seed)
+            run.finish(parts=list(parts), attributes=attributes)
+        return load_patching(run)
+
+    return kept_tree(out, signature, part, measure, in_folder, attributes, repair=repair)
+
+
+def _measure(
+    job: PatchJob,
+    batches: Sequence[tuple[list[int], EncodedPairs]],
+    skips: bool,
+    run: Part,
+    done: Callable[[range], bool],
+) -> None:
+    """Add the batches to a run that are not done."""
+    first = 0
+    for numbers, encoded in batches:
+        place = range(first, first + len(numbers))
+        if not done(place):
+            run.append(job.measured(numbers, encoded, skips).rename(pair="text"), first)
+        first = place.stop
+
+
+@typed
+def load_patching(run: RunFolder) -> xr.DataTree:
+    """The tree that `patch` returned, from the folder of a finished run.
+
+    Raises
+    ------
+    AttnscopeError
+        If a part is gone.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import patch
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = patch(steps=0, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         load_patching(run).equals(made)
+    True
+    """
+    return stored_tree(run, {"pairs": _of_run(run)})
+
+
+def _among(name: str, value: str, known: tuple[Name, ...]) -> Name:
+    for choice in known:
+        if choice == value:
+            return choice
+    raise AttnscopeError(f"{name} (--{name}) is {shortly(value)}; expected {' or '.join(known)}")
+
+
+def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None) -> list[Pair]:
+    if given is None:
+        own = model is None or (isinstance(model, str | Path) and Path(model) in {Path("bundled"), MODEL})
+        if not own and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
+            raise AttnscopeError(
+                "found no pairs beside the model; expected a file of JSON Lines with clean, corrupted, answer and "
+                "wrong in each line, after the model (only the bundled model brings its own)"
+            )
+        given = PAIRS
+    return given_pairs(given, answer=answer, wrong=wrong)
+
+
+def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int] | None:
+    if by_position and what == "residual":
+        raise AttnscopeError(
+            "the residual stream is put in at one position at a time already: leave by position out"
+        )
+    if given is None:
+        return None
+    if what != "heads" or by_position:
+        raise AttnscopeError(
+            "a receiver (--receiver) is for paths from head to head; leave out what residual and by position"
+        )
+    match = _RECEIVER.fullmatch(given) if isinstance(given, str) else None
+    if match is not None:
+        return int(match[1]), int(match[2])
+    if isinstance(given, tuple | list) and [type(item) for item in given] == [int, int]:
+        return given[0], given[1]
+    raise AttnscopeError(f"the receiver (--receiver) is {shortly(given)}; expected layer.head, such as 3.6")
+
+
+def _parts(measured: xr.Dataset, stored: StoredParts, seed: int) -> dict[str, xr.Dataset]:
+    """What the pairs come to."""
+    check_apart(measured)
+    stored.get("patched", lambda: patched_of(measured, seed=seed))
+    if "estimate" in measured:
+        stored.get("agreement", lambda: estimators_agreement(measured, seed=seed))
+    return stored.parts
+
+
+def _of_run(run: RunFolder) -> xr.Dataset:
+    return run.results().rename(text="pair").sortby("pair")
+
+
+def _in_order(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    return in_a_row(parts, "pair").sortby("pair")
+
+
+@dataclass(eq=False)
+class PatchJob:
+    """What one call of `patch` measures: see there."""
+
+    loaded: LoadedModel
+    pairs: Sequence[Pair]
+    what: What
+    by_position: bool
+    direction: Direction
+    receiver: tuple[int, int] | None
+    steps: int
+    variants: int | None
+    tell: Tell
+    _done: int = 0
+
+    def batches(self, size: int | None) -> list[tuple[list[int], EncodedPairs]]:
+        """Numbers of the pairs of each batch, and the pairs; those of a batch are as long in tokens."""
+        masked = is_masked(self.loaded)
+        lengths = [
+            token_count(pair, self.loaded.tokenizer, number, masked=masked)
+            for number, pair in enumerate(self.pairs, 1)
+        ]
+        longest = window_length(self.loaded, None)
+        if max(lengths) > longest:
+            raise AttnscopeError(
+                f"pair {int(np.argmax(lengths)) + 1} has {max(lengths)} tokens; {self.loaded.name} takes {longest} at "
+                "most: shorten its texts"
+            )
+        if self.by_position and len(set(lengths)) > 1:
+            raise AttnscopeError(
+                f"pairs have {min(lengths)} to {max(lengths)} tokens; expected all as long, so that a position means "
+                "the same in all: give those of one length at a time, or patch heads at all positions"
+            )
+        batches: list[tuple[list[int], EncodedPairs]] = []
+        for length in sorted(set(lengths)):
+            same = [number for number, size in enumerate(lengths, 1) if size == length]
+            most = size or max(1, TOKENS // length)
+            for first in range(0, len(same), most):
+                numbers = same[first : first + most]
+                some = [self.pairs[number - 1] for number in numbers]
+                batches.append((numbers, encoded_pairs(self.loaded, some, numbers)))
+        return batches
+
+    def check(self, batches: Sequence[tuple[list[int], EncodedPairs]]) -> bool:
+        """Refuse a model whose heads cannot be patched; whether passes may leave out what does not differ."""
+        model, (numbers, encoded) = self.loaded.model, batches[0]
+        inputs = {"input_ids": encoded.clean[:1]}
+        sites, _ = verify(model, inputs, text=f"pair {numbers[0]}")
+        check_read(self.loaded, inputs)
+        if self.receiver is not None and not 0 < self.receiver[0] < len(sites):
+            raise AttnscopeError(
+                f"the receiver (--receiver) is {self.receiver[0]}.{self.receiver[1]}; expected layer.head with a layer "
+                f"from 1 to {len(sites) - 1}, so that layers lie below it"
+            )
+        return same_without_what_is_skipped(model, inputs, encoded.places[:1], states=self.what == "residual")
+
+    def measured(self, numbers: list[int], encoded: EncodedPairs, skips: bool) -> xr.Dataset:
+        """Differences and estimates of one batch."""
+        if self.receiver is not None:
+            patched_pairs = patched_through(
+                self.loaded,
+                encoded,
+                self.receiver,
+                direction=self.direction,
+                variants=self.variants,
+                skips=skips,
+            )
+        else:
+            patched_pairs = patched(
+                self.loaded,
+                encoded,
+                what=self.what,
+                by_position=self.by_position,
+                direction=self.direction,
+                variants=self.variants,
+                skips=skips,
+            )
+        if self.steps:
+            by_name = {"attribution": 1, **({"eap_ig": self.steps} if self.steps > 1 else {})}
+            estimates = [
+                estimated(
+                    self.loaded, encoded, by_position=self.by_position, direction=self.direction, steps=steps
+                ).estimate
+                for steps in by_name.values()
+            ]
+            patched_pairs["estimate"] = xr.concat(estimates, "estimator").transpose("pair", "estimator", ...)
+            patched_pairs = patched_pairs.assign_coords(estimator=list(by_name))
+        self._done += len(numbers)
+        self.tell(Progress("patching", self._done / len(self.pairs), {"pairs": self._done}))
+        return patched_pairs.assign_coords(self._labels(numbers, encoded)).assign_attrs(
+            rounding=TOLERANCE[self.loaded.model.dtype], what=self.what
+        )
+
+    def _labels(self, numbers: list[int], encoded: EncodedPairs) -> dict[str, object]:
+        """Number, texts and answers of each pair; its tokens, where there are positions."""
+        some = [self.pairs[number - 1] for number in numbers]
+        labels: dict[str, object] = {"pair": numbers}
+        for name in ("clean", "corrupted", "answer", "wrong"):
+            labels[f"{name}_text"] = ("pair", np.array([getattr(pair, name) for pair in some], dtype=object))
+        if self.by_position:
+            for name, tokens in (("clean", encoded.tokens), ("corrupted", encoded.corrupted_tokens)):
+                labels[f"{name}_token"] = (("pair", "position"), np.array(tokens, dtype=object))
+        return labels
+
+
+@typed
+def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
+    """Mean effect of each patched place, with its interval over pairs.
+
+    Parameters
+    ----------
+    pairs
+        ``difference``, ``clean`` and ``corrupted`` of each pair, with the attributes ``direction`` and ``rounding``:
+        what is smaller than this share of the differences counts as 0.
+    seed
+        Seed of the bootstrap.
+
+    Returns
+    -------
+    xarray.Dataset
+        Along the places that were patched: ``effect`` (logits: mean change of answer minus wrong answer from the run
+        that is patched), ``recovered`` (share: the sum of the changes over the sum of the gaps between both runs), with
+        ``_low`` and ``_high``, the ends of their 95% intervals by the bootstrap over pairs (NaN for fewer than 6), and
+        ``shown``: whether the effect is told from 0, with all places looked at together, by flipping the signs of
+        pairs; ``tested`` is False where that cannot be asked (fewer than 6 pairs). ``estimate`` is the mean where there
+        is one; ``token`` names positions.
+
+    Examples
+    --------
+    >>> noise = np.random.default_rng(0).normal(0, 0.1, (8, 2))
+    >>> pairs = xr.Dataset(
+    ...     {
+    ...         "difference": (("pair", "head"), noise + [-1.0, 1.0]),
+    ...         "clean": ("pair", np.full(8, 3.0)),
+    ...         "corrupted": ("pair", np.full(8, -1.0)),
+    ...     },
+    ...     attrs={"direction": "denoising", "rounding": 1e-4},
+    ... )
+    >>> shown = patched_of(pairs)
+    >>> shown.shown.values.tolist(), shown.recovered.values.round(1).tolist()
+    ([False, True], [-0.0, 0.5])
+    """
+    source, base = ends_of(pairs)
+    change = _changes(pairs)
+    each, gaps = range(pairs.sizes["pair"]), (source - base).values
+    plain = by_document(change.values, each, seed=seed)
+    share = by_document(change.values, each, over=gaps, seed=seed)
+    dims = change.dims[1:]
+    variables: dict[str, xr.DataArray | tuple[tuple[object, ...], np.ndarray, dict[str, str]]] = {}
+    for name, part, words, units in (
+        ("effect", plain, "Change of answer minus wrong answer", "logits"),
+        ("recovered", share, "Way from the patched run to the other", "share"),
+    ):
+        variables[name] = (dims, part.mean, {"long_name": words, "units": units})
+        for end, said in (("low", "Lower"), ("high", "Upper")):
+            value: np.ndarray = getattr(part, end)
+            variables[f"{name}_{end}"] = (
+                dims,
+                value,
+                {"long_name": f"{said} end of its 95% interval", "units": units},
+            )
+    together = {"long_name": "Effect told from 0, all places together", "units": "1"}
+    variables["shown"] = (dims, plain.shown, together)
+    variables["tested"] = (dims, plain.tested, {"long_name": "Whether that was tested", "units": "1"})
+    if "estimate" in pairs:
+        variables["estimate"] = pairs.estimate.mean("pair", keep_attrs=True, skipna=False)
+    kept = {name: values for name, values in pairs.coords.items() if "pair" not in values.dims}
+    attrs = {"pairs": pairs.sizes["pair"], "direction": pairs.attrs["direction"]}
+    whole = xr.Dataset(variables, coords=kept, attrs=attrs)
+    if "clean_token" in pairs.coords:
+        labels = position_labels(pairs.clean_token.values.tolist(), pairs.corrupted_token.values.tolist())
+        whole = whole.assign_coords(token=("position", np.array(labels, dtype=object)))
+    return whole
+
+
+def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
+    """How well each estimate puts the places in the order of what was measured.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``rank_correlation`` (Spearman's, of means over pairs) and ``chance``: the share of random orders that agree as
+        well, ``(estimator)``. There is no interval: see `agreement_of`.
+    """
+    change = _changes(pairs).values
+    names = pairs.estimator.values.tolist()
+    rows = [order_agreement(pairs.estimate.sel(estimator=name).values, change, seed=seed) for name in names]
+    columns = ("rank_correlation", "chance")
+    return xr.Dataset(
+        {
+            name: ("estimator", np.array(values))
+            for name, values in zip(columns, zip(*rows, strict=True), strict=True)
+        },
+        coords={"estimator": names},
+    )
+
+
+def _changes(pairs: xr.Dataset) -> xr.DataArray:
+    """Change from the run that was patched, ``(pair, ...)``; what is within rounding is 0."""
+    source, base = ends_of(pairs)
+    change = pairs.difference - base
+    limit = float(pairs.attrs["rounding"]) * (abs(source) + abs(base))
+    return xr.where(abs(change) <= limit, 0.0, change, keep_attrs=True).transpose(*pairs.difference.dims)

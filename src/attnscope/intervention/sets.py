@@ -1,0 +1,309 @@
+"""Sets of heads taken out together: the search for the heads that matter, and curves of removing more and more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from attnscope.intervention.arrays.search import random_sets, sparse_effects
+from attnscope.intervention.measured_effects import most_variants
+from attnscope.intervention.passes.replacements import HeadMeans, replacing_sets
+from attnscope.intervention.passes.stack import stacked_passes
+from attnscope.measure.documents import units_of
+from attnscope.support.arguments import typed
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, tell_nobody
+
+if TYPE_CHECKING:
+    from attnscope.intervention.passes.replacements import Ablation
+    from attnscope.intervention.session import Inquiry
+
+SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers times heads
+_REMOVED = 0.1  # share of the heads that one set of a search takes out
+
+
+@typed
+def changes_by_sets(
+    inquiry: Inquiry,
+    sets: Sequence[np.ndarray],
+    ablation: Ablation,
+    *,
+    places: Sequence[slice] | None = None,
+    variants: int | None = None,
+    means: HeadMeans | None = None,
+    progress: Tell | None = None,
+) -> np.ndarray:
+    """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats.
+
+    Parameters
+    ----------
+    inquiry
+        Checked.
+    sets
+        For each batch, ``(set, head)`` or ``(set, text, head)`` over all heads, layer by layer.
+    ablation
+        What stands in for them.
+    places
+        The batches; by default all.
+    variants
+        Most variants side by side: memory grows with them. By default as many as `effects` takes.
+    means
+        Mean output of each head, where it is known already.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.read import texts_of
+    >>> from attnscope.intervention import inquiry
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> sets = np.zeros((2, 12), dtype=bool)
+    >>> sets[1, :4] = True  # no head, then all of the first layer
+    >>> changes = changes_by_sets(asked, [sets], "zero")
+    >>> changes.shape, bool(np.abs(changes[:, 0]).max() < 1e-5), bool(changes[:, 1].mean() > 1)
+    ((2, 2), True, True)
+    """
+    tell = progress or tell_nobody
+    places = inquiry.slices() if places is None else places
+    means = inquiry.means if ablation == "mean" and means is None else means
+    bounds = np.cumsum([0, *inquiry.heads])
+    changes: list[np.ndarray] = []
+    for place, of_batch in zip(places, sets, strict=True):
+        asked = inquiry.batch(place)
+        with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
+            before = passes.plain(
+                asked.reading.inputs(inquiry.model), asked.places, inquiry.name(place.start)
+            )
+            loss = asked.scores(before[None])["loss"]
+            others = inquiry.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
+            most = variants or most_variants(asked, before, passes.outputs)
+            parts: list[Tensor] = []
+            for first in range(0, len(of_batch), most):
+                some = torch.from_numpy(of_batch[first : first + most])
+                edits = {
+                    call: replacing_sets(chosen, other)
+                    for call, other in enumerate(others)
+                    if bool((chosen := some[..., bounds[call] : bounds[call + 1]]).any())
+                }
+                if not edits:
+                    parts.append(torch.zeros(len(some), len(asked), dtype=torch.float32))
+                    continue
+                parts.append(asked.scores(passes.run(edits, len(some)))["loss"] - loss)
+        changes.append(torch.cat(parts).T.double().cpu().numpy())
+        tell(Progress("heads taken out together", place.stop / places[-1].stop, {"windows": place.stop}))
+    return np.concatenate(changes)
+
+
+@typed
+def search_heads(
+    inquiry: Inquiry,
+    *,
+    passes: int | None = None,
+    ablation: Ablation = "mean",
+    seed: int = 0,
+    progress: Tell | None = None,
+) -> xr.Dataset:
+    """Estimate every head's effect from random sets of heads taken out together.
+
+    Each text has sets of its own, so that there are as many measurements as passes times texts.
+
+    Parameters
+    ----------
+    inquiry
+        Checked.
+    passes
+        Passes over the texts; by default a quarter of the number of heads.
+    ablation
+        What stands in for the heads of a set.
+    seed
+        Seed of the random number generator.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``searched`` ``(layer, head)``, nats: 0 where the regression needs no effect of the head; the attributes say how
+        many passes and measurements there were.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.read import texts_of
+    >>> from attnscope.intervention import inquiry
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> found = search_heads(asked, passes=2, ablation="zero")
+    >>> found.searched.dims, found.attrs["measurements"]
+    (('layer', 'head'), 4)
+    """
+    count = len(inquiry.cells)
+    passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
+    removed = max(1, round(_REMOVED * count))  # in a small model one: two would be many of its heads
+    generator = np.random.default_rng(seed)
+    places = inquiry.slices()
+    sets = [random_sets((passes, place.stop - place.start), count, removed, generator) for place in places]
+    changes = changes_by_sets(inquiry, sets, ablation, progress=progress)
+    rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
+    documents = np.repeat(np.array(inquiry.documents, dtype=object), passes)
+    effects = sparse_effects(rows, changes.reshape(-1), documents.tolist())
+    return xr.Dataset(
+        {
+            "searched": (
+                ("layer", "head"),
+                of_layers(effects, inquiry.heads),
+                {"long_name": "Change of the loss without the head, by sparse regression", "units": "nats"},
+            )
+        },
+        attrs={"passes": passes, "measurements": len(rows), "removed": removed, "ablation": ablation},
+    )
+
+
+@typed
+def removal_curves(
+    inquiry: Inquiry,
+    orders: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    ablation: Ablation = "mean",
+    random_orders: int = 5,
+    seed: int = 0,
+    progress: Tell | None = None,
+) -> xr.Dataset:
+    """Loss when the first 1, 2, 4, ... heads of an order are taken out together.
+
+    An order that was made on some texts is measured on others: on itself it would look better than it is.
+
+    Parameters
+    ----------
+    inquiry
+        Checked.
+    orders
+        By name, the scores ``(layer, head)`` made on the first half of the texts and on the second, largest first.
+    ablation
+        What stands in for the heads.
+    random_orders
+        How many random orders are measured beside them.
+    seed
+        Seed of the random orders.
+    progress
+        Called with a `Progress` after each batch; it tells of ``windows`` done.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``loss_change`` ``(text, order, removed)``, nats; random orders are their mean.
+
+    Raises
+    ------
+    AttnscopeError
+        If all texts are of one document: heads are put in order on some and taken out on others.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.read import texts_of
+    >>> from attnscope.intervention import inquiry
+    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
+    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
+    >>> asked.check()
+    >>> scores = np.arange(12.0).reshape(3, 4)  # the last head first
+    >>> curves = removal_curves(asked, {"by number": (scores, scores)}, ablation="zero", random_orders=1)
+    >>> curves.order.values.tolist(), curves.removed.values.tolist()
+    (['by number', 'random'], [1, 2, 4, 8, 12])
+    """
+    halves = half_of(inquiry.documents)
+    if not halves.any():
+        raise AttnscopeError(
+            "found one text; expected 2 or more, as heads are put in order on some and taken out on others: give more "
+            "text"
+        )
+    count = len(inquiry.cells)
+    removed = steps_to(count)
+    generator = np.random.default_rng(seed)
+    shuffles = [generator.permutation(count) for _ in range(random_orders)]
+    places = inquiry.slices()
+    sets = [_sets_of(orders, shuffles, inquiry.heads, removed, 1 - halves[place]) for place in places]
+    changes = changes_by_sets(inquiry, sets, ablation, progress=progress)
+    changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
+    by_order = np.concatenate(
+        [changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1
+    )
+    return xr.Dataset(
+        {
+            "loss_change": (
+                ("text", "order", "removed"),
+                by_order,
+                {"long_name": "Change of the loss without the first heads of the order", "units": "nats"},
+            )
+        },
+        coords={
+            "order": [*orders, "random"],
+            "removed": ("removed", removed, {"long_name": "Heads taken out together", "units": "heads"}),
+            "source": ("text", np.array(inquiry.documents, dtype=object)),
+        },
+        attrs={"ablation": ablation, "random_orders": random_orders},
+    )
+
+
+def half_of(documents: Sequence[str]) -> np.ndarray:
+    """Which half each text belongs to, 0 or 1: documents take turns; windows where there are fewer than 6 documents.
+
+    Examples
+    --------
+    >>> half_of(list("aabcdefg")).tolist(), half_of(["a"] * 4).tolist()
+    ([0, 0, 1, 0, 1, 0, 1, 0], [0, 1, 0, 1])
+    """
+    units, _ = units_of(documents)
+    number = {name: place for place, name in enumerate(dict.fromkeys(units))}
+    return np.array([number[name] % 2 for name in units])
+
+
+def steps_to(count: int) -> np.ndarray:
+    """1, 2, 4, ... and all.
+
+    Examples
+    --------
+    >>> steps_to(12).tolist()
+    [1, 2, 4, 8, 12]
+    """
+    return np.array([*(2**power for power in range((count - 1).bit_length())), count])
+
+
+def of_layers(flat: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+    """Values of all heads, layer by layer, as ``(layer, head)``; NaN beyond a layer's heads."""
+    whole = np.full((len(heads), max(heads)), np.nan)
+    for layer, part in enumerate(np.split(flat, np.cumsum(heads)[:-1])):
+        whole[layer, : len(part)] = part
+    return whole
+
+
+def _sets_of(
+    orders: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    shuffles: Sequence[np.ndarray],
+    heads: Sequence[int],
+    removed: np.ndarray,
+    made_on: np.ndarray,
+) -> np.ndarray:
+    """``(set, text, head)``: for each text, the first heads of the orders that were made on the other half."""
+    inside = np.concatenate([np.arange(count) + layer * max(heads) for layer, count in enumerate(heads)])
+    ranks: list[np.ndarray] = []  # (text, head): place of each head in an order
+    for scores in orders.values():
+        both = np.stack([_ranks(half.reshape(-1)[inside]) for half in scores])
+        ranks.append(both[made_on])
+    ranks += [np.broadcast_to(shuffle, (len(made_on), len(shuffle))) for shuffle in shuffles]
+    return np.stack([rank < count for rank in ranks for count in removed])
+
+
+def _ranks(scores: np.ndarray) -> np.ndarray:
+    ranks = np.empty(len(scores), dtype=np.int64)
+    ranks[np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")] = np.arange(len(scores))
+    return ranks

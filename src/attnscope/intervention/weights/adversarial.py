@@ -1,0 +1,194 @@
+"""Weights as unlike a head's own as can be, while predictions stay within a bound: by gradient search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.intervention.arrays.changes import jensen_shannon, permuted_weights
+from attnscope.intervention.arrays.changes import total_variation as distance
+from attnscope.intervention.given import Given, given_texts
+from attnscope.intervention.passes.questions import MASKED
+from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
+from attnscope.intervention.weights.read_text import ReadText, total_variation
+from attnscope.intervention.weights.read_text import jensen_shannon as divergence
+from attnscope.support.arguments import typed
+from attnscope.support.checks import DRAWS, check_real, check_whole
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Tokenizer
+    from attnscope.explanation.study import Study
+    from attnscope.read.encoded import Sources
+    from attnscope.support.progress import Tell
+
+_SHARES = np.linspace(1.0, 0.0, 21)  # of the way from the head's own weights to others
+_LEAST = 1e-6  # weight from which the search starts where there is none
+_NOISE = 0.1  # of the logits at the start, where both distances are 0 and have no slope
+_RATE = 0.2  # of Adam, in logits
+_VARIABLES = {
+    "weights_jsd": ("Largest divergence of the weights found within the bound, mean over rows", "nats"),
+    "weights_tvd": ("Total variation distance of these weights, mean over rows", "share"),
+    "tvd": ("Total variation distance of the predictions with them", "share"),
+    "weights_jsd_null": (
+        "Divergence of weights mixed up at random and moved up to the bound, median",
+        "nats",
+    ),
+}
+
+
+@typed
+def adversarial_test(
+    model: Model | Study | Given | None = None,
+    texts: Sources = None,
+    *,
+    targets: Sources = None,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int | None = None,
+    by_line: bool = False,
+    heads: Sequence[Head] | None = None,
+    bound: float = 0.05,
+    steps: int = 50,
+    draws: int = 4,
+    masked: float = MASKED,
+    seed: int = 0,
+    progress: Tell | None = None,
+) -> xr.Dataset:
+    r"""Search weights of one head that differ most from its own while predictions move by no more than a bound.
+
+    Gradient steps on the logits of the weights (Adam) that raise the mean over rows of
+    :math:`\mathrm{JSD}(A', A)` and lower what the predictions' mean TVD has beyond the bound. Of all weights on the way
+    that keep the bound, and of the mixtures of them and the head's own that do, the furthest are taken: the bound holds
+    always. What is found is possible; the largest may be larger. Beside it stands how far weights that are mixed up at
+    random come, moved from the head's own towards them as far as the bound allows: where that is as far, no search was
+    needed, and the head's weights hardly matter to these predictions.
+
+    `attnscope.intervention.arrays.adversarial.adversarial_weights` keeps the output of the head exactly, and needs no search.
+
+    Parameters
+    ----------
+    model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
+        See `permutation_test`.
+    bound
+        Bound of the predictions' total variation distance, mean over predictions (share).
+    steps
+        Gradient steps: a forward and a backward pass each.
+    draws
+        Random permutations of the null.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``text, layer, head``: ``weights_jsd`` (nats, at most ln 2), ``weights_tvd`` (share), ``tvd``, the
+        predictions' distance that was reached, ``weights_jsd_null``; means over texts and intervals as in
+        `permutation_test`.
+
+    Raises
+    ------
+    AttnscopeError
+        See `permutation_test`.
+
+    References
+    ----------
+    Jain and Wallace (2019), section 4.2.2; Wiegreffe and Pinter (2019), section 4, train such weights.
+
+    Examples
+    --------
+    >>> test = adversarial_test("bundled", "The tide is out.", heads=[(2, 0)], steps=10, draws=1)
+    >>> bool(test.tvd.sel(layer=2, head=0).item() <= 0.05), bool(test.weights_jsd.sel(layer=2, head=0).item() > 0)
+    (True, True)
+    """
+    check_real(0.0, 1.0, bound=bound)
+    check_whole(1, DRAWS, steps=steps, draws=draws)
+    given = given_texts(
+        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
+    )
+
+    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
+        search = WeightSearch(text, layer, head, bound)
+        furthest = search.furthest(search.climb(steps, generator))
+        random = [
+            search.furthest(permuted_weights(search.weights, generator, search.allowed)[None])[0]
+            for _ in range(draws)
+        ]
+        return {
+            "weights_jsd": search.divergence(furthest[0]),
+            "weights_tvd": float(distance(search.weights, furthest[0]).mean()),
+            "tvd": furthest[1],
+            "weights_jsd_null": float(np.median([search.divergence(weights) for weights in random])),
+        }
+
+    plan = TestPlan("adversarial_test", _VARIABLES, heads=heads, seed=seed, masked=masked, progress=progress)
+    return over_heads(given, plan, lambda _, __: of_head).assign_attrs(bound=bound, steps=steps)
+
+
+class WeightSearch:
+    """The weights of one head of one text, and which others keep the bound.
+
+    Examples
+    --------
+    >>> text = ReadText((given := given_texts(texts="The tide is out.")).model, given.windows[0], 0, given.mask_id)
+    >>> search = WeightSearch(text, 0, 1, bound=0.05)
+    >>> weights, reached = search.furthest(np.full((1, *search.weights.shape), 1 / len(search.weights)))
+    >>> bool(reached <= 0.05), weights.shape == search.weights.shape
+    (True, True)
+    """
+
+    def __init__(self, text: ReadText, layer: int, head: int, bound: float) -> None:
+        self.text, self.layer, self.head, self.bound = text, layer, head, bound
+        self.weights, self.allowed = text.weights(layer, head), text.visible(layer, head)
+
+    def divergence(self, weights: Float[np.ndarray, "query key"]) -> float:
+        """Mean over rows, nats."""
+        return float(jensen_shannon(self.weights, weights).mean())
+
+    def climb(self, steps: int, generator: np.random.Generator) -> Float[np.ndarray, "variant query key"]:
+        """Weights on the way: the last, and the furthest that kept the bound."""
+        values = self.text.values(self.layer, self.head)
+        own = torch.from_numpy(self.weights).to(values)
+        total = own.sum(-1, keepdim=True)
+        hidden = torch.from_numpy(~self.allowed).to(own.device)
+        noise = torch.from_numpy(generator.normal(size=self.weights.shape)).to(own)
+        logits = (own.clamp_min(_LEAST).log() + _NOISE * noise).masked_fill(hidden, -torch.inf)
+        logits = logits.masked_fill(hidden.all(-1, keepdim=True), 0.0).requires_grad_()
+        optimiser = torch.optim.Adam([logits], lr=_RATE)
+        best, furthest = own, 0.0
+        made = own
+        with torch.enable_grad():
+            for _ in range(steps):
+                made = logits.softmax(-1) * total
+                moved, far = self._moved(made @ values), divergence(made, own).mean()
+                if float(moved.detach()) <= self.bound and float(far.detach()) > furthest:
+                    best, furthest = made.detach(), float(far.detach())
+                loss = -far + (moved - self.bound).clamp_min(0.0) / max(self.bound, _LEAST)
+                optimiser.zero_grad()
+                (logits.grad,) = torch.autograd.grad(loss, logits)
+                optimiser.step()
+        both = torch.stack([best, made.detach()])
+        return both.double().cpu().numpy()
+
+    def furthest(
+        self, several: Float[np.ndarray, "variant query key"]
+    ) -> tuple[Float[np.ndarray, "query key"], float]:
+        """The furthest mixture of the head's own weights and others that keeps the bound, and the distance reached."""
+        mixed = np.concatenate(
+            [[self.weights + share * (weights - self.weights) for share in _SHARES] for weights in several]
+        )
+        outputs = self.text.of_weights(self.layer, self.head, mixed)
+        reached = self.text.effects(self.layer, self.head, outputs)["tvd"].mean(1)
+        # the head's own weights move nothing, whatever the rounding of a batch says
+        reached[len(_SHARES) - 1 :: len(_SHARES)] = 0.0
+        far = np.array([self.divergence(np.maximum(weights, 0.0)) for weights in mixed])
+        chosen = int(np.where(reached <= self.bound, far, -1.0).argmax())
+        return mixed[chosen], float(reached[chosen])
+
+    def _moved(self, output: Tensor) -> Tensor:
+        after = self.text.changed(self.layer, self.head, output[None])
+        return total_variation(after, self.text.log_probabilities).mean()

@@ -1,0 +1,220 @@
+"""Whether a head's weights rank tokens as gradients and leaving tokens out do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnscope.capture.forward import forward
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.intervention.arrays.agreement import rank_agreement
+from attnscope.intervention.edits import embedding_leaves
+from attnscope.intervention.effects import leave_one_out
+from attnscope.intervention.given import Given, check_matrices, given_texts
+from attnscope.intervention.passes.questions import MASKED
+from attnscope.intervention.session import attended, log_probabilities
+from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
+from attnscope.intervention.weights.read_text import ReadText
+from attnscope.kernels.call import AttentionCall
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_whole
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Tokenizer
+    from attnscope.explanation.study import Study
+    from attnscope.read.encoded import Sources
+    from attnscope.support.progress import Tell
+
+_ONE_IN_TWENTY = 0.05
+_POINT = 1.6448536269514722  # of a normal distribution, above which 5 % lie
+_VARIABLES = {
+    "tau_gradient": ("Kendall's tau of weights and gradients, mean over predictions", "1"),
+    "tau_gradient_null": ("95 % point of that mean for weights in random order", "1"),
+    "significant_gradient": ("Predictions whose tau has a chance of 5 % or less; by chance, 0.05", "share"),
+    "tau_leave_one_out": ("Kendall's tau of weights and leaving tokens out, mean over predictions", "1"),
+    "tau_leave_one_out_null": ("95 % point of that mean for weights in random order", "1"),
+    "significant_leave_one_out": (
+        "Predictions whose tau has a chance of 5 % or less; by chance, 0.05",
+        "share",
+    ),
+    "tau_between": ("Kendall's tau of gradients and leaving tokens out, mean over predictions", "1"),
+}
+
+
+@typed
+def agreement_test(
+    model: Model | Study | Given | None = None,
+    texts: Sources = None,
+    *,
+    targets: Sources = None,
+    tokenizer: Tokenizer = None,
+    window: int | None = None,
+    limit: int | None = None,
+    by_line: bool = False,
+    heads: Sequence[Head] | None = None,
+    predictions: int = 8,
+    masked: float = MASKED,
+    seed: int = 0,
+    progress: Tell | None = None,
+) -> xr.Dataset:
+    r"""Rank tokens by a head's weights, by gradients and by leaving each out, and see whether the ranks agree.
+
+    For a prediction at place i, row i of the weights is held against the norm of the gradient of its likeliest
+    outcome's log probability by each token's vector, and against the total variation distance of the prediction when
+    nobody may look at the token, by Kendall's :math:`\tau_b`. The place itself is left out, and keys that the mask
+    hides. Of an encoder beside a decoder no row is of a prediction: NaN.
+
+    Parameters
+    ----------
+    model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
+        See `permutation_test`.
+    predictions
+        Predictions of each text at most, evenly spaced: a backward pass each. Leaving tokens out takes a forward pass a
+        token.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``text, layer, head``: ``tau_gradient``, ``tau_leave_one_out`` and ``tau_between`` (gradient and
+        leaving out, over the keys of that head), means over predictions; ``..._null``, what weights in random order
+        exceed in 1 of 20 cases (normal approximation); ``significant_...``, the share of predictions whose tau a
+        random order reaches with a chance of 5 % or less: 0.05 of them by chance. Means over texts and intervals as in
+        `permutation_test`.
+
+    Raises
+    ------
+    AttnscopeError
+        See `permutation_test`.
+
+    References
+    ----------
+    Jain and Wallace (2019), section 4.1.
+
+    Examples
+    --------
+    >>> test = agreement_test("bundled", "The tide comes in twice a day.", heads=[(0, 3)], predictions=2)
+    >>> bool(abs(test.tau_gradient.sel(layer=0, head=3)).item() <= 1)
+    True
+    """
+    check_whole(1, predictions=predictions)
+    given = given_texts(
+        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
+    )
+
+    def of_text(text: ReadText, _: int) -> Callable[..., dict[str, float]]:
+        number = len(text.positions)
+        chosen = np.unique(np.linspace(0, number - 1, min(predictions, number)).round().astype(int))
+        places = text.positions[torch.from_numpy(chosen)]
+        slopes = token_gradients(text, places)
+        left_out = leave_one_out(text.model, text.inputs, places, text.name).T.double().cpu().numpy()
+
+        def of_head(text: ReadText, layer: int, head: int, _: np.random.Generator) -> dict[str, float]:
+            queries, keys = text.sides.of(text.sites[layer].kind)
+            if queries != text.sides.predicting:
+                return {}
+            return compared(
+                text.weights(layer, head)[places],
+                (slopes[:, keys], left_out[:, keys]),
+                _counted(text.visible(layer, head), places.numpy(), own=queries == keys),
+            )
+
+        return of_head
+
+    plan = TestPlan("agreement_test", _VARIABLES, heads=heads, seed=seed, masked=masked, progress=progress)
+    return over_heads(given, plan, of_text)
+
+
+def compared(
+    weights: Float[np.ndarray, "prediction key"],
+    importances: tuple[Float[np.ndarray, "prediction key"], Float[np.ndarray, "prediction key"]],
+    counted: np.ndarray,
+) -> dict[str, float]:
+    """Agreement of weights with two importances, and of these with each other.
+
+    Examples
+    --------
+    >>> weights = np.array([[0.1, 0.2, 0.3, 0.4]])
+    >>> taus = compared(weights, (weights, -weights), np.ones((1, 4), dtype=bool))
+    >>> round(taus["tau_gradient"], 9), round(taus["tau_leave_one_out"], 9), round(taus["tau_between"], 9)
+    (1.0, -1.0, -1.0)
+    """
+    numbers: dict[str, float] = {}
+    kept = np.where(counted, weights, 0.0)
+    for name, importance in zip(("gradient", "leave_one_out"), importances, strict=True):
+        ranks = rank_agreement(kept, importance, counted)
+        known = np.isfinite(ranks.tau.values)
+        if not known.any():
+            continue
+        size = counted.sum(1)[known]
+        spread = np.sqrt((2 * (2 * size + 5) / (9 * size * (size - 1))).sum()) / known.sum()
+        numbers[f"tau_{name}"] = float(ranks.tau.values[known].mean())
+        numbers[f"tau_{name}_null"] = float(_POINT * spread)
+        numbers[f"significant_{name}"] = float((ranks.p_value.values[known] <= _ONE_IN_TWENTY).mean())
+    between = rank_agreement(np.where(counted, importances[0], 0.0), importances[1], counted).tau.values
+    if np.isfinite(between).any():
+        numbers["tau_between"] = float(np.nanmean(between))
+    return numbers
+
+
+def _counted(visible: np.ndarray, places: Int[np.ndarray, " prediction"], *, own: bool) -> np.ndarray:
+    """Keys that count: those that are seen, but the place itself."""
+    counted = visible[places].copy()
+    if own:
+        counted[np.arange(len(places)), places] = False
+    return counted
+
+
+def token_gradients(
+    text: ReadText, places: Int[Tensor, " prediction"]
+) -> Float[np.ndarray, "prediction token"]:
+    """Norm of the gradient of the likeliest outcome's log probability by each token's vector, source before target.
+
+    One forward pass, and a backward pass a prediction.
+
+    Raises
+    ------
+    AttnscopeError
+        If no table is seen in which token ids are looked up, or the text is too long for a backward pass.
+
+    Examples
+    --------
+    >>> from attnscope.intervention.given import given_texts
+    >>> from attnscope.intervention.weights.read_text import ReadText
+    >>> given = given_texts(texts="The tide is out.")
+    >>> text = ReadText(given.model, given.windows[0], 0, given.mask_id)
+    >>> token_gradients(text, text.positions).shape
+    (1, 9)
+    """
+
+    def observe(_: Site, call: AttentionCall) -> Tensor:
+        return attended(call)[0]
+
+    check_matrices(text.calls, text.name, in_a_graph=True)
+    with (
+        torch.enable_grad(),
+        embedding_leaves(text.model, text.inputs) as leaves,
+        watching(text.model, observe),
+    ):
+        output = forward(text.model, text.inputs, lambda _: text.name)
+        best = log_probabilities(output, places)[0].amax(-1)
+    if len(leaves) < len(text.inputs):
+        raise AttnscopeError(
+            f"{type(text.model).__name__} looks its token ids up in no table that was seen, so that there is no "
+            "gradient by its tokens: choose another test"
+        )
+    gradients: list[np.ndarray] = []
+    for score in best:
+        slopes = torch.autograd.grad(
+            score, leaves, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        gradients.append(torch.cat([slope[0].norm(dim=-1) for slope in slopes]).double().cpu().numpy())
+    return np.stack(gradients)

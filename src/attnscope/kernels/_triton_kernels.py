@@ -1,0 +1,265 @@
+"""The kernel of measured attention: one program attends for a block of queries of one head and measures its rows.
+
+Keys come in tiles, as in `_tiles`: whatever is wanted of a row is a running sum relative to its largest score so far.
+Scores are held in bits (times 1 / ln 2), because exp2 is what the processor has; a bias keeps them in nats, so that
+the most negative number of a type stays finite and forbids no more than it says. `docs/gpu.md` has the formulas.
+What is not wanted, or not there, is None, and the compiler leaves it out.
+"""
+
+# pyright: basic, reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+# ruff: noqa: ANN001, ANN202
+
+import triton
+import triton.language as tl
+
+from attnscope.kernels._triton_parts import (
+    BITS,
+    LEAST,
+    NOTHING,
+    NOWHERE,
+    fallen,
+    load_rows,
+    padded,
+    scored,
+    with_bins,
+    with_columns,
+    with_key,
+    with_moments,
+)
+from attnscope.kernels._triton_results import write_band, write_sums
+
+
+@triton.jit
+def _tile(
+    state,
+    query,
+    key,
+    value,
+    columns,
+    edges,
+    mask,
+    bias,
+    bounds,
+    row,
+    column,
+    factors,
+    sizes,
+    CHECKED: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    COLLISION: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    VARIANCE: tl.constexpr,
+    KEYED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
+    width: tl.constexpr,
+    value_width: tl.constexpr,
+    KEY_TILE: tl.constexpr,
+    BIN_TILE: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Take the keys from `column` on into the running sums; CHECKED where some row may not see all of them."""
+    maximum, largest_key, total, score, square, moments, output, mark, second_mark, marked, bins_state = state
+    first_row, queries, keys, bins = sizes
+    IN_NATS: tl.constexpr = bias[0] is not None  # pyright: ignore[reportAssignmentType]
+    at = column + tl.arange(0, KEY_TILE)
+    k = load_rows(key[0], at, key[1], keys, CHECKED, width, UPCAST)
+    products = tl.dot(query, tl.trans(k), input_precision=PRECISION)
+    scores, seen = scored(
+        products, row[:, None], at[None, :], bounds, mask, bias, factors, queries, keys, CHECKED
+    )
+
+    largest = tl.max(scores, 1)
+    of_tile = largest
+    if not IN_NATS:
+        largest = largest * factors[0]
+    if KEYED:
+        largest_key = with_key(largest_key, maximum, largest, scores == of_tile[:, None], at)
+    largest = tl.maximum(maximum, largest)
+    shift = tl.where(largest == NOTHING, 0.0, largest)  # rows that have seen nothing yet
+    below = fallen(scores, shift[:, None], factors[0], IN_NATS)
+    p = tl.exp2(below)
+    since = maximum - shift
+    if IN_NATS:
+        since *= BITS
+    rescale = tl.exp2(since)
+    part = tl.sum(p, 1)
+    before = total * rescale
+
+    if ENTROPY:
+        # an allowed score of -inf gives 0 times -inf here: NaN, which the end of the kernel tells
+        if CHECKED:
+            below = tl.where(seen, below, 0.0)
+        score = (score + tl.maximum(since, LEAST) * total) * rescale + tl.sum(p * below, 1)
+    if COLLISION:
+        square = square * rescale * rescale + tl.sum(p * p, 1)
+    if OFFSETS:
+        moments = with_moments(moments, before, rescale, part, p, column, VARIANCE, KEY_TILE)
+    if edges is not None:
+        bins_state = with_bins(
+            bins_state, p, part, rescale, largest, at, row, column, first_row, edges, bins,
+            IN_NATS, row.shape[0], KEY_TILE, BIN_TILE,
+        )  # fmt: skip
+    mark, second_mark, marked = with_columns(
+        (mark, second_mark, marked), p, rescale, columns, at, keys, COLUMNS, SUMMED
+    )
+    v = load_rows(value[0], at, value[1], keys, CHECKED, value_width, UPCAST)
+    output = tl.dot(p.to(v.dtype), v, output * rescale[:, None], input_precision=PRECISION)
+    return (
+        largest, largest_key, before + part, score, square, moments, output, mark, second_mark, marked, bins_state,
+    )  # fmt: skip
+
+
+@triton.jit
+def seen_by(extent, text_bounds, row, is_row, keys, CAUSAL: tl.constexpr):
+    """The first key that each row sees, and the end of those that it sees; none where there is no row."""
+    start, stop = extent
+    if start is not None:
+        low = tl.load(start + text_bounds + row, mask=is_row, other=0).to(tl.int32)
+        high = tl.load(stop + text_bounds + row, mask=is_row, other=0).to(tl.int32)
+    else:
+        low = row * 0
+        high = tl.where(is_row, tl.minimum(row + 1, keys) if CAUSAL else keys, 0)
+    return low, high
+
+
+@triton.jit
+def tiles_of(low, high, is_row, keys, KEY_TILE: tl.constexpr, PLAIN: tl.constexpr):
+    """The tiles that some row sees, first and end; and among them those of which every row sees all, where PLAIN."""
+    has_keys = high > low
+    first = tl.min(tl.where(has_keys, low, keys)) // KEY_TILE
+    last = tl.maximum(tl.cdiv(tl.max(tl.where(has_keys, high, 0)), KEY_TILE), first)
+    whole = last
+    whole_end = last
+    if PLAIN:
+        whole = tl.maximum(tl.minimum(tl.cdiv(tl.max(low), KEY_TILE), last), first)
+        whole_end = tl.maximum(tl.min(tl.where(is_row, high, keys)) // KEY_TILE, whole)
+    return first, last, whole, whole_end
+
+
+@triton.jit
+def matrix_of(matrix, strides, text, head):
+    """A mask or bias of one text and head: a pointer, or None, and the strides of query and key."""
+    at = (None, 0, 0)
+    if matrix is not None:
+        at = (matrix + text * strides[0] + head * strides[1], strides[2], strides[3])
+    return at
+
+
+@triton.jit
+def nothing_seen(
+    row,
+    value_width: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
+    QUERY_TILE: tl.constexpr,
+    BIN_TILE: tl.constexpr,
+):
+    """The running sums of rows that have seen no key."""
+    zeros = tl.zeros((QUERY_TILE,), tl.float32)
+    return (
+        zeros + NOTHING,
+        row * 0 + NOWHERE,
+        zeros,
+        zeros,
+        zeros,
+        (zeros, zeros, row * 0),
+        tl.zeros((QUERY_TILE, padded(value_width)), tl.float32),
+        zeros,
+        zeros,
+        tl.zeros((QUERY_TILE, padded(COLUMNS) if COLUMNS > SUMMED else 1), tl.float32),
+        # no bin is open
+        (tl.zeros((QUERY_TILE, BIN_TILE), tl.float32), zeros + NOTHING, zeros, 0, NOWHERE + 0, 0),
+    )
+
+
+@triton.jit
+def attend_rows(
+    query,
+    key,
+    value,
+    mask,
+    bias,
+    sinks,
+    columns,
+    extent,
+    edges,
+    written,
+    scales,
+    sizes,
+    strides,
+    bound_text,
+    CAUSAL: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    COLLISION: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    VARIANCE: tl.constexpr,
+    KEYED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMMED: tl.constexpr,
+    width: tl.constexpr,
+    value_width: tl.constexpr,
+    QUERY_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr,
+    BIN_TILE: tl.constexpr,
+    BAND_TILE: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Attend for QUERY_TILE queries of one head of one text.
+
+    `extent` is the first key that each row sees, and the end; both move by `bound_text` from text to text. `written`
+    are the output, the rows (8, text, head, query) of float64, and the sums of columns, of bins and of the band.
+    Strides, of query, key, value, mask and bias, are of text, head, query or key, and key; `edges` are the first
+    offsets of the bins, and the end. Of the columns up to SUMMED are summed one by one; more are a matrix product.
+    """
+    heads, group, queries, keys, bins, band = sizes
+    query_strides, key_strides, value_strides, mask_strides, bias_strides = strides
+    blocks = tl.cdiv(queries, QUERY_TILE)
+    pair = (tl.program_id(0) // blocks).to(tl.int64)
+    block = blocks - 1 - tl.program_id(0) % blocks  # under a causal mask the last have most to do: they begin
+    text, head = pair // heads, pair % heads
+    first_row = block * QUERY_TILE
+    row = first_row + tl.arange(0, QUERY_TILE)
+    is_row = row < queries
+    low, high = seen_by(extent, text * bound_text, row, is_row, keys, CAUSAL)
+    first, last, whole, whole_end = tiles_of(low, high, is_row, keys, KEY_TILE, mask is None and bias is None)
+    keyed = (key + text * key_strides[0] + head // group * key_strides[1], key_strides[2])
+    valued = (value + text * value_strides[0] + head // group * value_strides[1], value_strides[2])
+    masked = matrix_of(mask, mask_strides, text, head)
+    biased = matrix_of(bias, bias_strides, text, head)
+    if columns is not None:
+        columns += text * COLUMNS * keys
+    query += text * query_strides[0] + head * query_strides[1]
+    q = load_rows(query, row, query_strides[2], queries, True, width, UPCAST)
+    factors = ((scales[0] if scales[1] is None else scales[1]) * BITS, scales[0], scales[1])
+    of_tile = (first_row, queries, keys, bins)
+    bounds = (low[:, None], high[:, None])
+    state = nothing_seen(row, value_width, COLUMNS, SUMMED, QUERY_TILE, BIN_TILE)
+    for step in range(first, last - (whole_end - whole)):
+        column = tl.where(step < whole, step, step + whole_end - whole) * KEY_TILE
+        state = _tile(
+            state, q, keyed, valued, columns, edges, masked, biased, bounds, row, column, factors, of_tile, True,
+            ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED,
+            width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
+        )  # fmt: skip
+    if mask is None and bias is None:
+        for step in range(whole, whole_end):
+            state = _tile(
+                state, q, keyed, valued, columns, edges, masked, biased, bounds, row, step * KEY_TILE, factors,
+                of_tile, False, ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED,
+                width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
+            )  # fmt: skip
+    place = pair * queries + row
+    every = (tl.num_programs(0) // blocks).to(tl.int64) * queries
+    weight = write_sums(
+        state, written, None if sinks is None else sinks + head, edges, bins, place, every, row, is_row, (low, high),
+        bias is not None, ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED, value_width, BIN_TILE,
+    )  # fmt: skip
+    if written[4] is not None:
+        write_band(
+            written[4], band, q, keyed, masked, biased, bounds, row, (first, last), place, state[0], weight,
+            factors, of_tile, width, KEY_TILE, BAND_TILE, UPCAST, PRECISION,
+        )  # fmt: skip

@@ -1,0 +1,349 @@
+"""The tile pass with its compiled inner loop, heads spread over threads; of short texts several heads make a tile."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Barrier
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores, told
+from attnscope.kernels.plain import KEY_TILE, QUERY_TILE, Operands, Sums, add_weighted, adjust
+
+if TYPE_CHECKING:
+    from attnscope.kernels.compiled import CompiledRows
+
+_LEAST = float(torch.finfo(torch.float32).min)
+_FEW = 32  # marked keys of a tile, which are faster picked out than multiplied with all others
+
+
+def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """The tile pass with its compiled inner loop: on the CPU, in float32 (half types are widened).
+
+    Heads are spread over as many threads as PyTorch uses; each works through its tiles alone.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call, on the CPU and at most float32.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    measures : RowMeasures
+        What was needed, of every row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.kernels import plain_tiles
+    >>> x = torch.randn(1, 2, 7, 4, generator=torch.Generator().manual_seed(0))
+    >>> call = AttentionCall(x, x, x, scale=0.5)
+    >>> bool(torch.allclose(compiled_tiles(call, Need())[0], plain_tiles(call, Need())[0], atol=1e-6))
+    True
+    """
+    return told(_tiles_by_head, call, need, shows_scores=shows_scores(call))
+
+
+def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    # numba is loaded when it is first needed
+    from attnscope.kernels.compiled import MEASURES, CompiledRows
+
+    sums, shape = Sums.empty(call, need, torch.float32), call.query.shape[:-1]
+    columns = sums.output.new_zeros(*shape, 0) if sums.columns is None else sums.columns
+    measures = torch.empty(len(MEASURES), *shape, dtype=torch.float64)
+    weighted = torch.empty(columns.shape, dtype=torch.float64)
+    rows = CompiledRows(
+        state=[_of_rows(each) for each in sums.state.parts()],
+        output=_of_rows(sums.output),
+        columns=_of_rows(columns),
+        measures=measures.flatten(1).numpy(),
+        weighted=_of_rows(weighted),
+        bins=need.bins,
+    )
+    parts, least = _parts(call, need, sums), _LEAST if shows_scores(call) else -math.inf
+    _in_threads(range(len(parts)), lambda number: _attend(parts[number], rows, call, least))
+    state = sums.state
+    return sums.output.to(call.query.dtype), RowMeasures(
+        **dict(zip(MEASURES, measures.unbind(), strict=True)),
+        largest_key=state.largest_key[..., 0].double() if state.largest_key.shape[-1] else None,
+        band=state.band if state.band.shape[-1] else None,
+        bins=state.bins if state.bins.shape[-1] else None,
+        columns=None if sums.columns is None else weighted,
+    )
+
+
+def _of_rows(tensor: Tensor) -> np.ndarray:
+    """The same memory, ``(row, ...)``."""
+    return tensor.flatten(0, 2).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One head of one text, or some that follow each other, in blocks of queries and tiles of keys.
+
+    It is made before threads begin: what the heads of a text have in common is made once.
+
+    Attributes
+    ----------
+    top
+        The first of its rows among those of all heads.
+    query, output, column_sums, bounds
+        Parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
+        at, with the rows of all heads one after the other.
+    key, value, columns, marked
+        Parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any.
+    shared
+        Which of these heads of keys each head of the part reads; None where each reads its own.
+    mask, bias
+        Mask and bias of the part, ``(..., query, key)``.
+    sinks
+        Learned sinks of its heads.
+    """
+
+    top: int
+    query: Sequence[Tensor]
+    output: Sequence[Tensor]
+    column_sums: Sequence[Tensor]
+    bounds: Sequence[_Bounds]
+    key: Sequence[Tensor]
+    value: Sequence[Tensor]
+    shared: list[int] | None
+    columns: Sequence[Tensor]
+    marked: Sequence[Tensor | None]
+    mask: Tensor | None
+    bias: Tensor | None
+    sinks: np.ndarray | None
+
+
+def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
+    """All heads of all texts."""
+    tiles, (texts, count, queries) = heads_of_tiles(call), call.query.shape[:-1]
+    blocks = [slice(first, first + QUERY_TILE) for first in range(0, queries, QUERY_TILE)]
+    query, output = (side.split(QUERY_TILE, -2) for side in (call.query, sums.output))
+    column_sums = () if sums.columns is None else sums.columns.split(QUERY_TILE, -2)
+    key, value = call.key.transpose(-2, -1).split(KEY_TILE, -1), call.value.split(KEY_TILE, -2)
+    sinks = None if call.sinks is None else call.sinks.detach().double().numpy()
+    made: list[_Part] = []
+    for text in range(texts):
+        columns = call.query.new_empty(0, 0) if need.columns is None else need.columns[text].float()
+        of_tiles, marked = columns.split(KEY_TILE), _marked_keys(columns)
+        bounds_of = {together: _bounds(call, text, together, blocks) for together in {*map(_size, tiles)}}
+        for heads in tiles:
+            first = heads if isinstance(heads, int) else heads.start
+            key_heads, shared = _key_heads(call, heads)
+            made.append(
+                _Part(
+                    top=(text * count + first) * queries,
+                    query=[block[text, heads] for block in query],
+                    output=[block[text, heads] for block in output],
+                    column_sums=[block[text, heads] for block in column_sums],
+                    bounds=bounds_of[_size(heads)],
+                    key=[tile[text, key_heads] for tile in key],
+                    value=[tile[text, key_heads] for tile in value],
+                    shared=shared,
+                    columns=of_tiles,
+                    marked=marked,
+                    mask=None if call.is_contiguous else _own(call.mask, text, heads),
+                    bias=_own(call.bias, text, heads),
+                    sinks=None if sinks is None else sinks[first : first + _size(heads)],
+                )
+            )
+    return made
+
+
+def _marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
+    """Of each tile of keys those of which a column is not 0, ``(key, column)``; None where they are many.
+
+    Examples
+    --------
+    >>> columns = torch.zeros(600, 2)
+    >>> columns[[3, 7], 1] = 1.0
+    >>> [None if at is None else at.tolist() for at in _marked_keys(columns)]
+    [[3, 7], []]
+    >>> _marked_keys(torch.ones(600, 1))
+    (None, None)
+    """
+    tiles = (columns != 0).any(-1).split(KEY_TILE)
+    places = (tile.nonzero()[:, 0] for tile in tiles)
+    return tuple(at if len(at) <= _FEW else None for at in places)
+
+
+def _size(heads: int | slice) -> int:
+    return 1 if isinstance(heads, int) else heads.stop - heads.start
+
+
+@dataclass(frozen=True, eq=False)
+class _Bounds:
+    """Of the rows of a block: first key, the one after the last, own place; and the least and most of the first two."""
+
+    of_rows: tuple[np.ndarray, np.ndarray, np.ndarray]
+    first: int
+    last: int
+
+
+def _bounds(call: AttentionCall, text: int, together: int, blocks: Sequence[slice]) -> list[_Bounds]:
+    """Those of each block of one text, for so many heads, whose rows follow each other."""
+    start, stop, own = (
+        each[min(text, len(each) - 1)].numpy() for each in (*call.extent, call.query_positions)
+    )
+    return [
+        _Bounds(
+            (np.tile(start[block], together), np.tile(stop[block], together), np.tile(own[block], together)),
+            int(start[block].min()),
+            int(stop[block].max()),
+        )
+        for block in blocks
+    ]
+
+
+def _attend(part: _Part, into: CompiledRows, call: AttentionCall, least: float) -> None:
+    """Attend for one part, tile by tile, adding up in its sums, which are empty, and finish these."""
+    key, value = (_single(side, part.shared) for side in (part.key, part.value))
+    top = part.top
+    for block, given in enumerate(part.query):
+        query = given.float() * call.scale
+        bounds = part.bounds[block]
+        rows = slice(block * QUERY_TILE, block * QUERY_TILE + query.shape[-2])
+        leftmost = bounds.first // KEY_TILE
+        for tile in range(leftmost, -(-bounds.last // KEY_TILE)):
+            scores = _scores_of_a_tile((*query.shape[:-1], key[tile].shape[-1]))
+            torch.matmul(query, key[tile], out=scores)
+            keys = slice(tile * KEY_TILE, tile * KEY_TILE + scores.shape[-1])
+            adjust(scores, call.softcap, part.bias, part.mask, rows, keys)
+            factor = into.absorb(scores, bounds.of_rows, top, keys.start, least)
+            rescale = None if tile == leftmost else factor.view(*scores.shape[:-1], 1)
+            add_weighted(part.output[block], rescale, scores, value[tile])
+            if part.column_sums:
+                weights, columns, at = scores, part.columns[tile], part.marked[tile]
+                if at is not None:  # first and special tokens: most tiles have none
+                    weights, columns = scores[..., at], columns[at]
+                add_weighted(part.column_sums[block], rescale, weights, columns)
+        into.finish(bounds.of_rows, top, part.sinks)
+        top += len(bounds.of_rows[0])
+
+
+def _single(tiles: Sequence[Tensor], shared: list[int] | None) -> Sequence[Tensor]:
+    """Keys or values of a part in float32."""
+    if shared is not None:
+        tiles = [tile[shared] for tile in tiles]
+    return tiles if tiles[0].dtype == torch.float32 else [tile.float() for tile in tiles]
+
+
+def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
+    """The heads of each tile: of short texts several, as what a tile costs beside its scores is more than these.
+
+    That depends on the sizes of a head alone, not on threads or batch, so that results do not either.
+    """
+    count, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+    together = QUERY_TILE * KEY_TILE // max(1, queries * keys)
+    if queries > QUERY_TILE or keys > KEY_TILE or 1 in {together, count}:
+        return list(range(count))
+    return [slice(first, min(first + together, count)) for first in range(0, count, together)]
+
+
+_OWN = threading.local()
+
+
+def _scores_of_a_tile(shape: tuple[int, ...]) -> Tensor:
+    """Memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page."""
+    if not hasattr(_OWN, "scores"):
+        _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE, dtype=torch.float32), {}
+    if shape not in _OWN.shaped:
+        _OWN.shaped = {shape: _OWN.scores[: math.prod(shape)].view(shape)}
+    return _OWN.shaped[shape]
+
+
+def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
+    """Those of one head of one text, in float32."""
+    start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
+    return Operands(
+        query=call.query[text, head].float() * call.scale,
+        key=call.key[text, head // call.group].float(),
+        value=call.value[text, head // call.group].float(),
+        start=start,
+        stop=stop,
+        positions=positions,
+        columns=None,
+        mask=None if call.is_contiguous else _own(call.mask, text, head),
+        bias=_own(call.bias, text, head),
+        softcap=call.softcap,
+        bins=(),
+    )
+
+
+def _key_heads(call: AttentionCall, heads: int | slice) -> tuple[int | slice, list[int] | None]:
+    """The heads of the keys that these heads read; where some read the same, which of those each of them reads.
+
+    To repeat these is left to the threads: all at once would take as much memory as the queries.
+    """
+    if isinstance(heads, int):
+        return heads // call.group, None
+    if call.group == 1:
+        return heads, None
+    first = heads.start // call.group
+    read = [head // call.group - first for head in range(heads.start, heads.stop)]
+    return slice(first, first + read[-1] + 1), read
+
+
+def _own(tensor: Tensor | None, text: int, heads: int | slice) -> Tensor | None:
+    """Of a mask or bias, which texts or heads may share."""
+    if tensor is None:
+        return None
+    of_text = tensor[min(text, len(tensor) - 1)]
+    return of_text[0 if len(of_text) == 1 else heads]
+
+
+def each_head(call: AttentionCall, work: Callable[[int, int], None]) -> None:
+    """Work through the heads of every text, over as many threads as PyTorch uses."""
+    texts, heads = call.query.shape[:2]
+    _in_threads(range(texts * heads), lambda number: work(*divmod(number, heads)))
+
+
+def _in_threads(numbers: range, work: Callable[[int], None]) -> None:
+    def in_thread(number: int) -> None:
+        with torch.inference_mode():
+            work(number)
+
+    pool = _threads(torch.get_num_threads())
+    if pool is None:
+        for number in numbers:
+            in_thread(number)
+        return
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)  # MKL has one setting for all threads: each would split its products once more
+    try:
+        for _ in pool.map(in_thread, numbers):
+            pass
+    finally:
+        torch.set_num_threads(count)
+
+
+@lru_cache(maxsize=1)
+def _threads(count: int) -> ThreadPoolExecutor | None:
+    """Workers of one PyTorch thread each; None where one thread is all there is."""
+    if count == 1:
+        return None
+    ready = Barrier(count + 1)
+
+    def prepare() -> None:
+        torch.set_num_threads(1)
+        ready.wait()
+
+    pool = ThreadPoolExecutor(count, thread_name_prefix="attnscope")
+    for _ in range(count):
+        pool.submit(prepare)
+    ready.wait()
+    torch.set_num_threads(count)  # the setting is partly shared: put this thread's back
+    return pool

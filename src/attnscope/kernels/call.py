@@ -1,0 +1,578 @@
+"""What one attention call is, and what can be measured of it without its matrix."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnscope.kernels.masks import Extent, RowMask, extent_of
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """The arguments of one multi-head attention call, as the model gives them.
+
+    Attributes
+    ----------
+    query, key, value
+        ``(batch, head, query, width)``, ``(batch, kv_head, key, width)``, ``(batch, kv_head, key, value_width)``.
+        With grouped queries, head ``h`` reads key head ``h // (heads / kv_heads)``.
+    scale
+        Factor of the scores.
+    causal
+        Query ``i`` may look at keys ``0..i`` only.
+    mask
+        Boolean ``(batch or 1, head or 1, query, key)``, True where a query may look.
+    bias
+        Added to the scores after scale and cap, ``(batch or 1, head or 1, query, key)``. One that depends on the offset
+        alone, as T5's and ALiBi's, is an `OffsetBias`: a number an offset, and no queries by keys in memory.
+    softcap
+        Scores become ``softcap * tanh(scores / softcap)``.
+    sinks
+        ``(head,)``: an extra logit in each softmax that carries no value.
+    positions
+        ``(batch or 1, query)``: place of each query among the keys, where these are not 0, 1, 2, ...: see `take`.
+    mask_extent
+        What `extent_of` says of `mask`, where it is known already: layers often share one mask. A changed copy of the
+        call (`dataclasses.replace`) looks at its own mask again.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 2, 5, 4)
+    >>> call = AttentionCall(x, x, x, scale=0.5, causal=True)
+    >>> call.extent[1].tolist()
+    [[1, 2, 3, 4, 5]]
+    >>> call.allowed(text=0, head=1, rows=slice(2, 3)).tolist()
+    [[True, True, True, False, False]]
+    """
+
+    query: Float[Tensor, "batch head query width"]
+    key: Float[Tensor, "batch kv_head key width"]
+    value: Float[Tensor, "batch kv_head key value_width"]
+    scale: float
+    causal: bool = False
+    mask: Bool[Tensor, "_ _ query key"] | None = None
+    bias: Float[Tensor, "_ _ query key"] | None = None
+    softcap: float | None = None
+    sinks: Float[Tensor, " head"] | None = None
+    positions: Int[Tensor, "_ query"] | None = None
+    mask_extent: InitVar[Extent | None] = None
+    _mask_extent: Extent | None = field(init=False, repr=False)
+
+    def __post_init__(self, mask_extent: Extent | None) -> None:
+        object.__setattr__(self, "_mask_extent", mask_extent)
+        heads, kv_heads = self.query.shape[1], self.key.shape[1]
+        if heads % kv_heads:
+            raise AttnscopeError(
+                f"{heads} query heads cannot share {kv_heads} key heads: the first must be a multiple of the second"
+            )
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @cached_property
+    def extent(self) -> tuple[Int[Tensor, "_ query"], Int[Tensor, "_ query"]]:
+        """First key that each query may see and the one after the last, ``(batch or 1, query)`` each.
+
+        Between the two, `mask` still decides unless `is_contiguous`.
+        """
+        return self._extent_and_contiguity[0]
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether `extent` says all that `mask` says (padding, causal and window masks)."""
+        return self._extent_and_contiguity[1]
+
+    @cached_property
+    def query_positions(self) -> Int[Tensor, "_ query"]:
+        """Place of each query among the keys, ``(batch or 1, query)``."""
+        if self.positions is not None:
+            return self.positions
+        return torch.arange(self.query.shape[2], device=self.query.device)[None]
+
+    def take(self, queries: Int[Tensor, "batch row"]) -> AttentionCall:
+        """The same of some queries alone, which keep their places; each text has its own, so many of each.
+
+        Examples
+        --------
+        >>> x = torch.zeros(1, 2, 5, 4)
+        >>> some = AttentionCall(x, x, x, scale=0.5, causal=True).take(torch.tensor([[1, 4]]))
+        >>> some.query.shape, some.extent[1].tolist()
+        (torch.Size([1, 2, 2, 4]), [[2, 5]])
+        """
+        queries = queries.expand(self.query.shape[0], -1)
+
+        def of(pairs: Tensor | None) -> Tensor | None:
+            if pairs is None:
+                return None
+            if isinstance(pairs, RowMask) and pairs.is_known:
+                return pairs.taken(queries)
+            texts = torch.arange(len(pairs), device=pairs.device)[:, None]
+            return pairs[texts, :, queries].transpose(1, 2)
+
+        index = queries[:, None, :, None].expand(-1, self.query.shape[1], -1, self.query.shape[3])
+        return replace(
+            self,
+            query=self.query.gather(2, index),
+            mask=of(self.mask),
+            bias=of(self.bias),
+            positions=self.query_positions.expand(len(queries), -1).gather(1, queries),
+        )
+
+    def take_by_key_head(self, queries: Int[Tensor, "batch kv_head row"]) -> AttentionCall:
+        """Some queries of the heads of each key head, which become texts of a batch; no values are taken along.
+
+        The batch is ``(batch * kv_head,)`` long, each with the query heads that share its key head. Not for learned
+        sinks, which are numbers of heads.
+
+        Examples
+        --------
+        >>> x = torch.zeros(1, 2, 5, 4)
+        >>> call = AttentionCall(x, x, x, scale=0.5, causal=True)
+        >>> some = call.take_by_key_head(torch.tensor([[[1, 4], [0, 2]]]))
+        >>> some.query.shape, some.extent[1].tolist()
+        (torch.Size([2, 1, 2, 4]), [[2, 5], [1, 3]])
+        """
+        batch, heads = self.query.shape[:2]
+        kv_heads = queries.shape[1]
+        by_key_head = self.query.unflatten(1, (kv_heads, self.group))
+        index = queries[:, :, None, :, None].expand(-1, -1, self.group, -1, self.query.shape[3])
+
+        def of(pairs: Tensor | None) -> Tensor | None:
+            if pairs is None:
+                return None
+            if isinstance(pairs, RowMask) and pairs.is_known:
+                return pairs.taken(queries.flatten(0, 1))
+            texts = (
+                torch.arange(batch, device=pairs.device)
+                if len(pairs) > 1
+                else torch.zeros(batch, dtype=torch.long, device=pairs.device)
+            )
+            group = torch.arange(heads, device=pairs.device).view(1, kv_heads, -1, 1)
+            group = group if pairs.shape[1] > 1 else torch.zeros_like(group[:, :, :1])
+            return pairs[texts[:, None, None, None], group, queries[:, :, None]].flatten(0, 1)
+
+        places = self.query_positions.expand(batch, -1)[:, None].expand(-1, kv_heads, -1)
+        return replace(
+            self,
+            query=by_key_head.gather(3, index).flatten(0, 1),
+            key=self.key.flatten(0, 1)[:, None],
+            value=self.value[..., :0].flatten(0, 1)[:, None],
+            mask=of(self.mask),
+            bias=of(self.bias),
+            positions=places.gather(2, queries).flatten(0, 1),
+        )
+
+    def allowed(self, text: int, head: int, rows: slice = slice(None)) -> Bool[Tensor, "query key"]:
+        """Which keys these queries of one head of one text may look at: a bias of -inf or near it forbids."""
+
+        def own(tensor: Tensor) -> Tensor:
+            return tensor[min(text, len(tensor) - 1), min(head, tensor.shape[1] - 1), rows]
+
+        start, stop = (bound[min(text, len(bound) - 1), rows, None] for bound in self.extent)
+        index = torch.arange(self.key.shape[2], device=self.key.device)
+        allowed = (index >= start) & (index < stop)
+        if self.mask is not None and not self.is_contiguous:
+            allowed &= own(self.mask)
+        if self.bias is not None:
+            allowed &= own(self.bias) > torch.finfo(self.bias.dtype).min / 2
+        return allowed
+
+    @cached_property
+    def _extent_and_contiguity(self) -> tuple[tuple[Tensor, Tensor], bool]:
+        queries, keys = self.query.shape[2], self.key.shape[2]
+        device = self.query.device
+        start = torch.zeros(1, queries, dtype=torch.int64, device=device)
+        stop = torch.full_like(start, keys)
+        contiguous = True
+        if self.mask is not None:
+            start, stop, contiguous = self._mask_extent or extent_of(self.mask)
+        if self.causal:
+            stop = torch.minimum(stop, self.query_positions + 1)
+        return (start, torch.maximum(start, stop)), contiguous
+
+
+@dataclass(frozen=True, eq=False)
+class Need:
+    """What the statistics want from one pass over the scores.
+
+    Attributes
+    ----------
+    band
+        Largest offset whose weights are wanted, or None for no band.
+    entropy, offsets, variance, largest, largest_key, collision
+        Whether row entropies, mean offsets, their variances, largest weights, the keys that have them, and sums of
+        squared weights are wanted.
+    bins
+        First offsets of bins on either side, ascending, whose weights are wanted: the bin that begins at 9 holds what
+        lies before the next one, on the right and, apart, on the left (-9 and beyond). The last one has no end.
+    columns
+        ``(batch, key, column)``: value columns whose weighted sums are wanted, such as the indicator of
+        special tokens.
+
+    Examples
+    --------
+    >>> need = Need.everything(band=2)
+    >>> need.entropy, need.largest, need.band, Need(entropy=True).largest
+    (True, True, 2, False)
+    """
+
+    band: int | None = None
+    entropy: bool = False
+    offsets: bool = False
+    variance: bool = False
+    largest: bool = False
+    largest_key: bool = False
+    collision: bool = False
+    bins: tuple[int, ...] = ()
+    columns: Float[Tensor, "batch key column"] | None = None
+
+    @classmethod
+    def everything(cls, band: int, columns: Tensor | None = None, bins: tuple[int, ...] = ()) -> Need:
+        """All that there is, with offsets up to `band`."""
+        flags = {f.name: True for f in fields(cls) if f.type == "bool"}
+        return cls(band=band, bins=bins, columns=columns, **flags)
+
+
+@dataclass(frozen=True, eq=False)
+class RowMeasures:
+    """What one pass found, a number a row: ``(batch, head, query)`` unless stated; float64.
+
+    Attributes
+    ----------
+    log_sum_exp
+        Natural log of the softmax denominator, learned sinks included; -inf where a row may look nowhere.
+    mass
+        Sum of the weights: 1, less with learned sinks, 0 for an empty row.
+    entropy
+        Nats, over the real keys.
+    mean_offset, offset_variance
+        Mean and variance of ``key - query`` under the row's weights (renormalised where `mass` is below 1), tokens and
+        tokens².
+    largest
+        Largest weight.
+    largest_key
+        Place among the keys of the one with the largest score, and so weight; of several, the first. Scores are
+        compared as the pass rounds them. -1 where a row may look nowhere.
+    collision
+        Sum of squared weights.
+    band
+        ``(batch, head, query, offset)``, float32: the weight at each offset from ``-band`` to ``band``, 0 outside
+        the text.
+    bins
+        ``(batch, head, query, bin)``, float32: the weight in each bin of offsets, from left to right.
+    columns
+        ``(batch, head, query, column)``: weighted sums of the wanted value columns.
+
+    What was not asked for may be None. A row is NaN in all of them, and in the output, if its query or a score that it
+    may look at is NaN or infinite, by its operands or by overflow. A bias of -inf is no such score: it forbids, as a
+    mask does. A value that is not finite changes no weight: it is NaN in the outputs that mix it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.kernels import measure
+    >>> x = torch.zeros(1, 1, 3, 8)
+    >>> rows = measure(AttentionCall(x, x, x, scale=1.0, causal=True), Need(offsets=True))[1]
+    >>> rows.mean_offset[0, 0].round(decimals=3).tolist(), rows.mass[0, 0].tolist()
+    ([0.0, -0.5, -1.0], [1.0, 1.0, 1.0])
+    """
+
+    log_sum_exp: Float[Tensor, "batch head query"]
+    mass: Float[Tensor, "batch head query"]
+    entropy: Float[Tensor, "batch head query"] | None = None
+    mean_offset: Float[Tensor, "batch head query"] | None = None
+    offset_variance: Float[Tensor, "batch head query"] | None = None
+    largest: Float[Tensor, "batch head query"] | None = None
+    largest_key: Float[Tensor, "batch head query"] | None = None
+    collision: Float[Tensor, "batch head query"] | None = None
+    band: Float[Tensor, "batch head query offset"] | None = None
+    bins: Float[Tensor, "batch head query bin"] | None = None
+    columns: Float[Tensor, "batch head query column"] | None = None
+
+
+if TYPE_CHECKING:
+    Pass = Callable[[AttentionCall, Need], tuple[Tensor, RowMeasures]]
+
+_ROWS = 512  # whose scores are written out at once, where there is something to look for
+
+
+def magnitude(tensor: Tensor) -> Tensor:
+    """Norm of all entries: finite only if every one is, and found in a tenth of the time of `isfinite`.
+
+    Examples
+    --------
+    >>> magnitude(torch.tensor([3.0, 4.0])).item(), magnitude(torch.tensor([3.0, torch.nan])).item()
+    (5.0, nan)
+    """
+    wide = torch.float32 if tensor.dtype == torch.float16 else None  # whose squares overflow
+    return torch.linalg.vector_norm(tensor, dtype=wide)
+
+
+def shows_scores(call: AttentionCall) -> bool:
+    """Whether a score of -inf cannot be but a mistake: nothing else forbids a key, and no cap hides it."""
+    return call.is_contiguous and call.bias is None and call.softcap is None
+
+
+def told(
+    run: Pass, call: AttentionCall, need: Need, *, shows_scores: bool = False, wide: Pass | None = None
+) -> tuple[Tensor, RowMeasures]:
+    """Run a pass so that a row is NaN if it may look at a number that is not finite, and else knows nothing of it.
+
+    Parameters
+    ----------
+    run
+        The pass. The output of a row whose largest score is NaN or +inf is NaN; a value that is NaN or infinite may
+        spoil any output, as 0 times NaN is NaN.
+    call, need
+        Its arguments.
+    shows_scores
+        Whether a score of -inf, which leaves a weight of 0, makes the output NaN too.
+    wide
+        What to run in its place where finite queries and keys may give scores that are not, if `run` cannot.
+    """
+    safe = call.sinks is None or bool((call.sinks < torch.inf).all())
+    if safe and (shows_scores or _has_finite_scores(call)):
+        output, rows = run(call, need)
+        if bool(magnitude(output if output.numel() else rows.mass) < torch.inf):  # values may have no width
+            return output, rows
+    return _repaired(run, call, need, wide)
+
+
+def _has_finite_scores(call: AttentionCall) -> bool:
+    """Whether no entry is NaN or infinite and, by Cauchy and Schwarz, no sum of products on the way to a score."""
+    query, key = torch.stack([magnitude(call.query), magnitude(call.key)]).tolist()
+    # twice: the sum of squared weights is a softmax of doubled scores
+    largest = 2 * max(1.0, abs(call.scale)) * query * key
+    return largest < torch.finfo(torch.promote_types(call.query.dtype, torch.float32)).max
+
+
+def _repaired(run: Pass, call: AttentionCall, need: Need, wide: Pass | None) -> tuple[Tensor, RowMeasures]:
+    """Let the pass see finite numbers alone, and find the rows that others reach by their scores, written out."""
+    finite = _only_finite(call)
+    if wide is not None and not _has_finite_scores(finite):
+        run = wide
+    output, rows = run(finite, need)
+    of_scores, of_values = _reached(call)
+    strange = of_scores | ~(rows.log_sum_exp < torch.inf)  # a bias or a sink shows there
+    output.masked_fill_(of_values | strange[..., None], torch.nan)
+    return output, _marked(rows, strange)
+
+
+def _only_finite(call: AttentionCall) -> AttentionCall:
+    sides = (call.query, call.key, call.value)
+    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
+    return replace(call, query=query, key=key, value=value)
+
+
+def _reached(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """Rows that may look where a score is not finite, and entries of the output that mix such a value."""
+    batch, heads, queries, _ = call.query.shape
+    scores = torch.zeros(batch, heads, queries, dtype=torch.bool, device=call.query.device)
+    values = scores.new_zeros(batch, heads, queries, call.value.shape[-1])
+    strange = (~call.value.isfinite()).float()
+    for text in range(batch):
+        for head in range(heads):
+            at = head // call.group
+            for first in range(0, queries, _ROWS):
+                rows = slice(first, first + _ROWS)
+                allowed = call.allowed(text, head, rows)
+                scores[text, head, rows] = (allowed & ~_finite_scores(call, text, head, rows)).any(-1)
+                values[text, head, rows] = allowed.float() @ strange[text, at] > 0
+    return scores, values
+
+
+def _finite_scores(call: AttentionCall, text: int, head: int, rows: slice) -> Tensor:
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    query, key = call.query[text, head, rows].to(wide), call.key[text, head // call.group].to(wide)
+    return (query * call.scale @ key.T).isfinite()
+
+
+def _marked(rows: RowMeasures, strange: Tensor) -> RowMeasures:
+    measures = {field.name: getattr(rows, field.name) for field in fields(rows)}
+    return RowMeasures(
+        **{
+            name: value.masked_fill(strange.view(*strange.shape, *[1] * (value.ndim - 3)), torch.nan)
+            for name, value in measures.items()
+            if value is not None
+        }
+    )
+
+
+def of_queries(call: AttentionCall, queries: Int[Tensor, " chosen"]) -> AttentionCall:
+    """The same call of some of its queries alone; that they look back only is then said by a mask.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    queries
+        Their places.
+
+    Examples
+    --------
+    >>> from attnscope.kernels import attend_in_full
+    >>> x = torch.zeros(1, 1, 4, 2)
+    >>> part = of_queries(AttentionCall(x, x, x, scale=1.0, causal=True), torch.tensor([1, 3]))
+    >>> attend_in_full(part)[1][0, 0].tolist()
+    [[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]
+    """
+    mask = None if call.mask is None else call.mask[:, :, queries]
+    if call.causal:
+        past = torch.arange(call.key.shape[2], device=queries.device) <= queries[:, None]
+        mask = past[None, None] if mask is None else mask & past
+    return replace(
+        call,
+        query=call.query[:, :, queries],
+        causal=False,
+        mask=mask,
+        bias=None if call.bias is None else call.bias[:, :, queries],
+    )
+
+
+def weights_at(
+    call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"], keys: Int[Tensor, "_ query chosen"]
+) -> Float[Tensor, "batch head query chosen"]:
+    r"""Weight of each query on chosen keys, from queries, keys and log-sum-exp: n d work for each column of keys.
+
+    :math:`A_{ij} = e^{s_{ij} - \mathrm{lse}_i}`, the score with scale, cap and bias.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    log_sum_exp
+        Log-sum-exp of its rows, as `measure` gives it.
+    keys
+        Places of the keys, of each text or of all alike; -1 for none, which has the weight 0.
+
+    Returns
+    -------
+    Tensor
+        Float32 or wider; 0 where a query may not look.
+
+    Examples
+    --------
+    >>> from attnscope.kernels import Need, measure
+    >>> x = torch.zeros(1, 1, 3, 2)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> before = torch.tensor([[[-1], [0], [1]]])
+    >>> weights_at(call, measure(call, Need())[1].log_sum_exp, before)[0, 0, :, 0].tolist()
+    [0.0, 0.5, 0.3333333432674408]
+    """
+    batch, heads, _, _ = call.query.shape
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    query = call.query.to(wide) * call.scale
+    own = torch.arange(call.query.shape[2], device=query.device)
+    columns: list[Tensor] = []
+    for at in keys.unbind(-1):
+        place = at.clamp_min(0)[:, None].expand(batch, -1, -1)
+        of_heads = place.expand(-1, call.key.shape[1], -1)[..., None].expand(-1, -1, -1, call.key.shape[3])
+        key = call.key.gather(2, of_heads).to(wide).repeat_interleave(call.group, 1)
+        scores = (query * key).sum(-1)
+        if call.softcap is not None:
+            scores = call.softcap * torch.tanh(scores / call.softcap)
+        seen = (at >= 0)[:, None] & (place <= own if call.causal else True)
+        for grid in (call.bias, call.mask):
+            if grid is None:
+                continue
+            shape = (batch, grid.shape[1], *grid.shape[2:])
+            values = grid.expand(shape).gather(3, place.expand(-1, grid.shape[1], -1)[..., None])[..., 0]
+            if grid is call.mask:
+                seen = seen & values
+            else:
+                scores = scores + values.to(wide)
+        weights = torch.exp(scores.double() - log_sum_exp)
+        columns.append(torch.where(seen.expand(-1, heads, -1), weights, 0.0).to(wide))
+    return torch.stack(columns, -1)
+
+
+_NOTHING = -1e3  # score of a weight of 0 where a key is seen: e to that power is 0 in every float type
+
+
+def call_of_weights(weights: Float[Tensor, "batch head query key"]) -> AttentionCall:
+    r"""Turn weights into a call that has them: queries and keys without width, and :math:`\ln A` as the bias.
+
+    Softmax gives back what it is made of: :math:`\mathrm{softmax}(\ln A) = A` where each row sums to 1. So whatever
+    measures calls measures weights, to the rounding of a logarithm. There are no values either: the output has no
+    width.
+
+    Parameters
+    ----------
+    weights
+        Each row sums to 1, or is all zeros. A key to which no head gives any weight counts as forbidden by a mask.
+
+    Returns
+    -------
+    AttentionCall
+        In float32 or wider.
+
+    Examples
+    --------
+    >>> from attnscope.kernels import Need, measure
+    >>> weights = torch.tensor([[[[1.0, 0.0], [0.25, 0.75]]]])
+    >>> call = call_of_weights(weights)
+    >>> call.query.shape, call.allowed(text=0, head=0).tolist()
+    (torch.Size([1, 1, 2, 0]), [[True, False], [True, True]])
+    >>> measure(call, Need(band=1))[1].band[0, 0].round(decimals=6).tolist()
+    [[0.0, 1.0, 0.0], [0.25, 0.75, 0.0]]
+    """
+    batch, heads, queries, keys = weights.shape
+    wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    there = ~(wide == 0)  # NaN too
+    looks = there.any(-1, keepdim=True)
+    seen = there.any(1, keepdim=True)
+    if not bool((looks == looks[:, :1]).all()):  # some heads look nowhere from where others look
+        seen = seen & looks
+    return AttentionCall(
+        query=wide.new_empty(batch, heads, queries, 0),
+        key=wide.new_empty(batch, heads, keys, 0),
+        value=wide.new_empty(batch, heads, keys, 0),
+        scale=1.0,
+        mask=None if bool(seen.all()) else seen,
+        bias=wide.log().clamp_min_(_NOTHING),
+    )
+
+
+def with_mass(rows: RowMeasures, mass: Float[Tensor, "batch head query"]) -> RowMeasures:
+    r"""What rows that sum to 1 measure once they are scaled to sum to `mass`: the rest lies on no token.
+
+    Weights, band, bins and columns are scaled; :math:`\sum A^2` by the square; the entropy of :math:`m A` is
+    :math:`m H(A) - m \ln m`; mean and variance of the offset are of the weights alone, and stay.
+
+    Parameters
+    ----------
+    rows
+        Measures of weights whose rows sum to 1, or are of zeros.
+    mass
+        0 to 1.
+
+    Examples
+    --------
+    >>> from attnscope.kernels import Need, measure
+    >>> halves = torch.tensor([[[[0.5, 0.5]]]], dtype=torch.float64)
+    >>> rows = measure(call_of_weights(halves), Need(entropy=True, largest=True))[1]
+    >>> less = with_mass(rows, torch.tensor([[[0.5]]], dtype=torch.float64))  # weights of 1/4 and 1/4
+    >>> less.largest.item(), round(less.entropy.exp().item(), 6)
+    (0.25, 2.0)
+    """
+    scaled = {
+        name: value * mass[(...,) + (None,) * (value.ndim - mass.ndim)]
+        for name in ("largest", "band", "bins", "columns")
+        if (value := getattr(rows, name)) is not None
+    }
+    entropy = None if rows.entropy is None else mass * rows.entropy - torch.xlogy(mass, mass)
+    collision = None if rows.collision is None else rows.collision * mass**2
+    return replace(rows, mass=rows.mass * mass, entropy=entropy, collision=collision, **scaled)

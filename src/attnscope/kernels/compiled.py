@@ -1,0 +1,485 @@
+"""The compiled inner loop of the tile pass: each score is read once while it is in the cache.
+
+Reductions are written as plain loops that LLVM turns into vector code; that needs three things which
+NumPy semantics would forbid: sums may be reordered, NaN may be ignored (but by `_row_maximum`, which looks for it),
+and exp is a polynomial.
+
+The loops of later passes stand here too, beside the parts that they share: Numba keeps compiled code until the file of
+its function changes, and does not see changes of other files that it calls into.
+"""
+
+# pyright: basic, reportCallIssue=false
+# ruff: noqa: ANN001, ANN202
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+from torch import Tensor
+
+from attnscope.kernels.bins import segments
+
+_F = np.float32
+Bounds = tuple[np.ndarray, np.ndarray, np.ndarray]
+_OPTIONS = {
+    "nogil": True,
+    "cache": True,
+    "error_model": "numpy",
+    "fastmath": {"nnan", "nsz", "arcp", "contract", "reassoc"},  # infinities keep their meaning
+}
+
+
+@intrinsic
+def _maximum(_context, _a, _b):
+    """Maximum of two floats as one LLVM instruction, so that a loop over it becomes vector code."""
+
+    def generate(_target, builder, _signature, arguments):
+        single = ir.FloatType()
+        function = builder.module.declare_intrinsic(
+            "llvm.maxnum", [single], ir.FunctionType(single, [single, single])
+        )
+        return builder.call(function, arguments, fastmath=("nnan", "nsz"))
+
+    return types.float32(types.float32, types.float32), generate
+
+
+@intrinsic
+def _power_of_two(_context, _n):
+    """2 to the power of a whole number -126..127 held in a float: the number becomes the exponent's bits."""
+
+    def generate(_target, builder, _signature, arguments):
+        word = ir.IntType(32)
+        whole = builder.fptosi(arguments[0], word)
+        bits = builder.shl(builder.add(whole, ir.Constant(word, 127)), ir.Constant(word, 23))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(types.float32), generate
+
+
+@njit(inline="always", **_OPTIONS)
+def _exp(x):
+    """Exp for -87 <= x <= 0: the number of halvings, then exp of the rest by its Taylor series.
+
+    With |rest| <= ln(2)/2 the series up to the seventh power is exact to half a unit in the last place.
+    ln 2 is taken off in two parts, the first of few bits, so that the rest keeps its digits.
+    """
+    halvings = np.floor(x * _F(1 / math.log(2)) + _F(0.5))
+    rest = x - halvings * _F(0.693359375)
+    rest = rest - halvings * _F(math.log(2) - 0.693359375)
+    series = _F(1 / 5040)
+    series = series * rest + _F(1 / 720)
+    series = series * rest + _F(1 / 120)
+    series = series * rest + _F(1 / 24)
+    series = series * rest + _F(1 / 6)
+    series = series * rest + _F(1 / 2)
+    series = series * rest + _F(1)
+    series = series * rest + _F(1)
+    return series * _power_of_two(halvings)
+
+
+@njit(**_OPTIONS | {"fastmath": _OPTIONS["fastmath"] - {"nnan"}})
+def _row_maximum(row, least):
+    """Largest score; infinity where one is NaN or less than the least."""
+    largest = _F(-np.inf)
+    strange = False
+    for j in range(row.shape[0]):
+        largest = _maximum(largest, row[j])
+        strange |= not row[j] >= least  # nor is NaN
+    return _F(np.inf) if strange else largest
+
+
+@njit(**_OPTIONS)
+def _first_with(row, largest, index):
+    """Index of the first score that is the largest: all are looked at, which is vector code, as a search is not."""
+    first = _F(-np.inf)
+    for j in range(row.shape[0]):
+        first = _maximum(first, -index[j] if row[j] == largest else _F(-np.inf))
+    return -first
+
+
+@njit(**_OPTIONS)
+def _row_sums(row, maximum, index):
+    """Replace scores by p = exp(score - maximum); return Σp, Σp·(score - maximum), Σp², Σp·j."""
+    total = _F(0)
+    score = _F(0)
+    square = _F(0)
+    first = _F(0)
+    for j in range(row.shape[0]):
+        distance = row[j] - maximum
+        below = _maximum(distance, _F(-87))
+        p = _exp(below) if distance > _F(-87) else _F(0)  # a masked score leaves exactly 0
+        row[j] = p
+        total += p
+        score += p * below
+        square += p * p
+        first += p * index[j]
+    return total, score, square, first
+
+
+@njit(**_OPTIONS)
+def _row_spread(row, mean, index):
+    spread = _F(0)
+    for j in range(row.shape[0]):
+        away = index[j] - mean
+        spread += row[j] * away * away
+    return spread
+
+
+@njit(**_OPTIONS)
+def _sum(row):
+    total = _F(0)
+    for j in range(row.shape[0]):
+        total += row[j]
+    return total
+
+
+@njit(**_OPTIONS)
+def _add_bins(row, first, last, p, zero, edges, into):
+    """Add a row's p to the bins of its offsets; `zero` is the column of the query itself. The middle is no bin."""
+    middle = into.shape[0] // 2
+    for segment in range(2 * middle + 1):
+        low, high = max(first, edges[segment] + zero), min(last, edges[segment + 1] + zero)
+        if high <= low or segment == middle:
+            continue
+        whole = low == first and high == last  # then its sum is known
+        into[segment - (segment > middle)] += p if whole else _sum(row[low:high])
+
+
+@njit(**_OPTIONS)
+def _row_exp(row, level, factor):
+    """Replace scores by weights, exp(score - level)."""
+    for j in range(row.shape[0]):
+        distance = row[j] - level
+        p = _exp(_maximum(distance, _F(-87))) if distance > _F(-87) else _F(0)
+        row[j] = p * factor
+
+
+@njit(**_OPTIONS)
+def _absorb(
+    scores,
+    start,
+    stop,
+    own,
+    column,
+    index,
+    top,
+    maximum,
+    total,
+    score,
+    square,
+    mean,
+    spread,
+    largest_key,
+    band,
+    bins,
+    edges,
+    factor,
+    least,
+):
+    queries, keys = scores.shape
+    reach = band.shape[1] // 2
+    for i in range(queries):
+        at_row = top + i
+        first = min(max(start[i] - column, 0), keys)
+        last = max(min(stop[i] - column, keys), first)
+        row = scores[i, first:last]
+        old = maximum[at_row]
+        new = max(old, _row_maximum(row, least))
+        if abs(new) == np.inf:  # nothing seen yet; or infinity, after which there are no weights
+            scores[i, :] = _F(0)
+            factor[i] = _F(1)
+            maximum[at_row] = new
+            continue
+        if largest_key.shape[1] and new > old:
+            largest_key[at_row, 0] = column + np.int64(_first_with(row, new, index[first:last]))
+        if band.shape[1]:
+            at = own[i] - reach - column  # column of the first offset, in this tile
+            for t in range(max(0, first - at), min(band.shape[1], last - at)):
+                band[at_row, t] = scores[i, at + t]
+        p, p_score, p_square, p_index = _row_sums(row, new, index[first:last])
+        scores[i, :first] = _F(0)
+        scores[i, last:] = _F(0)
+        local = p_index / p if p > 0 else _F(0)
+        local_spread = _row_spread(row, local, index[first:last])
+        rescale = math.exp(np.float64(old) - np.float64(new))
+        factor[i] = rescale
+        if bins.shape[1]:
+            bins[at_row] *= _F(rescale)
+            _add_bins(scores[i], first, last, p, own[i] - column, edges, bins[at_row])
+        before = total[at_row] * rescale
+        if before > 0:
+            # sum of p (s - maximum), for the entropy: each term moves by old - new, then shrinks as its p does
+            score[at_row] = rescale * (score[at_row] + (np.float64(old) - np.float64(new)) * total[at_row])
+        score[at_row] += p_score
+        square[at_row] = square[at_row] * rescale * rescale + p_square
+        total[at_row] = before + p
+        # two groups as one (Chan et al. 1979): their spreads add up, and the means' distance weighs before * p / total
+        jump = np.float64(local) + column - mean[at_row]
+        share = p / total[at_row]
+        spread[at_row] = spread[at_row] * rescale + local_spread + jump * jump * before * share
+        mean[at_row] += jump * share
+        maximum[at_row] = new
+
+
+@njit(nogil=True, cache=True, error_model="numpy")  # without fastmath: rows that are NaN stay so
+def _finish(
+    start,
+    stop,
+    own,
+    top,
+    sinks,
+    maximum,
+    total,
+    score,
+    square,
+    mean,
+    spread,
+    _largest_key,
+    band,
+    bins,
+    output,
+    columns,
+    log_sum_exp,
+    mass,
+    entropy,
+    mean_offset,
+    variance,
+    largest,
+    collision,
+    weighted,
+):
+    for i in range(len(start)):
+        at = top + i
+        there = maximum[at] != -np.inf
+        whole = total[at] if there else 1.0
+        log_whole = np.log(whole)
+        level = np.float64(maximum[at]) + log_whole
+        if sinks.shape[0]:
+            level = np.logaddexp(level, sinks[i * sinks.shape[0] // len(start)])
+            mass[at] = np.exp(np.float64(maximum[at]) + log_whole - level) if there else 0.0
+        else:
+            mass[at] = level - level + 1.0 if there else 0.0  # NaN unless the level is finite
+        log_sum_exp[at] = level
+        share = mass[at] / whole
+        most = np.log(max(stop[i] - start[i], 1))  # of the keys that may be seen
+        entropy[at] = mass[at] * min(max(log_whole - score[at] / whole, 0.0), most)
+        if sinks.shape[0] and mass[at] > 0:
+            entropy[at] -= mass[at] * np.log(mass[at])
+        mean_offset[at] = mean[at] - own[i] if there else 0.0
+        variance[at] = spread[at] / whole
+        largest[at] = share
+        collision[at] = square[at] * share**2
+        for column in range(weighted.shape[1]):
+            weighted[at, column] = columns[at, column] * share
+        single = _F(share)
+        for column in range(output.shape[1]):
+            output[at, column] *= single
+        for place in range(bins.shape[1]):
+            bins[at, place] *= single
+        if not there:
+            band[at] = _F(0)
+        elif not np.isfinite(level):
+            band[at] = _F(np.nan)
+        else:
+            _row_exp(band[at], _F(level), _F(1))
+
+
+_INDEX = np.arange(4096, dtype=np.float32)
+_NO_SINKS = np.zeros(0)
+MEASURES = (
+    "log_sum_exp",
+    "mass",
+    "entropy",
+    "mean_offset",
+    "offset_variance",
+    "largest",
+    "collision",
+)  # of `RowMeasures`, in the order in which `_finish` fills them
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledRows:
+    """All rows of a call one after the other, as the compiled pass adds them up: those of a head follow each other.
+
+    Attributes
+    ----------
+    state
+        Fields of `TileState` in their order, each of all rows. `finish` turns ``band`` and ``bins`` into weights.
+    output, columns
+        Sums of values and of columns, ``(row, ...)``. `finish` divides the output by the sum of the weights.
+    measures
+        To be filled by `finish`, ``(measure, row)``, float64: `MEASURES`.
+    weighted
+        To be filled by `finish`, ``(row, column)``, float64.
+    bins
+        As in `Need`.
+    """
+
+    state: Sequence[np.ndarray]
+    output: np.ndarray
+    columns: np.ndarray
+    measures: np.ndarray
+    weighted: np.ndarray
+    bins: tuple[int, ...]
+
+    def absorb(self, scores: Tensor, bounds: Bounds, top: int, column: int, least: float) -> Tensor:
+        """Absorb a tile of one head, ``(query, key)``, or of some, whose rows follow each other.
+
+        Leaves exp(score - maximum) in the place of the scores.
+
+        Parameters
+        ----------
+        scores
+            Scores of the tile, float32.
+        bounds
+            First key of each row, the one after its last, and its own place.
+        top, column
+            The first row, and the first key, of the tile.
+        least
+            Scores below it, and NaN, make their row NaN.
+
+        Returns
+        -------
+        Tensor
+            ``(row,)``: the factor by which earlier sums were rescaled.
+        """
+        factor = np.empty(len(bounds[0]), _F)
+        rows = scores.numpy().reshape(-1, scores.shape[-1])
+        _absorb(rows, *bounds, column, _INDEX, top, *self.state, segments(self.bins), factor, _F(least))
+        return torch.from_numpy(factor)
+
+    def finish(self, bounds: Bounds, top: int, sinks: np.ndarray | None) -> None:
+        """Turn the sums of some rows into weights, as `Sums.finish` does; `sinks` are those of their heads."""
+        _finish(
+            *bounds,
+            top,
+            _NO_SINKS if sinks is None else sinks,
+            *self.state,
+            self.output,
+            self.columns,
+            *self.measures,
+            self.weighted,
+        )
+
+
+@njit(**_OPTIONS)
+def _row_weights(row, level):
+    total = _F(0)
+    largest = _F(0)
+    for j in range(row.shape[0]):
+        distance = row[j] - level
+        below = _maximum(distance, _F(-87))
+        p = _exp(below) if distance > _F(-87) else _F(0)
+        total += p
+        largest = _maximum(largest, p)
+    return total, largest
+
+
+@njit(**_OPTIONS)
+def _blocks(scores, start, stop, level, column, size, total, largest):
+    queries, keys = scores.shape
+    for i in range(queries):
+        if level[i] == np.inf:
+            continue
+        first = min(max(start[i] - column, 0), keys)
+        last = max(min(stop[i] - column, keys), first)
+        for low in range(first - first % size, last, size):
+            sums, most = _row_weights(scores[i, max(low, first) : min(low + size, last)], level[i])
+            total[i // size, low // size] += sums
+            largest[i // size, low // size] = max(largest[i // size, low // size], most)
+
+
+def block_compiled(
+    scores: Tensor,
+    start: Tensor,
+    stop: Tensor,
+    level: Tensor,
+    column: int,
+    size: int,
+    total: Tensor,
+    largest: Tensor,
+) -> None:
+    """Add a tile of scores of one head, and of whole blocks or within one, to its blocks: see `_blocks`.
+
+    `level` is the log-sum-exp of each row; `total` and `largest` begin at the tile's first block.
+    """
+    tensors = (scores, start, stop, level)
+    _blocks(*(tensor.numpy() for tensor in tensors), column, size, total.numpy(), largest.numpy())
+
+
+@njit(**_OPTIONS)
+def _band(query, key, start, stop, level, band):
+    reach = band.shape[1] // 2
+    for i in range(query.shape[0]):
+        if level[i] == np.inf:
+            continue
+        for j in range(max(start[i], i - reach), min(stop[i], i + reach + 1)):
+            score = _F(0)
+            for column in range(query.shape[1]):
+                score += query[i, column] * key[j, column]
+            band[i, j - i + reach] = math.exp(score - level[i])
+
+
+def band_compiled(
+    query: Tensor, key: Tensor, start: Tensor, stop: Tensor, level: Tensor, band: Tensor
+) -> None:
+    """Weights of one head at the offsets of `band`, ``(query, offset)``, which is filled; `query` is scaled.
+
+    `level` is the log-sum-exp of each row, infinity for rows to leave out.
+    """
+    _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))
+
+
+@njit(**_OPTIONS)
+def _add_row(row, into):
+    for j in range(row.shape[0]):
+        into[j] += row[j]
+
+
+@njit(**_OPTIONS)
+def _sums(scores, start, stop, level, factor, column, by_key, by_offset):
+    queries, keys = scores.shape
+    for i in range(queries):
+        first = min(max(start[i] - column, 0), keys)
+        last = max(min(stop[i] - column, keys), first)
+        if level[i] == np.inf or first == last:
+            continue
+        row = scores[i, first:last]
+        _row_exp(row, level[i], factor[i])
+        if by_key.shape[0]:
+            _add_row(row, by_key[first:last])
+        if by_offset.shape[0]:
+            # offsets count from the lower left corner, the last row's: row i begins so many later
+            lowest = queries - 1 - i
+            _add_row(row, by_offset[lowest + first : lowest + last])
+
+
+def sums_compiled(
+    scores: Tensor,
+    start: Tensor,
+    stop: Tensor,
+    level: Tensor,
+    factor: Tensor,
+    column: int,
+    by_key: Tensor | None,
+    by_offset: Tensor | None,
+) -> None:
+    """Add the weights of a tile of one head to the sums of its keys and of its offsets, float64.
+
+    `level` is the log-sum-exp of each row, and `factor` what is left of it; `by_key` begins at the tile's first key,
+    `by_offset` at the offset of its lower left corner.
+    """
+    queries, keys = scores.shape
+    columns = np.zeros(0 if by_key is None else keys, _F)
+    diagonals = np.zeros(0 if by_offset is None else queries + keys - 1, _F)
+    tensors = (scores, start, stop, level, factor)
+    _sums(*(tensor.numpy() for tensor in tensors), column, columns, diagonals)
+    if by_key is not None:
+        by_key.numpy()[:keys] += columns
+    if by_offset is not None:
+        by_offset.numpy()[: len(diagonals)] += diagonals

@@ -1,0 +1,216 @@
+"""Passes through PyTorch's fused kernels: output and log-sum-exp, and what more passes can tell.
+
+A quantity that is linear in the weights is one attention pass with other values; a band of offsets needs
+only queries, keys and the log-sum-exp. So any number of value columns is cut into as few passes as the
+kernel's width allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, told
+from attnscope.kernels.plain import batched_tiles
+from attnscope.support.errors import AttnscopeError
+
+
+def can_fuse(call: AttentionCall, need: Need) -> str | None:
+    """Say why the fused kernels cannot give what is needed; None if they can.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    str or None
+        The reason, a clause of a sentence.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> can_fuse(AttentionCall(x, x, x, scale=1.0), Need(largest=True))
+    'the kernel returns no row maximum'
+    """
+    if need.bins:
+        return "bins of offsets move with the row, and value columns do not"
+    if call.positions is not None:
+        return "queries stand at places of their own"
+    if call.softcap is not None or call.bias is not None or call.sinks is not None:
+        return "soft caps, biases and learned sinks change the scores inside the kernel"
+    if need.largest or need.largest_key:
+        return "the kernel returns no row maximum"
+    if need.variance:
+        return "value columns cannot be centred on the query: a variance would lose its digits"
+    if call.query.shape[-1] != call.key.shape[-1]:
+        return "queries and keys differ in width"
+    if call.query.device.type not in {"cpu", "cuda"}:
+        return f"no fused kernel is known for {call.query.device.type}"
+    return None
+
+
+def fused_attention(
+    call: AttentionCall, value: Tensor | None = None, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """One pass of PyTorch's fused kernel: the output and the log-sum-exp of each row.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call, such as `can_fuse` admits.
+    value
+        Values in place of the call's own, ``(batch, kv_head, key, value_width)``, at most as wide as the keys.
+    scale
+        Factor of the scores in place of the call's own.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``; zeros in rows that may look at nothing.
+    log_sum_exp : Tensor
+        ``(batch, head, query)``, float64, natural logarithm; -inf in rows that may look at nothing.
+
+    Raises
+    ------
+    AttnscopeError
+        If the values are wider than the keys.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> output, log_sum_exp = fused_attention(AttentionCall(x, x, x, scale=1.0))
+    >>> log_sum_exp[0, 0].exp().round().tolist()
+    [4.0, 4.0, 4.0, 4.0]
+    """
+    value = call.value if value is None else value
+    scale = call.scale if scale is None else scale
+    width, wanted = call.key.shape[-1], value.shape[-1]
+    if wanted > width:
+        raise AttnscopeError(f"{wanted} value columns do not fit one fused pass of width {width}: cut them")
+    value = torch.nn.functional.pad(value, (0, width - wanted))
+    key, value = (tensor.repeat_interleave(call.group, dim=1) for tensor in (call.key, value))
+    bias, causal = None, call.causal
+    empty = torch.zeros(1, 1, 1, dtype=torch.bool, device=call.query.device)
+    if call.mask is not None:
+        mask = call.mask
+        if causal:
+            mask = mask & torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril()
+            causal = False
+        empty = ~mask.any(-1)
+        bias = torch.zeros(mask.shape, dtype=call.query.dtype, device=mask.device)
+        bias.masked_fill_(~mask, torch.finfo(bias.dtype).min)
+        bias = bias.expand(call.query.shape[0], call.query.shape[1], *mask.shape[-2:])
+    queries = call.query.shape[2]
+    if call.query.is_cuda:
+        output, log_sum_exp, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
+            call.query, key, value, bias, True, 0.0, causal, scale=scale
+        )
+        log_sum_exp = log_sum_exp[..., :queries]  # the kernel pads its rows
+    else:
+        output, log_sum_exp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
+            call.query.contiguous(), key, value, 0.0, causal, attn_mask=bias, scale=scale
+        )
+    log_sum_exp = log_sum_exp.double().masked_fill(empty, -torch.inf)
+    return output[..., :wanted].masked_fill(empty[..., None], 0.0), log_sum_exp
+
+
+def plan_passes(columns: int, width: int) -> list[slice]:
+    """Cut value columns into as few passes as the kernel's width allows.
+
+    Parameters
+    ----------
+    columns
+        Number of value columns.
+    width
+        Number of them that one pass takes.
+
+    Examples
+    --------
+    >>> plan_passes(130, 64)
+    [slice(0, 64, None), slice(64, 128, None), slice(128, 130, None)]
+    """
+    return [slice(start, min(start + width, columns)) for start in range(0, columns, width)]
+
+
+def fused_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """The measures that `can_fuse` allows, with every value column packed side by side.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    measures : RowMeasures
+        What was needed, of every row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.randn(1, 2, 7, 4, generator=torch.Generator().manual_seed(0))
+    >>> fused_passes(AttentionCall(x, x, x, scale=0.5), Need(entropy=True))[1].entropy.shape
+    torch.Size([1, 2, 7])
+    """
+    # a mask is added to the kernel's scores, which does not take back one that overflowed
+    return told(_packed_passes, call, need, wide=batched_tiles)
+
+
+def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    if call.query.dtype in {torch.float16, torch.bfloat16}:  # the kernel would round the sums
+        wide = replace(call, query=call.query.float(), key=call.key.float(), value=call.value.float())
+        output, rows = _packed_passes(wide, need)
+        return output.to(call.query.dtype), rows
+    batch, kv_heads, keys, width = call.key.shape
+    wanted: dict[str, Tensor] = {"value": call.value}
+    centred = call.key - call.key.mean(2, keepdim=True)  # moves all scores of a row alike: fewer digits lost
+    if need.entropy:
+        wanted["key"] = centred
+    if need.offsets:  # two digits to the base 256, so that each is exact in any float type
+        index = torch.arange(keys, device=call.key.device)
+        digits = torch.stack([index // 256, index % 256], -1).to(call.key.dtype)
+        wanted["index"] = digits.expand(batch, kv_heads, keys, 2)
+    if need.columns is not None:
+        columns = need.columns.to(call.key.dtype)[:, None]
+        wanted["columns"] = columns.expand(batch, kv_heads, keys, columns.shape[-1])
+    packed = torch.cat(list(wanted.values()), dim=-1)
+    passes = [fused_attention(call, packed[..., cut]) for cut in plan_passes(packed.shape[-1], width)]
+    log_sum_exp = passes[0][1]
+    sums = torch.cat([output for output, _ in passes], dim=-1)
+    parts = dict(zip(wanted, sums.split([part.shape[-1] for part in wanted.values()], dim=-1), strict=True))
+    there = log_sum_exp > -torch.inf
+    measures: dict[str, Tensor] = {"log_sum_exp": log_sum_exp, "mass": there.double()}
+    query = call.query.double()
+    if need.entropy:
+        # H = lse - sum_j A_ij s_ij, with scores from centred keys and the lse moved alike (mechanism of J3)
+        mean_key = call.key.double().mean(2).repeat_interleave(call.group, dim=1)
+        level = log_sum_exp - call.scale * (query @ mean_key[..., None]).squeeze(-1)
+        entropy = level - call.scale * (query * parts["key"].double()).sum(-1)
+        seen = (call.extent[1] - call.extent[0]).clamp_min(1).double().log()[:, None]
+        measures["entropy"] = torch.where(there, torch.minimum(entropy.clamp_min(0), seen), 0.0)
+    if need.offsets:
+        high, low = parts["index"].double().unbind(-1)
+        index = torch.arange(query.shape[2], device=query.device)
+        measures["mean_offset"] = torch.where(there, 256 * high + low - index, 0.0)
+    if need.collision:
+        squares = fused_attention(call, scale=2 * call.scale)[1]
+        measures["collision"] = torch.where(there, torch.exp(squares - 2 * log_sum_exp), 0.0)
+    if need.columns is not None:
+        measures["columns"] = parts["columns"].double()
+    if need.band is not None:
+        offsets = range(-need.band, need.band + 1)
+        measures["band"] = weights_at_offsets(call, log_sum_exp, offsets).float()
+    return parts["value"], RowMeasures(**measures)

@@ -1,0 +1,524 @@
+"""What a mask allows: the first and the last key of each row, found and kept without a matrix of queries by keys."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Entries of a mask that are looked at at once: beyond it, rows are taken in turn.
+MASK_ENTRIES = 1 << 19
+
+
+class Extent(NamedTuple):
+    """What a mask allows: from which key on each query may look, up to which, and whether it may look at all between.
+
+    Attributes
+    ----------
+    start, stop
+        ``(batch or 1, query)``: the first allowed key, and the one after the last.
+    is_contiguous
+        Whether nothing between the two is forbidden, to any head.
+
+    Examples
+    --------
+    >>> import torch
+    >>> extent = extent_of(torch.tensor([[[[True, False, True], [False, True, True]]]]))
+    >>> extent.start.tolist(), extent.stop.tolist(), extent.is_contiguous  # the first query passes over a key
+    ([[0, 1]], [[3, 3]], False)
+    """
+
+    start: Int[Tensor, "batch query"]
+    stop: Int[Tensor, "batch query"]
+    is_contiguous: bool
+
+
+def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
+    """First and last-plus-one allowed key of each query, and whether nothing between is forbidden.
+
+    Examples
+    --------
+    >>> import torch
+    >>> start, stop, contiguous = extent_of(torch.tensor([[[[False, True, True], [False, False, False]]]]))
+    >>> start.tolist(), stop.tolist(), contiguous
+    ([[1, 0]], [[3, 0]], True)
+    """
+    if isinstance(mask, RowMask):
+        mask = mask.settled()
+        if isinstance(mask, RowMask):
+            return Extent(mask.start, mask.stop, is_contiguous=True)
+    batch, heads, queries, keys = mask.shape
+    return extent_by_rows(lambda rows: mask[:, :, rows], queries, batch * heads * keys)
+
+
+def extent_by_rows(
+    written: Callable[[slice], Bool[Tensor, "batch head some key"]], queries: int, cells: int
+) -> Extent:
+    """Find the `extent_of` a mask that is never whole: ``written(rows)`` gives some rows of it.
+
+    Parameters
+    ----------
+    written
+        Makes the rows that it is asked for, ``(batch, head, row, key)``.
+    queries
+        How many rows there are.
+    cells
+        Entries in one row, of all texts and heads.
+
+    Examples
+    --------
+    >>> index = torch.arange(3)
+    >>> start, stop, contiguous = extent_by_rows(lambda rows: (index <= index[rows, None])[None, None], 3, 3)
+    >>> stop.tolist(), contiguous
+    ([[1, 2, 3]], True)
+    """
+    step = max(1, MASK_ENTRIES // max(1, cells))
+    parts = [_bounds(written(slice(at, min(at + step, queries)))) for at in range(0, max(1, queries), step)]
+    start, stop = (torch.cat(bounds, 1) for bounds in ([part[side] for part in parts] for side in (0, 1)))
+    # asked once, not of each part: on CUDA each answer would be waited for
+    return Extent(start, stop, bool(torch.stack([part[2] for part in parts]).all()))
+
+
+def transposed(mask: Shaped[Tensor, "batch head query key"]) -> Shaped[Tensor, "batch head key query"]:
+    """A mask or a bias with keys as queries; a mask is known by its rows, too, where these have no gaps.
+
+    Examples
+    --------
+    >>> transposed(RowMask(torch.tensor([[0, 0, 1]]), torch.tensor([[1, 2, 3]]), 3)).stop.tolist()
+    [[2, 3, 3]]
+    """
+    if not isinstance(mask, RowMask) or not mask.is_known:
+        return mask.mT
+    start, stop, keys = mask.start[:, None, None], mask.stop[:, None, None], mask.shape[-1]
+    index = torch.arange(keys, device=start.device)[:, None]
+    extent = extent_by_rows(
+        lambda some: (index[some] >= start) & (index[some] < stop), keys, start.shape[0] * start.shape[-1]
+    )
+    return RowMask(extent.start, extent.stop, start.shape[-1]) if extent.is_contiguous else mask.mT
+
+
+def _bounds(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """First and last-plus-one key of some rows, and whether all between is allowed to all heads alike."""
+    keys, bits = mask.shape[-1], mask.view(torch.uint8)  # a view: only numbers have a largest one
+    count = bits.sum(-1)
+    start = torch.where(count > 0, bits.argmax(-1), 0)
+    stop = torch.where(count > 0, keys - bits.flip(-1).argmax(-1), 0)
+    contiguous = (stop - start == count).all() & (mask.shape[1] == 1)
+    return start.amin(1), stop.amax(1), contiguous
+
+
+ATEN = torch.ops.aten
+
+
+class RowMask(Tensor):
+    """A boolean mask ``(batch, 1, query, key)`` each of whose rows allows the keys from one to another, and no others.
+
+    It is a tensor to whoever works with it, a model that combines masks among them: what is made of it is made of the
+    whole matrix, which is written out for that. Some of its rows and keys are again of this kind.
+
+    Parameters
+    ----------
+    start, stop
+        ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed.
+    keys
+        How many keys there are.
+
+    Examples
+    --------
+    >>> mask = RowMask(torch.tensor([[0, 0, 1]]), torch.tensor([[1, 2, 3]]), 3)
+    >>> mask.shape, mask[:, :, 1:].is_known, mask.logical_not()[0, 0, 2].tolist()
+    (torch.Size([1, 1, 3, 3]), True, [True, False, False])
+    """
+
+    start: Tensor
+    stop: Tensor
+    _whole: Tensor | None
+    _seen_in: tuple[RowMask, Callable[[Tensor], Tensor]] | None
+
+    @staticmethod
+    def __new__(  # noqa: PYI034 a class that is checked at run time knows no Self
+        cls: type[RowMask],
+        start: Int[Tensor, "batch query"],
+        stop: Int[Tensor, "batch query"],
+        keys: int,
+    ) -> RowMask:
+        shape = (len(start), 1, start.shape[1], keys)
+        made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=start.device)  # noqa: SLF001
+        made.start, made.stop = start, stop
+        made._whole = made._seen_in = None  # noqa: SLF001
+        return made
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `start` and `stop` say what is allowed: not once it is written out, for then it may be written to."""
+        return self._whole is None if self._seen_in is None else self._seen_in[0].is_known
+
+    def written(self, *, keep: bool = False) -> Tensor:
+        """Write it out as any other tensor; one that is kept is what this mask is from then on."""
+        if self._seen_in is not None and (keep or not self.is_known):
+            whole, part = self._seen_in
+            return part(whole.written(keep=True))
+        if self._whole is not None:
+            return self._whole
+        index = torch.arange(self.shape[-1], device=self.start.device)
+        made = index >= self.start[:, None, :, None]
+        made &= index < self.stop[:, None, :, None]
+        if keep:
+            self._whole = made
+        return made
+
+    def settled(self) -> Tensor:
+        """Itself where it is known by its rows, and otherwise what it has become."""
+        return self if self.is_known else self.written()
+
+    def taken(self, queries: Int[Tensor, "_ row"]) -> RowMask:
+        """Some queries of each text, by their numbers; with more rows of numbers than texts, equally many of each."""
+        each = len(queries) // len(self.start)
+        start, stop = (
+            bound.repeat_interleave(each, 0).gather(1, queries) for bound in (self.start, self.stop)
+        )
+        return RowMask(start, stop, self.shape[-1])
+
+    def some(self, start: Tensor, stop: Tensor, keys: int, part: Callable[[Tensor], Tensor]) -> RowMask:
+        """A part of this mask, which changes when the whole is written to."""
+        made = RowMask(start, torch.maximum(start, stop), keys)
+        made._seen_in = self, part
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in OF_MEMORY:
+            args = (args[0].written(keep=True), *args[1:])
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return func(*args, **kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        mask = args[0] if args else None
+        if isinstance(mask, RowMask) and mask.is_known and func in _PARTS:
+            part = _PARTS[func](mask, partial(_again, func, args[1:], kwargs), *args[1:], **kwargs)
+            if part is not None:
+                return part
+        # what writes to the mask, or shares its memory and may be written to, needs one that stays
+        keep = any(argument.alias_info is not None for argument in func._schema.arguments)  # noqa: SLF001
+        args, options = tree_map_only(RowMask, lambda mask: mask.written(keep=keep), (args, kwargs))
+        return func(*args, **options)
+
+
+#: What asks for a tensor's memory, which a mask that is not written out has none of
+OF_MEMORY = {
+    Tensor.numpy,
+    Tensor.tolist,
+    Tensor.data_ptr,
+    Tensor.untyped_storage,
+    Tensor.__array__,
+    Tensor.__dlpack__,
+    Tensor.__deepcopy__,
+    Tensor.__reduce_ex__,
+    Tensor.__repr__,
+}
+
+
+def _again(func: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], whole: Tensor) -> Tensor:
+    return func(whole, *rest, **kwargs)
+
+
+def _same(mask: RowMask, part: Callable[[Tensor], Tensor]) -> RowMask:
+    return mask.some(mask.start, mask.stop, mask.shape[-1], part)
+
+
+def _cut(
+    mask: RowMask,
+    part: Callable[[Tensor], Tensor],
+    dim: int = 0,
+    first: int | None = None,
+    last: int | None = None,
+    step: int = 1,
+) -> RowMask | None:
+    """Some texts, queries or keys; of keys, those that follow each other."""
+    dim %= 4
+    taken = slice(first, last, step)
+    if dim == 0:
+        return mask.some(mask.start[taken], mask.stop[taken], mask.shape[-1], part)
+    if dim == 2:  # noqa: PLR2004 queries
+        return mask.some(mask.start[:, taken], mask.stop[:, taken], mask.shape[-1], part)
+    low, high, _ = taken.indices(mask.shape[dim])
+    if step != 1 or high <= low:
+        return None
+    if dim == 1:
+        return _same(mask, part)
+    start, stop = (bound.clamp(low, high) - low for bound in (mask.start, mask.stop))
+    # as `extent_of` has it, a row that allows nothing begins and ends at 0
+    there = stop > start
+    return mask.some(start * there, stop * there, high - low, part)
+
+
+def _expanded(mask: RowMask, part: Callable[[Tensor], Tensor], sizes: list[int], **_: bool) -> RowMask | None:
+    """The same rows for each text."""
+    whole = [own if size == -1 else size for own, size in zip(mask.shape, sizes, strict=False)]
+    if len(sizes) != 4 or whole[1:] != list(mask.shape[1:]):  # noqa: PLR2004
+        return None
+    start, stop = (bound.expand(whole[0], -1) for bound in (mask.start, mask.stop))
+    return mask.some(start, stop, mask.shape[-1], part)
+
+
+def _rows(mask: RowMask, _: Callable[[Tensor], Tensor], indices: list[Tensor | None]) -> RowMask | None:
+    """Queries by their numbers: a copy, which nothing that happens to the whole changes."""
+    if len(indices) != 3 or indices[0] is not None or indices[1] is not None:  # noqa: PLR2004
+        return None
+    rows = cast("Tensor", indices[2])
+    if rows.ndim != 1:
+        return None
+    return RowMask(mask.start[:, rows], mask.stop[:, rows], mask.shape[-1])
+
+
+_PARTS: dict[Any, Any] = {
+    ATEN.alias.default: _same,
+    ATEN.detach.default: _same,
+    ATEN.slice.Tensor: _cut,
+    ATEN.expand.default: _expanded,
+    ATEN.index.Tensor: _rows,
+}
+
+
+class OffsetBias(Tensor):
+    r"""A bias ``(..., query, key)`` with one number for each offset, :math:`b_{ij} = v_{j - i + n - 1}` of n queries.
+
+    It is a tensor to whoever works with it; what is made of it is made of the whole matrix, which is written out for
+    that. Some of its texts, heads, queries and keys are again of this kind, and an `AttentionCall` with such a bias is
+    measured tile by tile, so that queries by keys are never in memory.
+
+    Parameters
+    ----------
+    by_offset
+        ``(..., queries + keys - 1)``: the number at each offset key - query, both counted from 0, from
+        ``-(queries - 1)`` to ``keys - 1``. Where the last query stands at the last key (a cache holds earlier keys),
+        the place of a query is its number plus ``keys - queries``: `RelativeBias.by_offset` and `alibi_by_offset` give
+        their numbers so.
+    queries
+        How many queries there are.
+
+    Raises
+    ------
+    AttnscopeError
+        If there are fewer numbers than queries; if a gradient is to pass through it, or something is to be written into
+        it: neither can be.
+
+    Examples
+    --------
+    >>> bias = OffsetBias(torch.tensor([[[-2.0, -1.0, 0.0, 1.0]]]), queries=2)
+    >>> bias.shape, bias[0, 0].tolist()
+    (torch.Size([1, 1, 2, 3]), [[-1.0, 0.0, 1.0], [-2.0, -1.0, 0.0]])
+    >>> bias[..., 1:, :2].by_offset.tolist()
+    [[[-2.0, -1.0]]]
+    """
+
+    by_offset: Tensor
+
+    @staticmethod
+    def __new__(  # noqa: PYI034 a class that is checked at run time knows no Self
+        cls: type[OffsetBias], by_offset: Shaped[Tensor, "*texts_and_heads offset"], queries: int
+    ) -> OffsetBias:
+        keys = by_offset.shape[-1] - queries + 1
+        if queries < 1 or keys < 1:
+            raise AttnscopeError(
+                f"found {by_offset.shape[-1]} numbers for {queries} queries; expected queries + keys - 1, of at least "
+                "one query and one key"
+            )
+        if by_offset.requires_grad and torch.is_grad_enabled():
+            raise AttnscopeError(
+                "a bias by offset passes no gradient on: detach its numbers, or write the bias out for each pair"
+            )
+        shape = (*by_offset.shape[:-1], queries, keys)
+        with torch.inference_mode(mode=False):  # where views of this have to be ordinary tensors, too
+            made = Tensor._make_wrapper_subclass(cls, shape, dtype=by_offset.dtype, device=by_offset.device)  # noqa: SLF001
+            by_offset = by_offset.detach() if by_offset.requires_grad else by_offset
+            made.by_offset = by_offset.clone() if by_offset.is_inference() else by_offset
+        return made
+
+    @property
+    def upside_down(self) -> Tensor:
+        """The last query first, ``(..., query, key)``: a view of the few numbers, each row one further on."""
+        return self.by_offset.unfold(-1, self.shape[-1], 1)
+
+    def written(self) -> Tensor:
+        """Write it out as any other tensor."""
+        return self.upside_down.flip(-2).contiguous()  # rows that overlap may come out as columns
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in OF_MEMORY:
+            args = (args[0].written(), *args[1:])
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return func(*args, **kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        shares_memory = _shares_memory(func, args, kwargs)
+        with torch.inference_mode(mode=False) if shares_memory else nullcontext():
+            bias = args[0] if args else None
+            if isinstance(bias, OffsetBias):
+                if func in _EACH and _are_alike(bias, args):
+                    numbers: Any = tree_map_only(OffsetBias, lambda one: one.by_offset, args)
+                    return OffsetBias(func(*numbers, **kwargs), bias.shape[-2])
+                if func in _OFFSET_BIAS_PARTS:
+                    part = _OFFSET_BIAS_PARTS[func](bias, *args[1:], **kwargs)
+                    if part is not None:
+                        return part
+            made = func.decompose(*args, **kwargs)  # of other functions, which come whole in inference mode
+            if made is not NotImplemented:
+                return made
+            args, options = tree_map_only(OffsetBias, OffsetBias.written, (args, kwargs))
+            return func(*args, **options)
+
+
+def _are_alike(bias: OffsetBias, args: tuple[Any, ...]) -> bool:
+    """Whether all that is worked on is known by its offsets."""
+    tensors = [one for one in args if isinstance(one, Tensor)]
+    return all(isinstance(one, OffsetBias) and one.shape == bias.shape for one in tensors)
+
+
+def _shares_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it would give a view of a bias of this kind; to write into one is refused."""
+    shares = False
+    for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001
+        given = args[number] if number < len(args) else kwargs.get(argument.name)
+        if argument.alias_info is not None and isinstance(given, OffsetBias):
+            if argument.alias_info.is_write:
+                raise AttnscopeError(
+                    "a bias by offset cannot be written into: write into what .written() gives"
+                )
+            shares = True
+    return shares
+
+
+#: What is done with each number for itself
+_EACH = {
+    ATEN.alias.default,
+    ATEN.detach.default,
+    ATEN.clone.default,
+    ATEN._to_copy.default,  # noqa: SLF001
+    ATEN.le.Scalar,
+    ATEN.gt.Scalar,
+    ATEN.masked_fill.Scalar,
+}
+
+
+def _selected(bias: OffsetBias, dim: int, index: int) -> Tensor | None:
+    """One text or head, or what one query or key has."""
+    lead = bias.ndim - 2
+    dim, queries = dim % bias.ndim, bias.shape[-2]
+    if dim < lead:
+        return OffsetBias(bias.by_offset.select(dim, index), queries)
+    if dim == lead:
+        return bias.upside_down.select(-2, queries - 1 - index % queries).clone()
+    return bias.upside_down.select(-1, index).flip(-1)
+
+
+def _offset_bias_cut(
+    bias: OffsetBias, dim: int = 0, first: int | None = None, last: int | None = None, step: int = 1
+) -> OffsetBias | None:
+    """Some texts or heads; queries or keys that follow each other."""
+    lead = bias.ndim - 2
+    dim %= bias.ndim
+    taken = slice(first, last, step)
+    queries, keys = bias.shape[-2:]
+    if dim < lead:
+        return OffsetBias(bias.by_offset[(slice(None),) * dim + (taken,)], queries)
+    low, high, _ = taken.indices(bias.shape[dim])
+    if step != 1 or high <= low:
+        return None
+    if dim == lead:
+        return OffsetBias(bias.by_offset[..., queries - high : queries - low + keys - 1], high - low)
+    return OffsetBias(bias.by_offset[..., low : high + queries - 1], queries)
+
+
+def _offset_bias_expanded(bias: OffsetBias, sizes: list[int], **_: bool) -> OffsetBias | None:
+    """The same for more texts or heads."""
+    whole = [own if size == -1 else size for own, size in zip(bias.shape[-2:], sizes[-2:], strict=True)]
+    if whole != list(bias.shape[-2:]):
+        return None
+    return OffsetBias(bias.by_offset.expand(*sizes[:-2], -1), bias.shape[-2])
+
+
+def _viewed(bias: OffsetBias, sizes: list[int]) -> OffsetBias | None:
+    """Texts and heads in other dimensions."""
+    if list(sizes[-2:]) != list(bias.shape[-2:]):
+        return None
+    return OffsetBias(bias.by_offset.view(*sizes[:-2], bias.by_offset.shape[-1]), bias.shape[-2])
+
+
+def _unsqueezed(bias: OffsetBias, dim: int) -> OffsetBias | None:
+    dim %= bias.ndim + 1
+    return OffsetBias(bias.by_offset.unsqueeze(dim), bias.shape[-2]) if dim <= bias.ndim - 2 else None
+
+
+def _diagonal(bias: OffsetBias, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor | None:
+    """The number at one offset, as often as there are pairs."""
+    if (dim1 % bias.ndim, dim2 % bias.ndim) != (bias.ndim - 2, bias.ndim - 1):
+        return None
+    queries, keys = bias.shape[-2:]
+    pairs = min(queries, keys - offset) - max(0, -offset)
+    if pairs <= 0:
+        return bias.by_offset[..., :0]
+    return bias.by_offset[..., offset + queries - 1, None].expand(*bias.shape[:-2], pairs)
+
+
+def _numbered(bias: OffsetBias, indices: list[Tensor | None]) -> Tensor | None:
+    """Queries by their numbers, and texts, heads and keys beside them: so many rows, and no others, are made."""
+    lead = bias.ndim - 2
+    there = [index for index in indices if index is not None]
+    if len(indices) <= lead or indices[lead] is None or any(not _is_number(index) for index in there):
+        return None
+    rows, queries = cast("Tensor", indices[lead]), bias.shape[-2]
+    turned = [*indices[:lead], queries - 1 - rows % queries, *indices[lead + 1 :]]
+    return ATEN.index.Tensor(bias.upside_down, turned)
+
+
+def _is_number(index: Tensor) -> bool:
+    return index.dtype not in {torch.bool, torch.uint8}
+
+
+def _gathered(bias: OffsetBias, dim: int, index: Tensor, **_: bool) -> Tensor | None:
+    """Some keys of each query."""
+    if dim % bias.ndim != bias.ndim - 1 or index.shape[:-1] != bias.shape[:-1]:
+        return None
+    return bias.upside_down.gather(-1, index.flip(-2)).flip(-2)
+
+
+def _least(bias: OffsetBias, dim: list[int] | None = None, keepdim: bool = False) -> Tensor | None:
+    """Of all, of which each offset has one."""
+    return None if dim or keepdim else bias.by_offset.amin()
+
+
+_OFFSET_BIAS_PARTS: dict[Any, Any] = {
+    ATEN.amin.default: _least,
+    ATEN.select.int: _selected,
+    ATEN.slice.Tensor: _offset_bias_cut,
+    ATEN.expand.default: _offset_bias_expanded,
+    ATEN.view.default: _viewed,
+    ATEN.unsqueeze.default: _unsqueezed,
+    ATEN.diagonal.default: _diagonal,
+    ATEN.index.Tensor: _numbered,
+    ATEN.gather.default: _gathered,
+}

@@ -1,0 +1,172 @@
+"""Choose the way in which a call is measured: by what each way can do, never by trying."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.kernels.by_head import compiled_tiles
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures
+from attnscope.kernels.fused import can_fuse, fused_passes
+from attnscope.kernels.plain import plain_tiles
+from attnscope.kernels.reference import attend, causal_mask
+from attnscope.kernels.triton import can_triton, triton_tiles
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.state import own_state
+
+Engine = Literal["auto", "compiled", "fused", "triton", "plain"]
+_ENGINES = {"compiled": compiled_tiles, "fused": fused_passes, "triton": triton_tiles, "plain": plain_tiles}
+_MEASURES = ("mass", "entropy", "mean_offset", "offset_variance", "largest", "collision")
+_REASONS = {"fused": can_fuse, "triton": can_triton}
+
+
+def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused", "triton", "plain"]:
+    """Name the fastest way that gives exactly what is needed.
+
+    ``compiled`` on the CPU up to float32; on CUDA ``triton`` where `can_triton`, else ``fused`` where `can_fuse`; else
+    ``plain``.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call; it is looked at, never tried.
+    need
+        Measures that are wanted of it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> choose_engine(AttentionCall(x, x, x, scale=1.0), Need())
+    'compiled'
+    >>> choose_engine(AttentionCall(x.double(), x.double(), x.double(), scale=1.0), Need())
+    'plain'
+    """
+    if call.query.device.type == "cpu" and call.query.dtype != torch.float64:
+        return "compiled"
+    if call.query.device.type == "cuda":
+        if can_triton(call, need) is None:
+            return "triton"
+        if can_fuse(call, need) is None:
+            return "fused"
+    return "plain"
+
+
+@own_state()
+@torch.no_grad()
+def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tuple[Tensor, RowMeasures]:
+    """Attend, and measure every row of the weights without holding them.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    need
+        What is wanted. More may be returned where it costs nothing.
+    engine
+        ``auto`` lets `choose_engine` decide.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``, in the query's type.
+    rows : RowMeasures
+        Float64 on the call's device, O(query) memory for each head. A row that may look nowhere has no mass: its mask
+        is False everywhere, or its bias is -inf or about the lowest number of its type.
+
+    Raises
+    ------
+    AttnscopeError
+        If the engine asked for cannot do this exactly.
+
+    Examples
+    --------
+    Uniform attention over 4 keys has the entropy ln 4:
+
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> output, rows = measure(AttentionCall(x, x, x, scale=1.0), Need(entropy=True))
+    >>> round(rows.entropy[0, 0, 0].exp().item(), 6)
+    4.0
+    """
+    chosen = choose_engine(call, need) if engine == "auto" else engine
+    if chosen in _REASONS and engine != "auto" and (reason := _REASONS[chosen](call, need)) is not None:
+        raise AttnscopeError(f"engine '{chosen}' cannot measure this: {reason}. Use 'plain' or 'auto'")
+    if chosen == "compiled" and (call.query.device.type != "cpu" or call.query.dtype == torch.float64):
+        raise AttnscopeError(
+            f"engine 'compiled' works in float32 on the CPU, not in {call.query.dtype} on "
+            f"{call.query.device.type}. Use 'plain' or 'auto'"
+        )
+    output, rows = _ENGINES[chosen](call, need)
+    if call.bias is None:
+        return output, rows
+    # a bias that forbids all keys of a row says what a mask says: the row attends to nothing, whatever its output is
+    nowhere = rows.log_sum_exp <= torch.finfo(call.bias.dtype).min / 2
+    emptied = {
+        name: value.masked_fill(nowhere[(...,) + (None,) * (value.ndim - nowhere.ndim)], 0)
+        for name in (*_MEASURES, "band", "bins", "columns")
+        if (value := getattr(rows, name)) is not None
+    }
+    if rows.largest_key is not None:
+        emptied["largest_key"] = rows.largest_key.masked_fill(nowhere, -1)
+    return output, replace(rows, log_sum_exp=rows.log_sum_exp.masked_fill(nowhere, -torch.inf), **emptied)
+
+
+def output_of(call: AttentionCall) -> Tensor:
+    """The output of a call, ``(batch, head, query, value_width)``, with nothing measured on the way.
+
+    Examples
+    --------
+    >>> x = torch.ones(1, 1, 2, 3)
+    >>> output_of(AttentionCall(x, x, x, scale=1.0)).shape
+    torch.Size([1, 1, 2, 3])
+    """
+    return measure(call, Need())[0]
+
+
+@torch.no_grad()
+def attend_in_full(
+    call: AttentionCall,
+) -> tuple[Float[Tensor, "batch head query value_width"], Float[Tensor, "batch head query key"]]:
+    """Attend as `attend` does, with all weights of all heads in memory at once.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``, in the query's type.
+    weights : Tensor
+        ``(batch, head, query, key)``, float32 or wider.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> output, weights = attend_in_full(AttentionCall(x, x[:, :1], x[:, :1], scale=1.0, causal=True))
+    >>> weights[0, 1].tolist()[1]
+    [0.5, 0.5, 0.0]
+    """
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    mask = call.mask
+    if call.causal:
+        past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
+        mask = past if mask is None else mask & past
+    key, value = (tensor.to(wide).repeat_interleave(call.group, 1) for tensor in (call.key, call.value))
+    output, weights = attend(
+        call.query.to(wide),
+        key,
+        value,
+        mask,
+        call.scale,
+        bias=None if call.bias is None else call.bias.to(wide),
+        softcap=call.softcap,
+        sinks=None if call.sinks is None else call.sinks.to(wide)[:, None, None],
+    )
+    return output.to(call.query.dtype), weights

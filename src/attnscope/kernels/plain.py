@@ -1,0 +1,348 @@
+"""The exact tile pass: online softmax over blocks of queries and keys, and what is read off on the way.
+
+Scores exist one tile at a time (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax";
+Dao et al. 2022, "FlashAttention"). While a tile is at hand, everything that is wanted of its rows is
+added to running sums; when a later tile brings a larger score, the sums are rescaled. Soft caps, sinks,
+biases and arbitrary masks change a tile of scores before it is absorbed, so all of them are exact.
+
+Two functions absorb a tile: `absorb` below, in PyTorch, on any device and in any float type, and its compiled twin in
+`_compiled`, which reads each score once while it is in the processor's cache, and which `_by_head` calls. `Sums.finish`
+has one too, `CompiledRows.finish`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from attnscope.kernels.bins import segments
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUERY_TILE, KEY_TILE = 512, 512  # 1 MiB of float32 scores: a usual second-level cache
+PLAIN_TILE = 1 << 24  # scores in one tile of the batched pass
+
+
+@dataclass(eq=False)
+class TileState:
+    """Running sums over the keys seen so far, one number a query: shape ``(..., query)``.
+
+    With ``p = exp(score - maximum)``: `total` = Σp, `score` = Σp (score - maximum), `square` = Σp²,
+    `mean` and `spread` = mean key index and Σp (j - mean)² (Chan et al. 1979, merged tile by tile,
+    so that a narrow head far from index 0 loses no digits). `largest_key` is the first key whose score is the maximum,
+    ``(..., query, 1)``, or 0 wide where it is not wanted; `band` holds raw scores at the offsets, `bins` = Σp over each
+    bin of offsets.
+    """
+
+    maximum: Tensor
+    total: Tensor
+    score: Tensor
+    square: Tensor
+    mean: Tensor
+    spread: Tensor
+    largest_key: Tensor
+    band: Tensor
+    bins: Tensor
+
+    def parts(self) -> tuple[Tensor, ...]:
+        """All of it, in the order of the fields."""
+        return tuple(vars(self).values())
+
+    def view(self, cut: Callable[[Tensor], Tensor]) -> TileState:
+        """A part of it, or another shape."""
+        return TileState(*map(cut, self.parts()))
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], need: Need, like: Tensor) -> TileState:
+        width = 0 if need.band is None else 2 * need.band + 1
+        zeros = torch.zeros(5, *shape, dtype=torch.float64, device=like.device)
+        return cls(
+            like.new_full(shape, -math.inf),
+            *zeros,
+            largest_key=torch.full((*shape, int(need.largest_key)), -1, device=like.device),
+            band=like.new_full((*shape, width), -math.inf),
+            bins=like.new_zeros(*shape, 2 * len(need.bins)),
+        )
+
+
+def absorb(
+    scores: Tensor,
+    state: TileState,
+    start: Tensor,
+    stop: Tensor,
+    bins: tuple[int, ...],
+    *,
+    own: Tensor,
+    column: int,
+) -> Tensor:
+    """Take one tile of scores into the running sums, in PyTorch; leave exp(score - maximum) in its place.
+
+    Returns the factor by which earlier sums were rescaled, ``(..., query)``.
+    """
+    keys = scores.shape[-1]
+    index = torch.arange(column, column + keys, device=scores.device)
+    scores.masked_fill_((index < start[..., None]) | (index >= stop[..., None]), -math.inf)
+    band = state.band.shape[-1] // 2
+    if state.band.shape[-1]:
+        offsets = torch.arange(-band, band + 1, device=scores.device)
+        at = own[..., None] + offsets - column
+        inside = (at >= 0) & (at < keys)
+        near = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
+        state.band.copy_(torch.where(inside, near, state.band))
+
+    if state.largest_key.shape[-1]:
+        largest, first = scores.max(-1, keepdim=True)  # the first of several
+        is_larger = largest > state.maximum[..., None]
+        state.largest_key.copy_(torch.where(is_larger, first + column, state.largest_key))
+    maximum = torch.maximum(state.maximum, scores.amax(-1))
+    shift = torch.where(maximum == -math.inf, 0.0, maximum)  # rows that have seen nothing yet
+    # where exp underflows to 0, the score is kept finite too: 0 * -inf would be NaN
+    below = (scores - shift[..., None]).clamp_min_(-87.0 if scores.dtype == torch.float32 else -700.0)
+    torch.exp(scores.sub_(shift[..., None]), out=scores)
+    # what was summed relative to an older maximum is turned into sums relative to the new one
+    old = torch.where(state.maximum == -math.inf, 0.0, state.maximum).double()
+    rescale = torch.exp(state.maximum.double() - shift.double())
+
+    total = scores.sum(-1).double()
+    state.score.add_((old - shift.double()) * state.total).mul_(rescale)
+    state.score.add_((scores * below).sum(-1))
+    state.square.mul_(rescale**2).add_((scores * scores).sum(-1))
+    local = torch.arange(keys, device=scores.device, dtype=scores.dtype)
+    mean = (scores @ local).double() / torch.where(total > 0, total, 1.0)
+    away = local - mean[..., None].to(scores.dtype)
+    before = state.total * rescale
+    state.total.copy_(before + total)
+    jump = mean + column - state.mean
+    share = total / torch.where(state.total > 0, state.total, 1.0)
+    # squared distances from two means, joined about their common mean (Chan, Golub and LeVeque 1979)
+    state.spread.mul_(rescale).add_((scores * away.square_()).sum(-1)).add_(jump**2 * before * share)
+    state.mean.add_(jump * share)
+    state.maximum.copy_(maximum)
+    rescale = rescale.to(scores.dtype)
+    if bins:
+        state.bins.mul_(rescale[..., None]).add_(_by_bin(scores, bins, own - column))
+    return rescale
+
+
+def _by_bin(scores: Tensor, bins: tuple[int, ...], own: Tensor) -> Tensor:
+    """Sums over the bins of offsets, of a tile whose queries stand so many tokens right of its first key."""
+    keys = scores.shape[-1]
+    edges = torch.from_numpy(segments(bins)).to(scores.device)
+    at = (own[..., None] + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
+    sums = torch.nn.functional.pad(scores.cumsum(-1), (1, 0)).gather(-1, at).diff(dim=-1)
+    return torch.cat([sums[..., : len(bins)], sums[..., len(bins) + 1 :]], dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """What a sweep works on: any leading dimensions, one head or all of them.
+
+    ``query (..., query, width)`` times the scale, ``key (..., key, width)``, ``value (..., key, value_width)``,
+    ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start``, ``stop`` and
+    ``positions (..., query)``; `bins` as in `Need`.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    start: Tensor
+    stop: Tensor
+    positions: Tensor
+    columns: Tensor | None
+    mask: Tensor | None
+    bias: Tensor | None
+    softcap: float | None
+    bins: tuple[int, ...]
+
+    def scores(self, rows: slice, keys: slice, buffer: Tensor | None = None) -> Tensor:
+        """One tile of scores; `buffer` lends its memory where it fits."""
+        query, key = self.query[..., rows, :], self.key[..., keys, :].transpose(-2, -1)
+        scores = torch.matmul(query, key, out=buffer)
+        adjust(scores, self.softcap, self.bias, self.mask, rows, keys)
+        return scores
+
+
+def adjust(
+    scores: Tensor, softcap: float | None, bias: Tensor | None, mask: Tensor | None, rows: slice, keys: slice
+) -> None:
+    """Cap a tile of scores, add its bias, and take away what its mask forbids."""
+    if softcap is not None:
+        scores.div_(softcap).tanh_().mul_(softcap)
+    if bias is not None:
+        scores.add_(bias[..., rows, keys])
+    if mask is not None:
+        scores.masked_fill_(~mask[..., rows, keys], -math.inf)
+
+
+def sweep(operands: Operands, rows: range, into: Sums) -> None:
+    """Attend for one block of queries, tile by tile, adding up in the block's part of `into`, which is empty."""
+    block = slice(rows.start, rows.stop)
+    start, stop = operands.start[..., block], operands.stop[..., block]
+    own = operands.positions[..., block]
+    sums = into.rows(block)
+    first, last = int(start.min()), int(stop.max())
+    leftmost = first - first % KEY_TILE
+    for column in range(leftmost, last, KEY_TILE):
+        keys = slice(column, min(column + KEY_TILE, operands.key.shape[-2]))
+        scores = operands.scores(block, keys)
+        factor = absorb(scores, sums.state, start, stop, operands.bins, own=own, column=column)
+        rescale = None if column == leftmost else factor[..., None]
+        add_weighted(sums.output, rescale, scores, operands.value[..., keys, :])
+        if operands.columns is not None and sums.columns is not None:
+            add_weighted(sums.columns, rescale, scores, operands.columns[..., keys, :])
+
+
+def add_weighted(total: Tensor, rescale: Tensor | None, weights: Tensor, values: Tensor) -> None:
+    """Rescale what was added before, if anything was, and add the weighted sums of a tile."""
+    if rescale is not None:
+        total.mul_(rescale)
+    if not weights.shape[-1]:
+        return
+    if total.ndim == 2:  # noqa: PLR2004 one head
+        total.addmm_(weights, values)
+    elif total.ndim == values.ndim == 3:  # noqa: PLR2004 some heads
+        total.baddbmm_(weights, values)
+    else:
+        total.add_(weights @ values)
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """All that is added up, for every head and query: ``(batch, head, query, ...)``."""
+
+    output: Tensor
+    columns: Tensor | None
+    state: TileState
+
+    @classmethod
+    def empty(cls, call: AttentionCall, need: Need, dtype: torch.dtype) -> Sums:
+        shape = call.query.shape[:-1]
+        zeros = partial(torch.zeros, dtype=dtype, device=call.query.device)
+        return cls(
+            zeros(*shape, call.value.shape[-1]),
+            None if need.columns is None else zeros(*shape, need.columns.shape[-1]),
+            TileState.empty(tuple(shape), need, zeros(())),
+        )
+
+    def view(self, cut: Callable[[Tensor], Tensor]) -> Sums:
+        """A part of it, or another shape: whatever is added there is added to the whole."""
+        columns = None if self.columns is None else cut(self.columns)
+        return Sums(cut(self.output), columns, self.state.view(cut))
+
+    def rows(self, block: slice) -> Sums:
+        """The part of some queries."""
+        dim = self.state.total.ndim - 1
+        return self.view(lambda tensor: tensor[(slice(None),) * dim + (block,)])
+
+    def finish(self, call: AttentionCall) -> tuple[Tensor, RowMeasures]:
+        """Turn running sums into weights: the attention output and the measures of each row."""
+        state = self.state
+        there = state.maximum != -math.inf
+        total = torch.where(there, state.total, 1.0)
+        log_real = torch.where(there, state.maximum.double() + torch.log(total), -math.inf)
+        log_sum_exp = log_real
+        if call.sinks is not None:
+            log_sum_exp = torch.logaddexp(log_real, call.sinks.double()[:, None])
+        mass = torch.where(there, torch.exp(log_real - log_sum_exp), 0.0)
+        share = mass / total  # turns p = exp(score - maximum) into a weight
+        # entropy of the weights renormalised to 1, then of the weights as they are (sinks take a part)
+        start, stop = call.extent
+        most = (stop - start).clamp_min(1).double().log()[:, None]  # ln of the keys that may be seen
+        entropy = torch.minimum((torch.log(total) - state.score / total).clamp_min_(0.0), most)
+        level = torch.where(there, log_sum_exp, 0.0).to(state.band.dtype)[..., None]
+        index = call.query_positions[:, None]
+        rows = RowMeasures(
+            log_sum_exp=log_sum_exp,
+            mass=mass,
+            entropy=mass * entropy - torch.xlogy(mass, mass),
+            mean_offset=torch.where(there, state.mean - index, 0.0),
+            offset_variance=state.spread / total,
+            largest=share * there,
+            largest_key=state.largest_key[..., 0].double() if state.largest_key.shape[-1] else None,
+            collision=state.square * share**2,
+            band=state.band.sub_(level).exp_() if state.band.shape[-1] else None,
+            bins=state.bins.mul_(share[..., None].to(state.bins.dtype)) if state.bins.shape[-1] else None,
+            columns=None if self.columns is None else self.columns.double() * share[..., None],
+        )
+        output = self.output.mul_(share[..., None].to(self.output.dtype))
+        return output.to(call.query.dtype), rows
+
+
+def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """The tile pass in plain PyTorch, for all heads at once: any device, any float type.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    measures : RowMeasures
+        What was needed, of every row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.randn(1, 2, 7, 4, generator=torch.Generator().manual_seed(0))
+    >>> output, rows = plain_tiles(AttentionCall(x, x, x, scale=0.5), Need(band=3))
+    >>> rows.band.shape
+    torch.Size([1, 2, 7, 7])
+    """
+    return told(batched_tiles, call, need)
+
+
+def batched_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """As `plain_tiles`, for finite queries, keys and values."""
+    queries = call.query.shape[2]
+    dtype = torch.promote_types(call.query.dtype, torch.float32)
+    sums = Sums.empty(call, need, dtype)
+    grouped = sums.view(partial(by_group, call))
+    step = rows_at_once(call)
+    operands = batched_operands(call, dtype, need)
+    for first in range(0, queries, step):
+        sweep(operands, range(first, min(first + step, queries)), grouped)
+    return sums.finish(call)
+
+
+def batched_operands(call: AttentionCall, dtype: torch.dtype, need: Need | None = None) -> Operands:
+    """All heads at once: ``(batch, kv_head, group, ...)`` each, or 1 where heads share something."""
+    start, stop, positions = (each[:, None, None] for each in (*call.extent, call.query_positions))
+    columns = None if need is None else need.columns
+    return Operands(
+        query=by_group(call, call.query.to(dtype) * call.scale),
+        key=call.key.to(dtype)[:, :, None],
+        value=call.value.to(dtype)[:, :, None],
+        start=start,
+        stop=stop,
+        positions=positions,
+        columns=None if columns is None else columns.to(dtype)[:, None, None],
+        mask=None if call.is_contiguous or call.mask is None else by_group(call, call.mask),
+        bias=None if call.bias is None else by_group(call, call.bias),
+        softcap=call.softcap,
+        bins=() if need is None else need.bins,
+    )
+
+
+def by_group(call: AttentionCall, tensor: Tensor) -> Tensor:
+    """A view with the heads, dimension 1, as ``(kv_head, group)``."""
+    shared = tensor.shape[1] != call.query.shape[1]
+    return tensor.unflatten(1, (1, 1) if shared else (call.key.shape[1], -1))
+
+
+def rows_at_once(call: AttentionCall) -> int:
+    """How many queries of all heads make a tile."""
+    batch, heads = call.query.shape[:2]
+    limit = PLAIN_TILE if call.query.is_cuda else PLAIN_TILE >> 5
+    return max(16, limit // (batch * heads * KEY_TILE))

@@ -1,0 +1,187 @@
+"""Attention as it is written: scores, mask, softmax, weighted sum."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from attnscope.support.checks import check_operands
+from attnscope.support.errors import AttnscopeError
+
+
+def attend(
+    query: Float[Tensor, "*batch query width"],
+    key: Float[Tensor, "*batch key key_width"],
+    value: Float[Tensor, "*batch value value_width"],
+    mask: Shaped[Tensor, "..."] | None = None,
+    scale: float | None = None,
+    *,
+    bias: Float[Tensor, "..."] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "..."] | None = None,
+) -> tuple[Float[Tensor, "*batch query value_width"], Float[Tensor, "*batch query key"]]:
+    r"""Explicit attention: :math:`A = \mathrm{softmax}(\text{scale}\, Q K^T + M)`, :math:`O = A V`.
+
+    Everything is materialised, so this is the reference that the faster passes are held against, and
+    the place to read what attention is (Vaswani et al. 2017, equation 1).
+
+    Parameters
+    ----------
+    query, key, value
+        Shapes ``(..., query, width)``, ``(..., key, width)`` and ``(..., key, value_width)``.
+    mask
+        Broadcastable to ``(..., query, key)``; True where a query may look.
+    scale
+        Factor of the scores; ``1 / sqrt(width)`` where it is None.
+    bias
+        Added to the scores before the softmax (ALiBi, T5), broadcastable to ``(..., query, key)``.
+    softcap
+        Scores become ``softcap * tanh(scores / softcap)`` (Gemma 2), before the bias.
+    sinks
+        One extra logit a head that takes part in the softmax and carries no value (GPT-OSS),
+        broadcastable to ``(..., query, 1)``. The weights then sum to less than 1.
+
+    Returns
+    -------
+    output : Tensor
+        ``(..., query, value_width)``.
+    weights : Tensor
+        ``(..., query, key)``; masked entries are exactly 0. A row that may look nowhere is all zeros,
+        and so is its output.
+
+    Raises
+    ------
+    AttnscopeError
+        If the widths of query and key, or the lengths of key and value, differ, or the mask is not of booleans.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.eye(3).unsqueeze(0)
+    >>> output, weights = attend(x, x, x, mask=causal_mask(3, 3))
+    >>> weights[0, 0].tolist()
+    [1.0, 0.0, 0.0]
+    >>> bool(torch.allclose(weights.sum(-1), torch.ones(1, 3)))
+    True
+    """
+    check_operands(query, key, value)
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = scale * query @ key.transpose(-2, -1)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    weights = masked_softmax(scores, mask, sinks)
+    return weights @ value, weights
+
+
+def masked_softmax(
+    scores: Float[Tensor, "..."],
+    mask: Shaped[Tensor, "..."] | None = None,
+    sinks: Float[Tensor, "..."] | None = None,
+) -> Float[Tensor, "..."]:
+    """Softmax over the last dimension, of what the mask allows; all zeros where it allows nothing.
+
+    Parameters
+    ----------
+    scores
+        ``(..., query, key)``.
+    mask, sinks
+        As in `attend`.
+
+    Raises
+    ------
+    AttnscopeError
+        If the mask is not of booleans.
+
+    Examples
+    --------
+    >>> import torch
+    >>> masked_softmax(torch.tensor([[0.0, 0.0, 9.0]]), torch.tensor([[True, True, False]])).tolist()
+    [[0.5, 0.5, 0.0]]
+    """
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise AttnscopeError(
+                f"mask holds {str(mask.dtype).removeprefix('torch.')}: expected booleans, True where a query may look "
+                "(mask.bool() of zeros and ones; bias=mask for what is added to the scores)"
+            )
+        scores = scores.masked_fill(~mask, -math.inf)
+    largest = scores.amax(-1, keepdim=True)
+    if sinks is not None:
+        largest = torch.maximum(largest, sinks.to(scores.dtype))
+    largest = largest.clamp_min(torch.finfo(scores.dtype).min)  # a row of -inf must not give NaN
+    weights = torch.exp(scores - largest.detach())
+    total = weights.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + torch.exp(sinks - largest.detach())
+    return weights / torch.where(total > 0, total, 1.0)
+
+
+def padding_mask(valid: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"]:
+    """Keep every query from looking at padding.
+
+    Examples
+    --------
+    >>> import torch
+    >>> padding_mask(torch.tensor([[True, True, False]])).shape
+    torch.Size([1, 1, 1, 3])
+    """
+    return valid[:, None, None, :]
+
+
+def causal_mask(queries: int, keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "query key"]:
+    """Let query ``i`` look at keys ``0..i``.
+
+    Parameters
+    ----------
+    queries, keys
+        Number of queries and of keys, tokens.
+    device
+        Device on which the mask is made.
+
+    Examples
+    --------
+    >>> causal_mask(2, 3).tolist()
+    [[True, False, False], [True, True, False]]
+    """
+    return window_mask(queries, keys, left=None, right=0, device=device)
+
+
+def window_mask(
+    queries: int,
+    keys: int,
+    *,
+    left: int | None,
+    right: int | None,
+    device: torch.device | str = "cpu",
+) -> Bool[Tensor, "query key"]:
+    """Let query ``i`` look at keys ``i - left .. i + right``; None means without limit.
+
+    Parameters
+    ----------
+    queries, keys
+        Number of queries and of keys, tokens.
+    left, right
+        Number of keys that are seen before and after the query's own place, tokens.
+    device
+        Device on which the mask is made.
+
+    Returns
+    -------
+    Tensor
+        ``(query, key)``, True where a query may look.
+
+    Examples
+    --------
+    >>> window_mask(3, 3, left=1, right=0).tolist()
+    [[True, False, False], [True, True, False], [False, True, True]]
+    """
+    offset = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
+    allowed = torch.ones_like(offset, dtype=torch.bool)
+    if left is not None:
+        allowed &= offset >= -left
+    if right is not None:
+        allowed &= offset <= right
+    return allowed

@@ -1,0 +1,201 @@
+"""The output by fused attention with what the log-sum-exp tells of all rows, and some rows measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.by_head import each_head, operands_of_head
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, magnitude
+from attnscope.kernels.fused import can_fuse, fused_attention
+from attnscope.kernels.measure import measure
+
+_ROWS = 1024  # whose mask is written out at once
+_WEIGHTS = 1 << 22  # of marked keys that are held at once
+
+
+@torch.no_grad()
+def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    r"""Attend by PyTorch's fused kernel, and measure of every row what its log-sum-exp tells at a cost of O(n).
+
+    The kernel gives the log-sum-exp of each row, and with it any single weight is
+    :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)`: so the band and the weight on marked keys are exact in every row.
+
+    Parameters
+    ----------
+    call
+        The attention call. With a bias or a soft cap the output comes from the pass that measures all rows, and nothing
+        is saved.
+    need
+        What is wanted: of it, `band` and `columns` alone are looked at.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    every : RowMeasures
+        ``log_sum_exp``, ``mass``, and ``band`` and ``columns`` where they are wanted, of every row.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> _, every = measure_by_level(AttentionCall(x, x, x, scale=1.0, causal=True), Need(band=1))
+    >>> every.band[0, 0, [0, 1, 3], 1].tolist()
+    [1.0, 0.5, 0.25]
+    """
+    fused = _fused(call) if _can_fuse(call) else None
+    if fused is None:
+        return measure(call, Need(band=need.band, columns=need.columns))
+    output, log_sum_exp, mass = fused
+    return output, RowMeasures(
+        log_sum_exp=log_sum_exp,
+        mass=mass,
+        band=None if need.band is None else _band(call, log_sum_exp, need.band),
+        columns=None if need.columns is None else _columns(call, log_sum_exp, need.columns),
+    )
+
+
+@torch.no_grad()
+def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"]) -> RowMeasures:
+    """Measure some rows, whose scores alone are made; each key head may have its own.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    need
+        What is wanted, without `columns`.
+    queries
+        ``(batch, kv_head, row)``: the rows, by their numbers, of the query heads that share a key head.
+
+    Returns
+    -------
+    RowMeasures
+        ``(batch, head, row, ...)`` each.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 2, 4, 8)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> rows = measure_rows(call, Need(entropy=True), torch.tensor([[[1, 3], [0, 2]]]))
+    >>> rows.entropy.exp().round().tolist()
+    [[[2.0, 4.0], [1.0, 3.0]]]
+    """
+    if call.sinks is not None:  # a logit for each head: these cannot stand as texts of a batch
+        parts = [
+            measure(_of_key_head(call, head).take(queries[:, head]), need)[1]
+            for head in range(queries.shape[1])
+        ]
+        return _each(parts, lambda values: torch.cat(values, 1))
+    rows = measure(call.take_by_key_head(queries), need)[1]
+    shape = call.query.shape[:2]
+    return _each([rows], lambda values: values[0].reshape(*shape, *values[0].shape[2:]))
+
+
+def _of_key_head(call: AttentionCall, head: int) -> AttentionCall:
+    """The query heads that share one key head."""
+    heads, own = slice(head * call.group, (head + 1) * call.group), slice(head, head + 1)
+
+    def of(pairs: Tensor | None) -> Tensor | None:
+        return pairs if pairs is None or pairs.shape[1] == 1 else pairs[:, heads]
+
+    return replace(
+        call,
+        query=call.query[:, heads],
+        key=call.key[:, own],
+        value=call.value[:, own, :, :0],
+        mask=of(call.mask),
+        bias=of(call.bias),
+        sinks=None if call.sinks is None else call.sinks[heads],
+    )
+
+
+def _each(parts: list[RowMeasures], merge: Callable[[list[Tensor]], Tensor]) -> RowMeasures:
+    there = [field.name for field in fields(RowMeasures) if getattr(parts[0], field.name) is not None]
+    return RowMeasures(**{name: merge([getattr(part, name) for part in parts]) for name in there})
+
+
+def _can_fuse(call: AttentionCall) -> bool:
+    narrow = call.value.shape[-1] <= call.key.shape[-1]
+    return (
+        narrow and call.query.dtype != torch.float64 and can_fuse(replace(call, sinks=None), Need()) is None
+    )
+
+
+def _fused(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Output, log-sum-exp and mass of each row; None where something is not finite, which the kernel spreads."""
+    plain = replace(call, sinks=None)
+    if call.mask is None:
+        output, log_real = fused_attention(plain)
+    else:
+        parts = [_fused_rows(plain, first) for first in range(0, call.query.shape[2], _ROWS)]
+        output, log_real = (torch.cat(part, 2) for part in zip(*parts, strict=True))
+    there = log_real > -torch.inf
+    log_sum_exp, mass = log_real, there.double()
+    if call.sinks is not None:
+        log_sum_exp = torch.logaddexp(log_real, call.sinks.double()[:, None])
+        mass = torch.where(there, torch.exp(log_real - log_sum_exp), 0.0)
+        output = output * mass[..., None].to(output.dtype)
+    return (output, log_sum_exp, mass) if bool(magnitude(output) < torch.inf) else None
+
+
+def _fused_rows(call: AttentionCall, first: int) -> tuple[Tensor, Tensor]:
+    """Some rows against the keys that they may see: the mask is never written out whole."""
+    rows = slice(first, min(first + _ROWS, call.query.shape[2]))
+    start, stop = (bound[:, rows] for bound in call.extent)
+    keys = slice(int(start.min()), max(int(stop.max()), int(start.min()) + 1))
+    index = torch.arange(keys.start, keys.stop, device=start.device)
+    allowed = ((index >= start[..., None]) & (index < stop[..., None]))[:, None]
+    if call.mask is not None and not call.is_contiguous:
+        allowed = allowed & call.mask[:, :, rows, keys]
+    part = replace(
+        call,
+        query=call.query[:, :, rows],
+        key=call.key[:, :, keys],
+        value=call.value[:, :, keys],
+        causal=False,
+        mask=None if bool(allowed.all()) else allowed,
+    )
+    return fused_attention(part)
+
+
+def _band(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:
+    """Weights at the offsets ``-band..band``, ``(batch, head, query, offset)``, float32."""
+    if call.query.device.type != "cpu" or not call.is_contiguous:
+        return weights_at_offsets(call, log_sum_exp, range(-band, band + 1)).float()
+    from attnscope.kernels.compiled import band_compiled  # numba is loaded when it is first needed
+
+    weights = torch.zeros(*call.query.shape[:3], 2 * band + 1, dtype=torch.float32)
+    level = log_sum_exp.masked_fill(log_sum_exp == -torch.inf, torch.inf).float()
+
+    def work(text: int, head: int) -> None:
+        operands = operands_of_head(call, text, head)
+        of_rows = operands.start, operands.stop, level[text, head]
+        band_compiled(operands.query, operands.key, *of_rows, weights[text, head])
+
+    each_head(call, work)
+    return weights
+
+
+def _columns(call: AttentionCall, log_sum_exp: Tensor, columns: Tensor) -> Tensor:
+    """Weighted sums of the value columns, ``(batch, head, query, column)``, from the keys that have any."""
+    marked = columns.ne(0).any(-1).any(0).nonzero()[:, 0]
+    key = call.key[:, :, marked].float().repeat_interleave(call.group, dim=1).mT
+    query = call.query.float() * call.scale
+    values = columns[:, None, marked].float()
+    start, stop = (bound[:, None, :, None] for bound in call.extent)
+    sums = torch.zeros(*call.query.shape[:3], columns.shape[-1], dtype=torch.float32, device=query.device)
+    step = max(1, _WEIGHTS // max(1, len(marked) * query.shape[0] * query.shape[1]))
+    for first in range(0, query.shape[2], step):
+        rows = slice(first, first + step)
+        seen = (marked >= start[:, :, rows]) & (marked < stop[:, :, rows])
+        if call.mask is not None and not call.is_contiguous:
+            seen = seen & call.mask[:, :, rows][..., marked]
+        weights = torch.exp(query[:, :, rows] @ key - log_sum_exp[:, :, rows, None].float())
+        sums[:, :, rows] = torch.where(seen, weights, 0.0) @ values
+    return sums.double()

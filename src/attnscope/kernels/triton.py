@@ -1,0 +1,286 @@
+"""Measured attention on CUDA: which calls the kernel of `_triton_kernels` can do, and how it is launched."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.kernels.bins import segments
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores, told
+from attnscope.kernels.fused import plan_passes
+from attnscope.kernels.masks import OffsetBias
+from attnscope.kernels.plain import batched_tiles
+
+WIDEST = 256
+COLUMNS_AT_ONCE = 64
+SUMMED = 2  # columns that the kernel sums one by one
+BINS_A_SIDE = 31
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
+VERSION = (3, 5)  # of Triton: the first with what the kernel is written in
+CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 and TF32, of which float32 products are made
+
+
+def can_triton(call: AttentionCall, need: Need) -> str | None:
+    """Say why the Triton kernel cannot give what is needed; None if it can.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    str or None
+        The reason, a clause of a sentence.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 1, 4, 8, dtype=torch.float64)
+    >>> can_triton(AttentionCall(x, x, x, scale=1.0), Need())
+    'the kernel works in float32, float16 and bfloat16, not in float64'
+    """
+    operands = (call.query, call.key, call.value)
+    types = {str(operand.dtype).removeprefix("torch.") for operand in operands}
+    if any(operand.dtype not in TYPES for operand in operands):
+        return f"the kernel works in float32, float16 and bfloat16, not in {', '.join(sorted(types))}"
+    if len(types) > 1:
+        return f"queries, keys and values must be of one type, not of {', '.join(sorted(types))}"
+    if call.query.shape[-1] != call.key.shape[-1]:
+        return "queries and keys differ in width"
+    widths = call.query.shape[-1], call.value.shape[-1]
+    if not all(1 <= width <= WIDEST for width in widths):
+        return f"heads are {widths[0]} and {widths[1]} wide, and the kernel's 1 to {WIDEST}"
+    if call.positions is not None:
+        return "queries stand at places of their own"
+    if not min(*call.query.shape[:3], call.key.shape[2]):
+        return "there is no query or no key"
+    if not (call.scale if call.softcap is None else call.softcap) > 0:
+        return "the largest score must be that of the largest product: scale or soft cap is not above 0"
+    if len(need.bins) > BINS_A_SIDE:
+        return f"there are {len(need.bins)} bins of offsets a side, and room for {BINS_A_SIDE}"
+    return _no_place(call.query.device)
+
+
+def _no_place(device: torch.device) -> str | None:
+    version = _version()
+    if version is None:
+        return "the package triton is not installed"
+    if version < VERSION:
+        return f"the kernel needs triton {VERSION[0]}.{VERSION[1]} or later, not {version[0]}.{version[1]}"
+    if is_interpreted():
+        return None
+    if device.type != "cuda" or torch.version.cuda is None:
+        return f"the kernel needs CUDA, or Triton's interpreter (TRITON_INTERPRET=1), not {device.type}"
+    if torch.cuda.get_device_capability(device) < CAPABILITY:
+        return f"the kernel needs CUDA {CAPABILITY[0]}.{CAPABILITY[1]}, as of Ampere, or later"
+    return None
+
+
+@lru_cache(maxsize=1)
+def _version() -> tuple[int, int] | None:
+    if find_spec("triton") is None:
+        return None
+    import triton  # pyright: ignore[reportMissingImports] where there is none
+
+    major, minor = triton.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def is_interpreted() -> bool:
+    """Whether Triton's interpreter runs the kernels: it is so from the start of a process, by its environment."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in {"1", "true", "on", "yes"}
+
+
+class Launch(NamedTuple):
+    """Sizes of the tiles, and the warps and stages of loads that work on them."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# By the widest head: the largest tiles of which the compiler keeps the running sums of all default statistics in
+# registers, or nearly so (float32 and 256 wide it cannot), for compute capabilities 8.0 and 9.0. Chosen by the
+# compiler's count (tests/attention/compiles.py), not by the clock: no GPU was at hand.
+_HALF = {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 2), WIDEST: Launch(64, 32, 8, 2)}
+_SINGLE = {64: Launch(32, 32, 4, 2), 128: Launch(32, 32, 4, 2), WIDEST: Launch(32, 16, 4, 1)}
+_INTERPRETED = Launch(64, 32, 1, 1)  # small texts of tests take several tiles
+
+
+def launch_of(width: int, dtype: torch.dtype, *, is_crowded: bool = False) -> Launch:
+    """Launch parameters for heads of a width; crowded are the registers where a bias or many columns are held too.
+
+    Examples
+    --------
+    >>> launch_of(48, torch.float16), launch_of(48, torch.float16, is_crowded=True)
+    (Launch(queries=128, keys=64, warps=8, stages=2), Launch(queries=128, keys=32, warps=8, stages=2))
+    """
+    table = _SINGLE if dtype == torch.float32 else _HALF
+    launch = next(launch for widest, launch in table.items() if width <= widest)
+    return launch._replace(keys=min(launch.keys, 32)) if is_crowded else launch
+
+
+def triton_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """The measures that `can_triton` allows, by one kernel: each score is read once while it is in registers.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call, on a GPU.
+    need
+        Measures that are wanted of it.
+
+    Returns
+    -------
+    output : Tensor
+        ``(batch, head, query, value_width)``.
+    measures : RowMeasures
+        What was needed, of every row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, 2, 7, 16, dtype=torch.float16)
+    >>> call = AttentionCall(x, x, x, scale=0.25)
+    >>> triton_tiles(call, Need(entropy=True))[1].entropy.shape  # doctest: +SKIP
+    torch.Size([1, 2, 7])
+    """
+    # the running sum of the entropy turns to NaN where an allowed score is -inf, if nothing else may make it so
+    shows = need.entropy and shows_scores(call)
+    return told(_passes, call, need, shows_scores=shows, wide=batched_tiles)
+
+
+def _passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    """One launch; a further one for each further block of columns."""
+    if need.columns is None or need.columns.shape[-1] <= COLUMNS_AT_ONCE:
+        return _launched(call, need)
+    cuts = plan_passes(need.columns.shape[-1], COLUMNS_AT_ONCE)
+    output, rows = _launched(call, replace(need, columns=need.columns[..., cuts[0]]))
+    others = [_launched(call, Need(columns=need.columns[..., cut]))[1] for cut in cuts[1:]]
+    columns = torch.cat([part.columns for part in (rows, *others) if part.columns is not None], -1)
+    return output, replace(rows, columns=columns)
+
+
+def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+    from attnscope.kernels._triton_kernels import attend_rows  # Triton is loaded when it is first needed
+
+    query, key, value = (_with_unit_stride(side) for side in (call.query, call.key, call.value))
+    batch, heads, queries, _ = query.shape
+    keys, value_width = value.shape[2:]
+    device = query.device
+    mask = None if call.mask is None or call.is_contiguous else call.mask.view(torch.uint8)
+    start, stop = (None, None) if call.mask is None else (bound.contiguous() for bound in call.extent)
+    marks = None if need.columns is None else need.columns.float().expand(batch, -1, -1).transpose(1, 2)
+    columns = 0 if marks is None else marks.shape[1]
+    bias, bias_strides = _bias_in_memory(call, batch, heads)
+    fixed = _fixed(call, need, columns)
+
+    def results(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(batch, heads, queries, *sizes, dtype=dtype, device=device)
+
+    output = results(value_width, dtype=query.dtype)
+    rows = torch.empty(8, batch, heads, queries, dtype=torch.float64, device=device)
+    column_sums = None if need.columns is None else results(columns)
+    bin_sums = results(2 * len(need.bins)) if need.bins else None
+    band_weights = None if need.band is None else results(2 * need.band + 1)
+    grid = (-(-queries // fixed["QUERY_TILE"]) * batch * heads,)
+    kernel = cast("Any", attend_rows)[grid]  # Triton has no types for it
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        kernel(
+            query,
+            key,
+            value,
+            mask,
+            bias,
+            None if call.sinks is None else call.sinks.contiguous(),
+            None if marks is None else marks.contiguous(),
+            (start, stop),
+            _edges(need.bins, device) if need.bins else None,
+            (output, rows, column_sums, bin_sums, band_weights),
+            (float(call.scale), None if call.softcap is None else float(call.softcap)),
+            (heads, call.group, queries, keys, 2 * len(need.bins) + 1, need.band or 0),
+            (
+                *(side.stride()[:3] for side in (query, key, value)),
+                _strides(mask, batch, heads),
+                bias_strides,
+            ),
+            queries if start is not None and len(start) > 1 else 0,
+            **fixed,
+        )
+    return output, RowMeasures(
+        log_sum_exp=rows[0],
+        mass=rows[1],
+        largest=rows[2],
+        entropy=rows[3] if need.entropy else None,
+        collision=rows[4] if need.collision else None,
+        mean_offset=rows[5] if need.offsets or need.variance else None,
+        offset_variance=rows[6] if need.variance else None,
+        largest_key=rows[7] if need.largest_key else None,
+        columns=None if column_sums is None else column_sums.double(),
+        bins=bin_sums,
+        band=band_weights,
+    )
+
+
+def _fixed(call: AttentionCall, need: Need, columns: int) -> dict[str, Any]:
+    """What the kernel is compiled for: one of these changed, and it is compiled again."""
+    width, value_width = call.query.shape[-1], call.value.shape[-1]
+    is_crowded = not (call.mask is None or call.is_contiguous) or call.bias is not None or columns > SUMMED
+    widest = max(width, value_width)
+    launch = _INTERPRETED if is_interpreted() else launch_of(widest, call.query.dtype, is_crowded=is_crowded)
+    return {
+        "CAUSAL": call.causal,
+        "ENTROPY": need.entropy,
+        "COLLISION": need.collision,
+        "OFFSETS": need.offsets or need.variance,
+        "VARIANCE": need.variance,
+        "KEYED": need.largest_key,
+        "COLUMNS": columns,
+        "SUMMED": SUMMED,
+        "width": width,
+        "value_width": value_width,
+        "QUERY_TILE": launch.queries,
+        "KEY_TILE": launch.keys,
+        "BIN_TILE": 1 << (2 * len(need.bins)).bit_length(),
+        "BAND_TILE": 32,
+        "UPCAST": is_interpreted(),
+        "PRECISION": "tf32x3" if call.query.dtype == torch.float32 else "tf32",
+        "num_warps": launch.warps,
+        "num_stages": launch.stages,
+        "enable_fp_fusion": True,  # a multiplication and an addition in one
+    }
+
+
+def _with_unit_stride(side: Tensor) -> Tensor:
+    return side if side.stride(-1) == 1 else side.contiguous()
+
+
+def _strides(of_pairs: Tensor | None, batch: int, heads: int) -> tuple[int, ...]:
+    """Of text, head, query and key; 0 where a size of 1 stands for all."""
+    return (0, 0, 0, 0) if of_pairs is None else of_pairs.expand(batch, heads, -1, -1).stride()
+
+
+def _bias_in_memory(call: AttentionCall, batch: int, heads: int) -> tuple[Tensor | None, tuple[int, ...]]:
+    """Where the bias of the first query and key lies, and its strides: by offset, a query further is a number back."""
+    if not isinstance(call.bias, OffsetBias):
+        return call.bias, _strides(call.bias, batch, heads)
+    of_text, of_head, step = call.bias.by_offset.expand(batch, heads, -1).stride()
+    return call.bias.by_offset[..., call.bias.shape[-2] - 1 :], (of_text, of_head, -step, step)
+
+
+@lru_cache(maxsize=32)
+def _edges(bins: tuple[int, ...], device: torch.device) -> Tensor:
+    """First offsets of the segments, in the kernel's type."""
+    return torch.from_numpy(segments(bins).clip(-(1 << 30), 1 << 30).astype(np.int32)).to(device)

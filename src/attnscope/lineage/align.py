@@ -1,0 +1,706 @@
+"""Aligning the words of a parallel text with a translation model, and judging the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from transformers import PreTrainedModel
+
+from attnscope.capture.borrow import borrowing
+from attnscope.capture.load import load_model
+from attnscope.capture.processors import Tokenizer
+from attnscope.lineage.links import (
+    LEAST_WEIGHT,
+    THRESHOLD,
+    AlignmentScore,
+    Baselines,
+    Gold,
+    Links,
+    baselines,
+    links,
+    links_of_line,
+    pharaoh,
+    read_gold,
+    read_links,
+    score_alignments,
+    within,
+)
+from attnscope.lineage.parallel_text import Lines, check_parallel, is_unsegmented, lines_of_text
+from attnscope.lineage.word_weights import ForcedPair, Forcing, WordAlignment, forced_alignment
+from attnscope.store.arrays import in_a_row
+from attnscope.store.by_ray import way_in
+from attnscope.store.files import VIEWS, InUseError, explained, local_out
+from attnscope.store.folder import OwnedFolder
+from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
+from attnscope.store.tasks import Part, Parts, Share, Task, do_share, pending
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_real, check_whole, shortly
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import with_nulls
+from attnscope.support.progress import Progress, Tell, tell_nobody
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+
+
+@typed
+@local_out
+@borrowing
+def align(
+    model: Model,
+    texts: Lines,
+    targets: Lines,
+    *,
+    gold: str | Path | Gold | None = None,
+    gold_first: int = 1,
+    tokenizer: Tokenizer = None,
+    out: str | Path | None = None,
+    task: str | Task | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    ray_gpus: float | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    end: str = "drop",
+    step: str = "predicts",
+    words: str = "space",
+    rule: str = "argmax",
+    threshold: float | None = None,
+    every_head: bool | None = None,
+    shown: int = 0,
+    batch_size: int = 16,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Tell | None = None,
+) -> Aligned:
+    """Align the words of a parallel text by a translation model's cross-attention; judge it where people did the same.
+
+    Attention weights were not trained to be alignments, and a layer's mean often is a poor one where a single head is
+    a good one. With gold alignments and neither layer nor head given, every head is judged and the best one is used;
+    its error rate is then a choice made on the same sentences, and so a little too good.
+
+    Parameters
+    ----------
+    model
+        An encoder-decoder: see `attnscope.scan`.
+    texts, targets
+        Sentences and their translations: lists of strings, or the `Path` of a file with a sentence a line.
+    gold
+        People's alignments (see `read_gold`), words as the text's spaces make them.
+    gold_first
+        The number of the first word in that file.
+    tokenizer, device, dtype, revision, trust_remote_code
+        As in `attnscope.scan`.
+    out
+        Folder for ``links.txt`` and ``run.json``, which `attnscope.open_run` reads. What
+        another call has left there is replaced, unless the same was asked for: then it is read.
+    task
+        Which part of the pairs this process aligns, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
+        to finish puts the parts together; what the others return has no links and says so in `Aligned.task`.
+    ray, workers, ray_gpus
+        Have the same units aligned by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
+    layer, head
+        Layer and head of the decoder, from 0; None for the mean of all.
+    end, step, words, batch_size
+        As in `forced_alignment`.
+    rule, threshold
+        As in `links`; the threshold, 0.2 by default, is for the rule of that name alone.
+    every_head
+        Whether to judge every head; by default where there is gold and neither layer nor head was given.
+    shown
+        How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`. Nothing is drawn here, as
+        the command does: `attnscope.results.page.alignment.write_alignment_report` and `attnscope.results.figures.alignment.alignment_map` draw them.
+        Pairs of which a side has no word, or more than 40, are passed over and counted in `Aligned.passed_over`.
+    progress
+        Called with a `Progress` after each batch; it tells of ``pairs`` done.
+
+    Returns
+    -------
+    Aligned
+
+    Raises
+    ------
+    AttnscopeError
+        If line counts differ, a text has no spaces between the words that are to be aligned, the model is not an
+        encoder-decoder, a choice does not exist, the folder cannot be used, or a part of it is damaged.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> attnscope.align("bundled", ["a cat"], ["a cat"])
+    Traceback (most recent call last):
+    attnscope.support.errors.AttnscopeError: EncoderForMaskedLM is not an encoder-decoder: ...
+    """
+    part = way_in(align, locals())
+    check_whole(0, layer=layer, head=head, shown=shown)
+    check_whole(1, batch_size=batch_size)
+    check_whole(0, 1, gold_first=gold_first)
+    check_real(0.0, 1.0, threshold=threshold)
+    if threshold is not None and rule != THRESHOLD:
+        raise AttnscopeError(
+            f"a threshold (--threshold) is for the rule threshold alone, and the rule (--rule) is {shortly(rule)}"
+        )
+    sources, targets = lines_of_text(texts, "the text"), lines_of_text(targets, "the target")
+    for name, lines in (("the text", sources), ("the target", targets)) if words == "space" else ():
+        if is_unsegmented(lines):
+            raise AttnscopeError(
+                f"{name} has no spaces between words, so that each line would be one word: align pieces instead "
+                "(--words piece), or put spaces between its words"
+            )
+    judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
+    sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
+    check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
+    if every_head and judges is None:
+        raise AttnscopeError("every head can be judged only with gold alignments: give gold (--gold FILE)")
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
+    open_choice = layer is None and head is None
+    work = Work(
+        loaded.model,
+        loaded.tokenizer,
+        {"name": loaded.name, **loaded.identity},
+        sources,
+        targets,
+        layer,
+        head,
+        judges is not None and (open_choice if every_head is None else every_head),
+        {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == THRESHOLD else {})},
+        {"end": end, "step": step, "words": words, "batch_size": batch_size},
+        judges,
+        progress or tell_nobody,
+    )
+    if out is None:
+        return aligned_of(work, in_memory(work), shown)
+    return kept(work, Path(out), part, shown)
+
+
+MOST_WORDS = 40  # of a sentence in a picture
+
+
+@dataclass(frozen=True, eq=False)
+class ShownPair:
+    """A sentence pair to look at: its weights, the links read off them, and people's where there are any.
+
+    Its error rate is NaN where there are none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.lineage import ShownPair, WordAlignment
+    >>> none, link = frozenset(), frozenset({(0, 0)})
+    >>> words = WordAlignment(["猫"], ["cat"], np.ones((1, 1)))
+    >>> pair = ShownPair(1, words, link, none, none, float("nan"))
+    >>> [(pair.words.source[source], pair.words.target[target]) for source, target in pair.found]
+    [('猫', 'cat')]
+    """
+
+    line: int  # from 1
+    words: WordAlignment
+    found: Links
+    sure: Links
+    possible: Links
+    error_rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class Aligned:
+    """A parallel text aligned by a model.
+
+    Attributes
+    ----------
+    model
+        Its name.
+    layer, head
+        Whose weights were read; None for the mean of all.
+    chosen_on_gold
+        Whether layer and head are those of the lowest error rate on the gold alignments themselves.
+    links
+        For each sentence pair its links.
+    score
+        Against the gold alignments.
+    heads
+        ``error_rate``, ``precision`` and ``recall (layer, head)``, where every head was tried.
+    outside
+        How many gold links point past the end of their sentence.
+    pairs
+        Some sentence pairs to look at, as many as were asked for; with gold, evenly from the best to the worst.
+    signature
+        JSON: model, texts, settings and versions.
+    task
+        What a task says that is done before others are; there are no links then. Else empty.
+    baselines
+        Error rates that need no model, where there are gold alignments: of the diagonal, and of random links.
+    passed_over
+        How many sentence pairs are none to look at, as a side has no word, or more than 40.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import Aligned, pharaoh
+    >>> aligned = Aligned("m", 1, None, False, [frozenset({(1, 0), (0, 1)})], None, None, 0, [], "{}")
+    >>> [pharaoh(links) for links in aligned.links], aligned.score is None  # no gold alignments were given
+    (['0-1 1-0'], True)
+    """
+
+    model: str
+    layer: int | None
+    head: int | None
+    chosen_on_gold: bool
+    links: list[Links]
+    score: AlignmentScore | None
+    heads: xr.Dataset | None
+    outside: int
+    pairs: list[ShownPair]
+    signature: str
+    task: str = ""
+    baselines: Baselines | None = None
+    passed_over: int = 0
+
+
+def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
+    """What the links of all pairs come to; None stands for no pairs.
+
+    Parameters
+    ----------
+    measured
+        Every unit of `Work.units`, in order.
+    shown
+        How many pairs to keep with their weights.
+    """
+    layer, head, gold = work.layer, work.head, work.gold
+    every = None if measured is None or not work.every_head else measured["links_of_heads"].values
+    heads = None if every is None or gold is None else _judged(every, gold)
+    if heads is not None and every is not None and work.chooses:
+        layer, head = _best(heads)
+        lines = every[:, layer, head]
+    else:
+        lines = [] if measured is None else measured["links"].values
+    alignments = [links_of_line(str(line)) for line in lines]
+    names = ("source_words", "target_words")
+    lengths = (
+        [] if measured is None else [*zip(*(measured[name].values.tolist() for name in names), strict=True)]
+    )
+    return Aligned(
+        work.identity["name"],
+        layer,
+        head,
+        work.chooses,
+        alignments,
+        None if gold is None else score_alignments(alignments, gold.sure, gold.possible),
+        heads,
+        0 if gold is None else _outside(gold, lengths),
+        _pairs(work, alignments, lengths, layer, head, shown),
+        work.signature(layer, head).to_json(),
+        baselines=None
+        if gold is None
+        else baselines(
+            alignments, gold, lengths, heads["error_rate"].size if heads is not None and work.chooses else 1
+        ),
+        passed_over=sum(not _fits(of_pair) for of_pair in lengths),
+    )
+
+
+def _judged(every: np.ndarray, gold: Gold) -> xr.Dataset:
+    """Error rate, precision and recall of every head, from its links ``(pair, layer, head)``."""
+    layers, heads = every.shape[1:]
+    names = ("error_rate", "precision", "recall")
+    rates = {name: np.empty((layers, heads)) for name in names}
+    for at in np.ndindex(layers, heads):
+        made = [links_of_line(str(line)) for line in every[:, *at]]
+        score = score_alignments(made, gold.sure, gold.possible)
+        for name in names:
+            rates[name][at] = getattr(score, name)
+    return xr.Dataset(
+        {name: (("layer", "head"), values) for name, values in rates.items()},
+        coords={"layer": range(layers), "head": range(heads)},
+    )
+
+
+def _best(heads: xr.Dataset) -> tuple[int, int]:
+    rates = heads["error_rate"].values
+    # 2 is above every error rate: a head that has none is never the best; the first of equals is
+    layer, head = np.unravel_index(int(np.nanargmin(np.where(np.isnan(rates), 2, rates))), rates.shape)
+    return int(layer), int(head)
+
+
+def _outside(gold: Gold, lengths: list[tuple[int, int]]) -> int:
+    pairs = zip(gold.possible, lengths, strict=True)
+    return sum(len(possible) - len(within(possible, *of_pair)) for possible, of_pair in pairs)
+
+
+def _fits(lengths: tuple[int, int]) -> bool:
+    """Whether a pair with so many words is one to look at."""
+    return min(lengths) > 0 and max(lengths) <= MOST_WORDS
+
+
+def _pairs(
+    work: Work,
+    alignments: list[Links],
+    lengths: list[tuple[int, int]],
+    layer: int | None,
+    head: int | None,
+    shown: int,
+) -> list[ShownPair]:
+    """Weights of some pairs, from a second pass over these alone: they are never held for the whole text."""
+    short = [i for i, of_pair in enumerate(lengths) if _fits(of_pair)]
+    nothing: Links = frozenset()
+    sure = work.gold.sure if work.gold else [nothing] * len(alignments)
+    possible = work.gold.possible if work.gold else [nothing] * len(alignments)
+    rates = dict.fromkeys(short, float("nan"))
+    if work.gold is not None:
+        rates = {i: score_alignments([alignments[i]], [sure[i]], [possible[i]]).error_rate for i in short}
+        short = sorted((i for i in short if not np.isnan(rates[i])), key=lambda i: rates[i])
+        at = np.unique(np.linspace(0, len(short) - 1, min(shown, len(short))).round().astype(int))
+        short = [short[i] for i in at]
+    short = short[:shown]
+    if not short:
+        return []
+    weights = forced_alignment(
+        work.model,
+        work.tokenizer,
+        [work.sources[i] for i in short],
+        [work.targets[i] for i in short],
+        layer=layer,
+        head=head,
+        **work.run,
+    )
+    return [
+        ShownPair(i + 1, words, alignments[i], sure[i], possible[i], rates[i])
+        for i, words in zip(short, weights, strict=True)
+    ]
+
+
+_ASKED = "asked"  # in the folder's state: the signature of all that was asked for
+
+
+def kept(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
+    """The alignment of a text, read from its folder or made and written there.
+
+    Parameters
+    ----------
+    task
+        Which part of it this process does; None for all.
+
+    Returns
+    -------
+    Aligned
+        Without links, where others have still to do their part or are putting all together now.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder holds other files or is in use, or a part is damaged or of another run.
+    """
+    asked = work.signature_of_all(shown)
+    there = _there(OwnedFolder(folder, "align").look(), asked)
+    if there is not None:
+        return there
+    if task is None or not work.sources:
+        with OwnedFolder(folder, "align") as owned:
+            return _written(work, owned, asked, shown)
+
+    def measure(part: Part, share: Share) -> None:
+        for links in work.units(share):
+            part.append(links, int(links.text[0]))
+
+    waiting = Aligned(
+        work.identity["name"], None, None, False, [], None, None, 0, [], asked.to_json(),
+        pending(task, folder, asked)["task"],
+    )  # fmt: skip
+    if not do_share(task, folder, asked, measure, {}).is_whole():
+        return waiting
+    try:
+        owned = OwnedFolder(folder, "align").__enter__()
+    except InUseError:  # another one that was done at the same moment
+        return waiting
+    with owned:
+        return _there(owned, asked) or _written(work, owned, asked, shown)
+
+
+def _there(folder: OwnedFolder, asked: Signature) -> Aligned | None:
+    """What was asked for, where an earlier process made it and nothing has befallen it since."""
+    if folder.state.get(_ASKED) != asked.to_dict() or folder.damaged([LINKS, RECORD]):
+        return None
+    return load_alignment(folder)
+
+
+def _written(work: Work, folder: OwnedFolder, asked: Signature, shown: int) -> Aligned:
+    """Make the alignment, from the parts that tasks have left where these are whole, and write it."""
+    parts = Parts(folder.path, asked)
+    aligned = aligned_of(work, parts.results() if parts.is_whole() else in_memory(work), shown)
+    where = "Choose another folder with --out, or free some room"
+    with (
+        explained(f"write to {folder.path}", where),
+        folder.replacing(LINKS, RECORD, *VIEWS, views=None, **{_ASKED: asked.to_dict()}) as new,
+    ):
+        write_alignment(aligned, new)
+    parts.drop()
+    return load_alignment(folder)
+
+
+def in_memory(work: Work) -> xr.Dataset | None:
+    """All units; None where there are no pairs."""
+    units = list(work.units())
+    return in_a_row(units) if units else None
+
+
+LINKS, RECORD = "links.txt", "run.json"
+
+
+def write_alignment(aligned: Aligned, folder: Path) -> None:
+    """Write ``links.txt`` (Pharaoh's format, one pair a line) and ``run.json`` (all else) into a folder.
+
+    Parameters
+    ----------
+    aligned
+        From `align`.
+    folder
+        Folder of the files; it is there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.lineage import Aligned
+    >>> aligned = Aligned("m", 0, None, False, [frozenset({(0, 1)})], None, None, 0, [], "{}")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_alignment(aligned, Path(folder))
+    ...     (Path(folder) / "links.txt").read_text().strip()
+    '0-1'
+    """
+    text = "".join(f"{pharaoh(links)}\n" for links in aligned.links)
+    (folder / LINKS).write_text(text, encoding="utf-8")
+    score, heads = aligned.score, aligned.heads
+    record = {
+        "signature": json.loads(aligned.signature),
+        "model": aligned.model,
+        "layer": aligned.layer,
+        "head": aligned.head,
+        "chosen_on_gold": aligned.chosen_on_gold,
+        "score": None if score is None else vars(score),
+        "baselines": None if aligned.baselines is None else vars(aligned.baselines),
+        "heads": None
+        if heads is None
+        else {str(name): rates.values.tolist() for name, rates in heads.items()},
+        "outside": aligned.outside,
+        "pairs": [_parts(pair) for pair in aligned.pairs],
+        "passed_over": aligned.passed_over,
+    }
+    (folder / RECORD).write_text(json.dumps(with_nulls(record), sort_keys=True) + "\n", encoding="utf-8")
+
+
+def load_alignment(folder: OwnedFolder) -> Aligned:
+    """What `align` returned, from the folder that it was written to.
+
+    Raises
+    ------
+    AttnscopeError
+        If a file is not what was written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.store import OwnedFolder, Signature
+    >>> from attnscope.lineage import Aligned
+    >>> swapped, signature = frozenset({(0, 1), (1, 0)}), Signature("align").to_json()
+    >>> aligned = Aligned("m", 0, None, False, [swapped], None, None, 0, [], signature)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with OwnedFolder(Path(place) / "run", "align") as folder:
+    ...         with folder.replacing(LINKS, RECORD) as new:
+    ...             write_alignment(aligned, new)
+    ...         load_alignment(folder).links == [swapped]
+    True
+    """
+    record: dict[str, Any] = json.loads(folder.read(RECORD))
+    folder.read(LINKS)  # checks it
+    alignments = read_links(folder.path / LINKS)
+    score, heads, baselines = record["score"], record["heads"], record["baselines"]
+    return Aligned(
+        record["model"],
+        record["layer"],
+        record["head"],
+        record["chosen_on_gold"],
+        alignments,
+        None if score is None else _score(score),
+        None if heads is None else _heads(heads),
+        record["outside"],
+        [_shown(parts, alignments) for parts in record["pairs"]],
+        Signature.of(record["signature"]).to_json(),
+        baselines=None if baselines is None else _baselines(baselines),
+        passed_over=record["passed_over"],
+    )
+
+
+def _parts(pair: ShownPair) -> dict[str, Any]:
+    """A pair without its links, which stand in their own file."""
+    return {
+        "line": pair.line,
+        "source": pair.words.source,
+        "target": pair.words.target,
+        "weights": pair.words.weights.tolist(),
+        "sure": sorted(pair.sure),
+        "possible": sorted(pair.possible),
+        "error_rate": pair.error_rate,
+    }
+
+
+def _shown(parts: dict[str, Any], alignments: list[Links]) -> ShownPair:
+    words = WordAlignment(parts["source"], parts["target"], np.array(parts["weights"], dtype=np.float64))
+    sure, possible = (frozenset((int(i), int(j)) for i, j in parts[name]) for name in ("sure", "possible"))
+    links = alignments[parts["line"] - 1]
+    return ShownPair(parts["line"], words, links, sure, possible, _number(parts["error_rate"]))
+
+
+def _score(parts: dict[str, Any]) -> AlignmentScore:
+    shares = (_number(parts[name]) for name in ("error_rate", "precision", "recall"))
+    return AlignmentScore(*shares, links=parts["links"])
+
+
+def _baselines(parts: dict[str, Any]) -> Baselines:
+    return Baselines(
+        **{name: _number(value) for name, value in parts.items() if name != "heads"}, heads=parts["heads"]
+    )
+
+
+def _heads(values: dict[str, Any]) -> xr.Dataset:
+    rates = {name: np.array(rows, dtype=np.float64) for name, rows in values.items()}
+    layers, heads = next(iter(rates.values())).shape
+    coordinates = {"layer": range(layers), "head": range(heads)}
+    return xr.Dataset({name: (("layer", "head"), rows) for name, rows in rates.items()}, coordinates)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+UNIT = 16  # batches that one process aligns before the next has its turn
+
+
+@dataclass
+class Work:
+    """What every pass over the text needs.
+
+    Attributes
+    ----------
+    layer, head
+        As asked for.
+    every_head
+        Whether the links of every head are read too; the links of one of them, or of none, where neither layer nor head
+        was asked for.
+    read, run
+        How links are read off the weights, and how weights are got.
+    """
+
+    model: PreTrainedModel
+    tokenizer: Any
+    identity: dict[str, str]
+    sources: list[str]
+    targets: list[str]
+    layer: int | None
+    head: int | None
+    every_head: bool
+    read: dict[str, Any]
+    run: dict[str, Any]
+    gold: Gold | None = None
+    tell: Tell = tell_nobody
+
+    @property
+    def chooses(self) -> bool:
+        """Whether layer and head are those that agree best with people."""
+        return self.every_head and self.layer is None and self.head is None
+
+    def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
+        """Links of unit after unit, but those that are done, by lines of Pharaoh's format.
+
+        Yields
+        ------
+        xarray.Dataset
+            ``source_words`` and ``target_words (text)``, how many there are; ``links (text)`` of the layer and head
+            asked for, ``links_of_heads (text, layer, head)`` where every head's are read.
+        """
+        count, step = len(self.sources), UNIT * self.run["batch_size"]
+        for start in range(0, count, step):
+            lines = range(start, min(start + step, count))
+            if not done(lines):
+                pairs = [self._linked(pair) for pair in self._forcing.pairs(lines, self.tell)]
+                yield _labelled(pairs, lines)
+        self.tell(Progress("align", 1.0, {"pairs": count}))
+
+    @cached_property
+    def _forcing(self) -> Forcing:
+        options = {name: self.run[name] for name in ("words", "batch_size")}
+        return Forcing(self.model, self.tokenizer, self.sources, self.targets, **options)
+
+    def signature(self, layer: int | None, head: int | None, **settings: Any) -> Signature:
+        """What links of that layer and head depend on."""
+        text = {
+            "pairs": len(self.sources),
+            "source_sha256": _digest(self.sources),
+            "target_sha256": _digest(self.targets),
+        }
+        if self.gold is not None:  # numbered as it was read
+            text["gold_sha256"] = _digest(
+                [*map(pharaoh, self.gold.sure), "", *map(pharaoh, self.gold.possible)]
+            )
+        return Signature(
+            "align",
+            model=self.identity,
+            tokenizer={"sha256": tokenizer_sha256(self.tokenizer)},
+            text=text,
+            settings={"layer": layer, "head": head, **self.run, **self.read, **settings},
+            versions=package_versions(),
+        )
+
+    def signature_of_all(self, shown: int) -> Signature:
+        """What all results depend on, known before anything is measured."""
+        return self.signature(self.layer, self.head, every_head=self.every_head, shown=shown)
+
+    def _linked(self, pair: ForcedPair) -> dict[str, Any]:
+        """Of one pair, by the name of the variable."""
+        read = {name: self.run[name] for name in ("end", "step")}
+        columns = len(pair.source.words)
+        linked: dict[str, Any] = {"source_words": columns, "target_words": len(pair.target.words)}
+        if not self.chooses:
+            weights = pair.words(self.layer, self.head, **read).weights
+            linked["links"] = pharaoh(links(weights[:, :columns], **self.read))
+        if self.every_head:
+            of_heads = pair.words_of_heads(**read).weights
+            made = np.empty(of_heads.shape[:2], dtype=object)
+            for at in np.ndindex(*made.shape):
+                made[at] = pharaoh(links(of_heads[at][:, :columns], **self.read))
+            linked["links_of_heads"] = made
+        return linked
+
+
+def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:
+    dims = {"links_of_heads": ("text", "layer", "head")}
+    kinds = {"source_words": np.int64, "target_words": np.int64}
+    return xr.Dataset(
+        {
+            name: (
+                dims.get(name, ("text",)),
+                np.array([pair[name] for pair in pairs], kinds.get(name, object)),
+            )
+            for name in pairs[0]
+        },
+        coords={"text": np.arange(lines.start, lines.stop)},
+    )
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

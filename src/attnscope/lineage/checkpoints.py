@@ -1,0 +1,448 @@
+"""From settings to a model."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, MutableMapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import xarray as xr
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from attnscope.lineage.config import TrainConfig
+from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
+from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.models.recurrent import RecurrentForConditionalGeneration
+from attnscope.models.transformer import TransformerForConditionalGeneration
+from attnscope.store.files import explained
+from attnscope.store.folder import OwnedFolder, damage, manifest_of
+from attnscope.store.signature import Signature
+from attnscope.support.errors import AttnscopeError
+
+_TRAINED = 16  # bytes of a parameter in training: itself, its gradient and Adam's two moments
+
+
+def build_model(config: TrainConfig, vocabulary: int) -> Any:
+    """A new model of the kind and sizes that the settings name.
+
+    Raises
+    ------
+    AttnscopeError
+        If it takes more memory than this machine has.
+
+    Examples
+    --------
+    >>> build_model(TrainConfig(model="recurrent", attention="none"), 300).config.attention
+    'none'
+    """
+    check_model(config, vocabulary)
+    return _new(config, vocabulary)
+
+
+def check_model(config: TrainConfig, vocabulary: int) -> None:
+    """Refuse settings of a model that cannot be built, or not be trained here, without building it.
+
+    Parameters
+    ----------
+    config
+        Settings of a training.
+    vocabulary
+        Number of tokens.
+
+    Raises
+    ------
+    AttnscopeError
+        If its sizes do not go together, or it takes more memory than this machine has.
+
+    Examples
+    --------
+    >>> check_model(TrainConfig(model="recurrent", attention="dot", encoder_width=64, decoder_width=64), 300)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: dot-product attention compares ... decoder_width is 64 and encoder_width 64: ...
+    """
+    both = 2 * config.encoder_width
+    if config.model == "recurrent" and config.attention == "dot" and config.decoder_width != both:
+        raise AttnscopeError(
+            "dot-product attention compares the decoder's state with the encoder's two side by side, but decoder_width "
+            f"is {config.decoder_width} and encoder_width {config.encoder_width}: give a decoder_width of {both}, or "
+            "attention bilinear or additive"
+        )
+    with torch.device("meta"):  # its sizes alone
+        parameters = sum(parameter.numel() for parameter in _new(config, vocabulary).parameters())
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed = parameters * _TRAINED
+    if needed > memory:
+        raise AttnscopeError(
+            f"the settings ask for a model of {parameters:,} parameters, which takes {needed / 1e9:,.0f} GB to train; "
+            f"this machine has {memory / 1e9:,.0f}: choose smaller widths, fewer layers or subwords"
+        )
+
+
+def _new(config: TrainConfig, vocabulary: int) -> Any:
+    if config.model == "recurrent":
+        return RecurrentForConditionalGeneration(
+            RecurrentConfig(
+                vocab_size=vocabulary,
+                embedding_width=config.embedding_width,
+                encoder_width=config.encoder_width,
+                decoder_width=config.decoder_width,
+                cell=config.cell,
+                attention=config.attention,
+                dropout=config.dropout,
+            )
+        )
+    sizes: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "width": config.width,
+        "heads": config.heads,
+        "feed_forward": config.feed_forward,
+        "encoder_layers": config.layers,
+        "decoder_layers": config.layers,
+        "positions": config.positions,
+        "max_position_embeddings": config.longest,
+        "norm": config.norm,
+        "dropout": config.dropout,
+    }
+    if config.model == "masked-lm":
+        return EncoderForMaskedLM(EncoderConfig(**sizes))
+    return TransformerForConditionalGeneration(TransformerConfig(**sizes))
+
+
+METRICS = {
+    "loss": ("loss on the validation text", "nats per token"),
+    "bleu": ("BLEU of greedy translations of the validation text", "points"),
+    "alignment_error_rate": ("alignment error rate of the best head on the generated task", "share"),
+    "alignment_error_rate_lower": ("lower end of its 95% interval over sentence pairs", "share"),
+    "alignment_error_rate_upper": ("upper end of its 95% interval over sentence pairs", "share"),
+    "alignment_diagonal": ("alignment error rate of the diagonal", "share"),
+    "alignment_chance": ("mean alignment error rate of links to random words", "share"),
+    "alignment_chance_level": (
+        "alignment error rate that links to random words go below in 1 of 100",
+        "share",
+    ),
+}
+_LOGGED = {
+    "loss": (
+        "training_loss",
+        "loss since the entry before, with smoothed targets and what R-Drop adds",
+        "nats per token",
+    ),
+    "learning_rate": ("learning_rate", "learning rate", "1"),
+    "tokens_per_second": ("tokens_per_second", "target tokens per second", "tokens/s"),
+    "epoch": ("epoch", "epoch, from 0", "1"),
+    "tokens": ("tokens", "target tokens seen", "tokens"),
+    "seconds": ("seconds", "seconds of training", "s"),
+}
+_VALIDATED = {"valid_loss": "validation_loss", "valid_bleu": "validation_bleu"}
+
+
+def training_results(folder: OwnedFolder) -> xr.Dataset:
+    """The result of `train`, of a folder whose training is finished.
+
+    Raises
+    ------
+    AttnscopeError
+        If the log is damaged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope.lineage.checkpoints import Log
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place), "train") as folder:
+    ...     log = Log(folder)
+    ...     told = {"learning_rate": 0.1, "tokens_per_second": 1e4, "epoch": 0, "tokens": 900, "seconds": 1.5}
+    ...     for update, loss in ((10, 5.5), (20, 4.25)):
+    ...         log.write(update, loss=loss, **told)
+    ...     log.close()
+    ...     signature = json.loads(Signature("train", model={"name": "recurrent"}).to_json())
+    ...     folder.write({}, signature=signature, metrics={"loss": 4.0, "bleu": 2.5})
+    ...     results = training_results(folder)
+    >>> results.bleu.item(), results.training_loss.sel(training_update=20).item()
+    (2.5, 4.25)
+    """
+    log = read_log(folder.path)
+    metrics: dict[str, float] = folder.state["metrics"]
+    dataset = xr.Dataset(
+        {name: ((), value, _told(*METRICS[name])) for name, value in metrics.items()}
+        | _curves([line for line in log if "tokens" in line])
+        | _validations([line for line in log if "valid_loss" in line])
+    )
+    signature = Signature.of(folder.state["signature"])
+    told = {name: line[name] for line in log for name in ("chosen", "left_out") if name in line}
+    dataset.attrs = {"signature": signature.to_json(), "model": signature.name} | {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()
+    }
+    dataset.encoding["source"] = str(folder.path)
+    return dataset
+
+
+def _curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the log says of training, by update."""
+    logged = {
+        name: ("training_update", np.array([line[key] for line in lines]), _told(long_name, units))
+        for key, (name, long_name, units) in _LOGGED.items()
+    }
+    return logged | {
+        "training_update": ("training_update", np.array([line["update"] for line in lines], dtype=np.int64))
+    }
+
+
+def _validations(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the log says of validations; each has the number of its update."""
+    curves: dict[str, Any] = {
+        name: ("validation_update", np.array([line[key] for line in lines]), _told(*METRICS[key[6:]]))
+        for key, name in _VALIDATED.items()
+        if lines and key in lines[0]
+    }
+    return curves | {
+        "validation_update": (
+            "validation_update",
+            np.array([line["update"] for line in lines], dtype=np.int64),
+        )
+    }
+
+
+def _told(long_name: str, units: str) -> dict[str, str]:
+    return {"long_name": long_name, "units": units}
+
+
+LOG = "log.jsonl"
+_SAFE = "The checkpoints are whole: make room and give the same command again"
+
+
+class Log:
+    """One JSON object a line, each with its ``update``.
+
+    Parameters
+    ----------
+    folder
+        Folder of the training. What the log in it tells of updates after `update` was lost with the process that made
+        them, and is taken off; so is the end of a training that goes on.
+    update
+        Update of the checkpoint from which the training goes on; 0 for a new one.
+    tensorboard
+        Whether to write TensorBoard's files too.
+
+    Raises
+    ------
+    AttnscopeError
+        If TensorBoard is wanted and not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place), "train") as folder:
+    ...     log = Log(folder)
+    ...     log.write(10, loss=1.5)
+    ...     log.close()
+    ...     read_log(Path(place))
+    [{'update': 10, 'loss': 1.5}]
+    """
+
+    def __init__(self, folder: OwnedFolder, update: int = 0, *, tensorboard: bool = False) -> None:
+        before = read_log(folder.path) if update and LOG in folder.files else []
+        kept = [line for line in before if line["update"] <= update and "chosen" not in line]
+        with explained(f"write {folder.path / LOG}", _SAFE):
+            folder.write({LOG: "".join(json.dumps(line) + "\n" for line in kept).encode()}, growing=[LOG])
+            self._file = (folder.path / LOG).open("a", encoding="utf-8")
+        self._board: Any = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise AttnscopeError(
+                    "tensorboard is not installed: pip install 'attnscope[tensorboard]'"
+                ) from None
+            self._board = SummaryWriter(folder.path / "tensorboard", purge_step=update + 1)
+
+    def write(self, update: int, **values: Any) -> None:
+        """Add a line."""
+        with explained(f"write {self._file.name}", _SAFE):
+            self._file.write(json.dumps({"update": update, **values}) + "\n")
+            self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._board.add_scalar(name, value, update)
+
+    def close(self) -> None:
+        """Write out what is held back."""
+        with suppress(OSError):  # every line is written out already, or was told of
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Lines of a training's log; a last line that is not whole is passed over.
+
+    Raises
+    ------
+    AttnscopeError
+        If the log is not what the training wrote.
+
+    Examples
+    --------
+    >>> read_log(Path("/nowhere"))
+    []
+    """
+    path = folder / LOG
+    known = manifest_of(folder)
+    if known is not None:
+        owned = OwnedFolder(folder, known.command).look()
+        if owned.damaged(owned.files.keys() & {LOG}):
+            raise damage(path)
+    if not path.exists():
+        return []
+    lines: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:  # the process was killed while it wrote
+            break
+    return lines
+
+
+#: What an optimizer remembers of each parameter, by name.
+Moments: TypeAlias = "MutableMapping[Tensor, dict[str, Tensor]]"
+_PLACE = "checkpoints/"
+_log = logging.getLogger("attnscope")
+
+
+class Checkpoints:
+    """Checkpoints of a training: weights, the optimizer's moments and the state of the training.
+
+    Parameters
+    ----------
+    folder
+        Folder of the training.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> place = tempfile.TemporaryDirectory()
+    >>> folder = OwnedFolder(Path(place.name), "train")
+    >>> with folder:
+    ...     kept, layer = Checkpoints(folder), nn.Linear(2, 2)
+    ...     kept.save(10, layer, moments={}, state={"epoch": 0})
+    >>> kept.updates(), kept.load(10, layer, moments={})
+    ([10], {'epoch': 0})
+    >>> torch.equal(kept.mean_weights([10, 10])["bias"], layer.bias)
+    True
+    >>> place.cleanup()
+    """
+
+    def __init__(self, folder: OwnedFolder) -> None:
+        self.folder = folder
+
+    def updates(self) -> list[int]:
+        """Numbers of the whole checkpoints, ascending."""
+        return sorted({_update(name) for name in self.folder.files if name.startswith(_PLACE)})
+
+    def save(
+        self,
+        update: int,
+        model: nn.Module,
+        moments: Moments,
+        state: dict[str, Any],
+        *,
+        keep: Iterable[int] | None = None,
+        growing: Iterable[str] = (),
+    ) -> None:
+        """Write one, and in the same moment remove all others but those to keep.
+
+        Parameters
+        ----------
+        update, model, moments, state
+            What is written.
+        keep
+            Updates of the checkpoints that stay beside it; all by default.
+        growing
+            See `OwnedFolder.write`.
+
+        Raises
+        ------
+        AttnscopeError
+            If the disk is full or cannot be written; the earlier ones stay as they are.
+        """
+        place = f"{_PLACE}{update:08d}/"
+        stay = {update, *(self.updates() if keep is None else keep)}
+        gone = [name for name in self.folder.files if name.startswith(_PLACE) and _update(name) not in stay]
+        safe = "Those before it are whole: make room and give the same command again"
+        with explained(f"write the checkpoint of update {update} to {self.folder.path}", safe):
+            self.folder.write(
+                {
+                    f"{place}model.safetensors": partial(save_file, weights_of(model)),
+                    f"{place}optimizer.safetensors": partial(save_file, _named(model, moments)),
+                    f"{place}state.json": json.dumps(state).encode(),
+                },
+                remove=gone,
+                growing=growing,
+            )
+
+    def drop_damaged(self, damaged: Iterable[str]) -> None:
+        """Give up every checkpoint of which a file is not what was written."""
+        broken = {_update(name) for name in damaged if name.startswith(_PLACE)}
+        if not broken:
+            return
+        whole = [update for update in self.updates() if update not in broken]
+        gone = [name for name in self.folder.files if name.startswith(_PLACE) and _update(name) in broken]
+        self.folder.forget(gone)
+        after = f"update {whole[-1]}" if whole else "the beginning"
+        for update in sorted(broken):
+            _log.warning(
+                "the checkpoint of update %s in %s is damaged: the training goes on from %s",
+                update,
+                self.folder.path,
+                after,
+            )
+
+    def load(self, update: int, model: nn.Module, moments: Moments) -> dict[str, Any]:
+        """Bring weights and moments to where they were, and return the state of the training."""
+        place = self.folder.path / f"{_PLACE}{update:08d}"
+        named = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, kept in load_file(place / "model.safetensors").items():
+                named[name].copy_(kept)
+        for key, kept in load_file(place / "optimizer.safetensors").items():
+            name, _, part = key.rpartition("/")
+            moments.setdefault(named[name], {})[part] = kept.to(named[name].device)
+        return json.loads((place / "state.json").read_text(encoding="utf-8"))
+
+    def mean_weights(self, updates: list[int]) -> dict[str, Tensor]:
+        """Mean of the weights of several checkpoints, summed in float64."""
+        total: dict[str, Tensor] = {}
+        for update in updates:
+            place = self.folder.path / f"{_PLACE}{update:08d}"
+            for name, tensor in load_file(place / "model.safetensors").items():
+                total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
+        return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter once, by name."""
+    return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
+
+
+def _named(model: nn.Module, moments: Moments) -> dict[str, Tensor]:
+    return {
+        f"{name}/{part}": value.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        for part, value in moments.get(parameter, {}).items()
+    }
+
+
+def _update(name: str) -> int:
+    """The update of a checkpoint's file."""
+    return int(name.removeprefix(_PLACE).partition("/")[0])

@@ -1,0 +1,856 @@
+"""Comparing translation systems: trained alike, outputs on one text, laid side by side."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.lineage.align import align
+from attnscope.lineage.aligning_head import attends, best_aligning_head
+from attnscope.lineage.checkpoints import check_model
+from attnscope.lineage.compare_notes import learning_curves, training_effort
+from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
+from attnscope.lineage.data import HELD_OUT, training_pairs
+from attnscope.lineage.loop import threads_of_one
+from attnscope.lineage.parallel_text import (
+    Lines,
+    ParallelText,
+    TaskText,
+    generate_task,
+    lines_of_text,
+    read_parallel,
+)
+from attnscope.lineage.score import score
+from attnscope.lineage.train import finished_metrics, train
+from attnscope.lineage.translate import translate_lines
+from attnscope.lineage.vocabulary import encode_lines
+from attnscope.lineage.word_weights import forced_alignment
+from attnscope.read.files import lines_of, shown
+from attnscope.store.arrays import packed
+from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
+from attnscope.store.folder import OwnedFolder
+from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
+from attnscope.support.arguments import typed
+from attnscope.support.checks import BEAMS, THREADS, check_kind, check_whole, unexpected
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.state import own_threads
+
+_SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
+_NODES = ("scores", "curves", "alignment")
+_OF_ALIGNMENT = (  # of `AligningHead.rates`
+    "error_rate",
+    "error_rate_lower",
+    "error_rate_upper",
+    "precision",
+    "recall",
+    "diagonal",
+    "chance",
+    "chance_level",
+)
+_BUCKETS = 6  # of length, about as many as a curve needs
+
+
+@typed
+def compare(
+    systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None = None,
+    texts: Lines | None = None,
+    *,
+    targets: Lines | None = None,
+    out: str | Path = "attnscope-comparison",
+    join: int | None = None,
+    by_length: Sequence[int] | None = None,
+    length_in: str | None = None,
+    line: int | None = None,
+    beams: int = 5,
+    tokenize: str | None = None,
+    lowercase: bool | None = None,
+    resamples: int = 1000,
+    threads: int | None = None,
+    device: str | None = None,
+    progress: Tell | None = None,
+) -> xr.DataTree:
+    """Train systems where they are not trained yet, translate one text with all of them, and compare.
+
+    Parameters
+    ----------
+    systems
+        YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
+        made, taken as they are; or a mapping from names to these. None, the default, trains three that learn the
+        generated task in a few minutes each: a recurrent model with one fixed vector, the same with additive attention,
+        and a Transformer.
+    texts, targets
+        Sentences to translate and their right translations: lists of strings, or paths as `read_parallel` reads them.
+        By default what `read_test_text` says: new sentences of the generated task, or the validation text that all
+        systems share.
+    out
+        Folder of trainings (``systems``), translations and results. Given again, it goes on where it was stopped, and
+        what is done is not done again.
+    join
+        Neighbouring pairs of the text joined into one, at most; by default as the systems were trained.
+    by_length
+        Upper limits of the buckets of source length, as in `attnscope.score`; by default about six from the text.
+    length_in
+        ``words`` or ``characters``; by default words where any sentence has a space.
+    line
+        Line of the sentence pair whose alignments are laid side by side, from 1; by default the longest of at most 24
+        words a side.
+    beams
+        Translations followed at a time; 1 is greedy.
+    tokenize, lowercase, resamples
+        As in `attnscope.score`; by default tokenizer and case that the first system was validated with.
+    threads, device
+        For training and translating.
+    progress
+        Called with a `Progress` while it works: its name says what is done with which system.
+
+    Returns
+    -------
+    xarray.DataTree
+        Three nodes, which also lie in `out`, each as a file such as ``scores.npz``:
+
+        ``scores``
+            What `attnscope.score` gives, with the first system as the baseline; and by system ``parameters``,
+            ``sentences_per_second`` (of translating), ``sentences_cut`` (longer than it was trained for),
+            ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
+            ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
+            ``alignment_recall`` (see `best_aligning_head`), with ``alignment_error_rate_lower`` and
+            ``alignment_error_rate_upper``, the interval over sentence pairs; beside them the error rates of links on
+            the diagonal and to random words, ``alignment_diagonal`` and ``alignment_chance``, and what the latter go
+            below in 1 of 100, ``alignment_chance_level``.
+        ``curves``
+            ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
+            ``tokens`` (target tokens seen) and ``seconds`` at each.
+        ``alignment``
+            One sentence pair: ``weights (system, target_word, source_word)`` by forced decoding, NaN for a system
+            without attention; ``read_from`` says from which heads; ``translation (system)``; ``gold`` where the right
+            links are.
+
+        Attributes: ``signature`` (JSON) and ``run``, the folder.
+
+    Raises
+    ------
+    AttnscopeError
+        For systems, files, texts and settings that do not fit: see the message.
+
+    Examples
+    --------
+    >>> compare([])
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: there is no system to compare: give YAML files of settings, or trained folders
+    """
+    check_whole(1, line=line, join=join)
+    check_whole(1, BEAMS, beams=beams)
+    check_whole(1, THREADS, threads=threads)
+    out = local_folder(out)
+    asked = read_systems(systems, out)
+    check_untrained(asked)
+    text = read_test_text(asked, texts, targets, join=join)
+    shown = _shown_pair(text, line)
+    length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")
+    limits = list(by_length or ()) or length_limits(text.source, length_in)
+    validated = asked[0].config or read_config()
+
+    def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
+        return score(
+            hypotheses,
+            text.target,
+            texts=text.source,
+            by_length=limits,
+            length_in=length_in,
+            tokenize=tokenize or validated.bleu_tokenizer,
+            lowercase=validated.lowercase if lowercase is None else lowercase,
+            resamples=resamples,
+        )
+
+    tell = progress or tell_nobody
+    scored({"reference": text.target}, min(resamples, 0))  # refuses wrong settings before hours of training
+    with OwnedFolder(out, "compare") as folder:
+        every = SystemOutputs(folder, text, shown, beams, threads, device, tell)
+        every.write_text()
+        outputs = every.all(asked)
+        tell(Progress("score", 0.99))
+        scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
+        scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
+        results = {
+            "scores": scores.merge(_by_system(asked, outputs, text)),
+            "curves": learning_curves({system.name: system.folder for system in asked}),
+            "alignment": _alignment(text, shown, outputs),
+        }
+        signature = Signature(
+            "compare",
+            systems={name: output.signature for name, output in outputs.items()},
+            scores=json.loads(scores.attrs["signature"]),
+            settings={
+                "baseline": asked[0].name,
+                "by_length": limits,
+                "length_in": length_in,
+                "line": shown + 1,
+            },
+        )
+        with explained(f"write to {out}", "Free some room and give the same command again"):
+            folder.write(
+                {f"{name}{SUFFIX}": packed(dataset) for name, dataset in results.items()}
+                | {"run.json": json_bytes(signature.to_dict())}
+            )
+        tell(Progress("done", 1.0))
+        return load_comparison(folder)
+
+
+def load_comparison(folder: OwnedFolder) -> xr.DataTree:
+    """The tree that `compare` returned, from its folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.store import Signature
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "run", "compare") as folder:
+    ...     files = {f"{name}{SUFFIX}": packed(xr.Dataset({"line": number})) for number, name in enumerate(_NODES)}
+    ...     folder.write({**files, "run.json": Signature("compare").to_json().encode()}, complete=True)
+    ...     tree = load_comparison(folder)
+    >>> {name: int(node["line"]) for name, node in tree.children.items()}
+    {'scores': 0, 'curves': 1, 'alignment': 2}
+    """
+    tree = xr.DataTree.from_dict({name: folder.arrays(f"{name}{SUFFIX}") for name in _NODES})
+    signature = Signature.from_json(folder.read("run.json").decode())
+    tree.attrs = {"signature": signature.to_json(), "run": str(folder.path)}
+    return tree
+
+
+def length_limits(sources: Sequence[str], length_in: str = "words") -> list[int]:
+    """Round limits of length that cut a text into about six buckets, the last one not empty.
+
+    Examples
+    --------
+    >>> length_limits(["a " * n for n in range(1, 61)])
+    [10, 20, 30, 40, 50]
+    """
+    lengths = [len(line.split()) if length_in == "words" else len("".join(line.split())) for line in sources]
+    reach = float(np.quantile(lengths, 0.98))  # the very longest few do not make a bucket
+    wide = next(
+        step * 10**power for power in range(9) for step in (1, 2, 5) if reach <= _BUCKETS * step * 10**power
+    )
+    return [limit for limit in range(wide, wide * _BUCKETS, wide) if limit < reach] or [wide]
+
+
+def _shown_pair(text: ParallelText, line: int | None) -> int:
+    if line is not None:
+        if not 1 <= line <= len(text):
+            raise AttnscopeError(f"there is no line {line}: the text has lines 1 to {len(text)}")
+        return line - 1
+    sizes = [max(len(a.split()), len(b.split())) for a, b in zip(text.source, text.target, strict=True)]
+    short = [i for i, size in enumerate(sizes) if size <= _SHOWN_WORDS]
+    return max(short, key=lambda i: sizes[i]) if short else int(np.argmin(sizes))
+
+
+def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text: ParallelText) -> xr.Dataset:
+    """What there is of each system beside its scores."""
+    efforts = [training_effort(system.folder) for system in systems]
+    values: dict[str, list[float]] = {
+        "parameters": [output.parameters for output in outputs.values()],
+        "sentences_cut": [output.cut for output in outputs.values()],
+        "sentences_per_second": [len(text) / output.seconds for output in outputs.values()],
+        **{name: [effort[name] for effort in efforts] for name in efforts[0]},
+    }
+    if isinstance(text, TaskText):
+        values |= {
+            f"alignment_{name}": [output.aligned.get(name, np.nan) for output in outputs.values()]
+            for name in _OF_ALIGNMENT
+        }
+    return xr.Dataset(
+        {name: ("system", numbers) for name, numbers in values.items()}, {"system": list(outputs)}
+    )
+
+
+def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput]) -> xr.Dataset:
+    source, target = text.source[shown].split(), text.target[shown].split()
+    blank = np.full((len(target), len(source)), np.nan)
+    weights = [blank if output.weights is None else output.weights for output in outputs.values()]
+    dataset = xr.Dataset(
+        {
+            "weights": (("system", "target_word", "source_word"), np.stack(weights)),
+            "read_from": ("system", [output.read_from for output in outputs.values()]),
+            "translation": ("system", [output.lines[shown] for output in outputs.values()]),
+            "source": ("source_word", source),
+            "target": ("target_word", target),
+        },
+        coords={"system": list(outputs)},
+        attrs={"line": shown + 1},
+    )
+    if isinstance(text, TaskText):
+        gold = np.zeros(blank.shape, dtype=bool)
+        for at, by in text.alignments[shown]:
+            gold[by, at] = True
+        dataset["gold"] = (("target_word", "source_word"), gold)
+    return dataset
+
+
+NO_ATTENTION = "no attention"  # where a system's alignment would be read from
+_TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
+_log = logging.getLogger("attnscope")
+
+
+@dataclass(frozen=True, eq=False)
+class SystemOutput:
+    """What one system made of the text.
+
+    Attributes
+    ----------
+    lines
+        Its translations.
+    parameters
+        How many numbers were learned.
+    seconds
+        Seconds of translating.
+    cut
+        How many sentences were longer than the model was trained for, and cut.
+    aligned
+        Against gold alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where there are
+        none or the system has no attention.
+    weights
+        ``(target word, source word)`` on the shown pair; None without attention.
+    read_from
+        The heads that they are of, in words.
+    signature
+        Model, text, settings and versions.
+    """
+
+    lines: list[str]
+    parameters: int
+    seconds: float
+    cut: int
+    aligned: dict[str, Any]
+    weights: np.ndarray | None
+    read_from: str
+    signature: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SystemOutputs:
+    """All systems on one text, in one folder.
+
+    Attributes
+    ----------
+    folder
+        Where each system's translations lie as ``translations/NAME.txt`` beside a record of what was found.
+    text
+        To translate.
+    shown
+        Number of the pair whose alignment is kept.
+    beams, threads, device
+        As in `attnscope.compare`.
+    progress
+        Called while it works.
+    """
+
+    folder: OwnedFolder
+    text: ParallelText
+    shown: int
+    beams: int
+    threads: int | None
+    device: str | None
+    progress: Tell
+
+    def write_text(self) -> None:
+        """Write both sides beside the translations, line by line."""
+        sides = {"text/source.txt": self.text.source, "text/reference.txt": self.text.target}
+        with explained(f"write to {self.folder.path}", "Choose another folder with --out"):
+            self.folder.write({name: _lines(lines) for name, lines in sides.items()})
+
+    def all(self, systems: Sequence[System]) -> dict[str, SystemOutput]:
+        """Every system by name, one after the other.
+
+        Raises
+        ------
+        AttnscopeError
+            As `of`.
+        """
+        return {
+            system.name: replace(self, progress=_part(self.progress, number, len(systems))).of(system)
+            for number, system in enumerate(systems)
+        }
+
+    def of(self, system: System) -> SystemOutput:
+        """Train, translate and align, as far as that is not done.
+
+        Raises
+        ------
+        AttnscopeError
+            If the folder holds no translation model, or the training, the translation or the disk fails.
+        """
+        self._train(system)
+        with own_threads(self.threads or threads_of_one()):
+            return self._output_of(system)
+
+    def _output_of(self, system: System) -> SystemOutput:
+        loaded = load_model(system.folder, device=self.device)
+        if not loaded.model.config.is_encoder_decoder:
+            raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
+        lines, record = self._kept(system, loaded) or self._translate(system, loaded)
+        weights, read_from = self._weights(loaded, record["aligned"])
+        measured = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
+        return SystemOutput(lines, weights=weights, read_from=read_from, **measured)
+
+    def _train(self, system: System) -> None:
+        if system.trained or system.config is None:
+            return
+        changed = {"threads": self.threads, "device": self.device}
+        train(
+            system.config,
+            system.folder,
+            progress=lambda at: self.progress(
+                Progress(f"train {system.name}", _TRAINING * at.share, at.told)
+            ),
+            **{name: value for name, value in changed.items() if value is not None},
+        )
+
+    def _signature(self, loaded: LoadedModel) -> dict[str, Any]:
+        return Signature(
+            model=loaded.identity,
+            tokenizer=tokenizer_sha256(loaded.tokenizer),
+            text={"pairs": len(self.text), "sha256": self.text.sha256()},
+            settings={"beams": self.beams, "device": loaded.model.device.type},
+            versions=package_versions(),
+        ).to_dict()
+
+    def _kept(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]] | None:
+        """What an earlier run found with the same model, text and settings."""
+        file, record = _names(system)
+        if self.folder.damaged([file, record] if {file, record} <= self.folder.files.keys() else []):
+            _log.warning("the translations of %s are damaged, and are made anew", system.name)
+            self.folder.forget([file, record])
+        if not {file, record} <= self.folder.files.keys():
+            return None
+        kept = json.loads(self.folder.read(record))
+        if kept["signature"] != self._signature(loaded):
+            return None
+        return lines_of(self.folder.read(file).decode()), kept
+
+    def _translate(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
+        """Translate the text and write it down; on the generated task, judge the alignments."""
+        name = f"translate {system.name}"
+        self.progress(Progress(name, _TRAINING))
+        before = time.perf_counter()
+        translations = translate_lines(
+            loaded.model,
+            loaded.tokenizer,
+            self.text.source,
+            beams=self.beams,
+            overlong="cut",
+            progress=lambda at: self.progress(Progress(name, _TRAINING + _TRANSLATING * at.share, at.told)),
+        )
+        seconds = time.perf_counter() - before
+        lines = translations.texts
+        best = None
+        if isinstance(self.text, TaskText) and attends(loaded.model):
+            self.progress(Progress(f"align {system.name}", _TRAINING + _TRANSLATING))
+            best = best_aligning_head(loaded.model, loaded.tokenizer, self.text)
+        record: dict[str, Any] = {
+            "signature": self._signature(loaded),
+            "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
+            "seconds": seconds,
+            "cut": sum(left_out > 0 for left_out in translations.left_out),
+            "threads": torch.get_num_threads(),
+            "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **best.rates()},
+        }
+        file, described = _names(system)
+        with explained(f"write to {self.folder.path}", "Free some room and give the same command again"):
+            self.folder.write({file: _lines(lines), described: json_bytes(record)})
+        return lines, record
+
+    def _weights(self, loaded: LoadedModel, aligned: dict[str, Any]) -> tuple[np.ndarray | None, str]:
+        """Attention on the shown pair, and which heads it is of: the judged one, else the mean of all."""
+        if not attends(loaded.model):
+            return None, NO_ATTENTION
+        layer, head = aligned.get("layer"), aligned.get("head")
+        pair = [self.text.source[self.shown]], [self.text.target[self.shown]]
+        (words,) = forced_alignment(loaded.model, loaded.tokenizer, *pair, layer=layer, head=head)
+        return words.weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
+
+
+def _part(tell: Tell, number: int, count: int) -> Tell:
+    """Tells of one of several equal parts of the work."""
+    return lambda at: tell(replace(at, share=0.99 * (number + at.share) / count))
+
+
+def _names(system: System) -> tuple[str, str]:
+    """The files of a system's translations and of what was found with them."""
+    return f"translations/{system.name}.txt", f"translations/{system.name}.json"
+
+
+def _lines(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
+
+
+SYSTEMS = "systems"  # where a comparison trains what is not trained yet
+
+
+@dataclass(frozen=True)
+class System:
+    """One system.
+
+    Attributes
+    ----------
+    name
+        By which the table, the page and the files call it.
+    folder
+        Where the model lies, or will.
+    config
+        Its settings; None where something else than `attnscope train` made the folder.
+    given
+        Whether the folder was given, to be taken as it is.
+    """
+
+    name: str
+    folder: Path
+    config: TrainConfig | None
+    given: bool
+
+    @property
+    def trained(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.given or (self.config is not None and is_trained(self.config, self.folder))
+
+
+def read_systems(
+    systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None, out: Path
+) -> list[System]:
+    """Settings and folders, each under a name of its own.
+
+    Parameters
+    ----------
+    systems
+        YAML files of settings and folders of trained models, called by their names without the suffix; or a mapping
+        from names. None takes those of `attnscope.lineage.config`.
+    out
+        Folder of the comparison, in which what is not trained yet will lie.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is none, a file or folder is not there, a folder holds no model, or settings are not of a translation
+        model.
+
+    Examples
+    --------
+    >>> [system.name for system in read_systems(None, Path("out"))]
+    ['fixed vector', 'additive', 'Transformer']
+    """
+    if systems is None:
+        systems = PRESETS
+    if not isinstance(systems, list | tuple | Mapping):
+        raise unexpected(
+            "files of settings, trained folders, or a mapping from names to them", systems, "systems"
+        )
+    pairs = (
+        systems.items()
+        if isinstance(systems, Mapping)
+        else ((_called(Path(system)), system) for system in systems)
+    )
+    named: list[tuple[str, str | Path | TrainConfig]] = list(pairs)
+    if not named:
+        raise AttnscopeError("there is no system to compare: give YAML files of settings, or trained folders")
+    folders = [Path(given).resolve() for _, given in named if isinstance(given, str | Path)]
+    twice = [folder for folder in folders if folders.count(folder) > 1]
+    if twice:
+        raise AttnscopeError(f"{twice[0].name} is given twice: each system once")
+    named_systems: dict[str, System] = {}
+    for name, given in named:
+        own = _unique(name, list(named_systems))
+        named_systems[own] = _read(own, given, out)
+    return list(named_systems.values())
+
+
+def check_untrained(systems: Sequence[System]) -> None:
+    """Refuse settings that cannot be trained by, of every system, before hours of training of the first.
+
+    Raises
+    ------
+    AttnscopeError
+        With the name of the system: if its sizes do not go together, or a text is not there.
+
+    Examples
+    --------
+    >>> config = TrainConfig(model="recurrent", attention="dot", encoder_width=64, decoder_width=64)
+    >>> check_untrained([System("dot", Path("/nowhere"), config, given=False)])
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: dot: dot-product attention compares ...
+    """
+    for system in systems:
+        config = system.config
+        if system.trained or config is None:
+            continue
+        try:
+            check_model(config, config.vocabulary)
+        except AttnscopeError as error:
+            raise AttnscopeError(f"{system.name}: {error}") from None
+        texts = (config.source, config.target, config.valid_source, config.valid_target)
+        for text in texts:
+            if text is not None and not text.exists():
+                raise AttnscopeError(
+                    f"{system.name}: {shown(text)}: no such file: expected a text to train by"
+                )
+
+
+def is_trained(config: TrainConfig, folder: Path) -> bool:
+    """Whether the folder holds the end of a training with these settings.
+
+    Examples
+    --------
+    >>> is_trained(TrainConfig(), Path("/nowhere"))
+    False
+    """
+    return finished_metrics(config, OwnedFolder(folder, "train").look()) is not None
+
+
+def _read(name: str, given: str | Path | TrainConfig, out: Path) -> System:
+    if Path(name).name != name or name.startswith(".") or not name.isprintable() or "\\" in name:
+        raise AttnscopeError(
+            f"a system cannot be called {name!r}, as files are named by it: rename the file or folder, or give a "
+            "name in Python's mapping"
+        )
+    own = OwnedFolder(out, "compare").path_of(f"{SYSTEMS}/{name}")
+    check_kind(
+        "a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: given}
+    )
+    if isinstance(given, TrainConfig):
+        return System(name, own, _of_translation(given, name), given=False)
+    path = Path(given)
+    if not path.exists():
+        raise AttnscopeError(
+            f"{path}: no such file or folder: give YAML files of settings, or trained folders"
+        )
+    if not path.is_dir():
+        return System(name, own, _of_translation(read_config(path), path), given=False)
+    if not (path / "config.json").is_file():
+        raise AttnscopeError(
+            f"{path} holds no finished model (no config.json): give a YAML file of settings, or finish the training by "
+            "`attnscope train`"
+        )
+    settings = path / SETTINGS
+    config = _of_translation(read_config(settings), path) if settings.is_file() else None
+    return System(name, path, config, given=True)
+
+
+def _of_translation(config: TrainConfig, where: str | Path) -> TrainConfig:
+    if config.model == "masked-lm":
+        raise AttnscopeError(
+            f"{where} is of a masked language model: expected settings of a translation model"
+        )
+    return config
+
+
+def _called(path: Path) -> str:
+    return path.resolve().name if path.is_dir() else path.stem
+
+
+def _unique(name: str, taken: Sequence[str]) -> str:
+    number, own = 1, name
+    while own.casefold() in map(str.casefold, taken):  # some file systems take them for one
+        number += 1
+        own = f"{name}-{number}"
+    return own
+
+
+TASK_SEED = (
+    1_000_003  # of the sentences that are translated: other ones than those the weights were chosen on
+)
+
+
+def read_test_text(
+    systems: Sequence[System],
+    texts: Lines | None = None,
+    targets: Lines | None = None,
+    *,
+    join: int | None = None,
+) -> ParallelText:
+    """Read the text that was asked for; else sentences of the generated task; else the systems' validation text.
+
+    Parameters
+    ----------
+    systems
+        Which tell by their settings what they were trained on.
+    texts, targets
+        Sentences and their translations, or paths as `read_parallel` reads them.
+    join
+        Neighbouring pairs joined into one, at most. By default texts that are given stay as they are, and the systems'
+        own is joined by the most that any of them was trained with.
+
+    Returns
+    -------
+    ParallelText
+        With alignments (`TaskText`) where it is the generated task, whose longest sentence is the longest that any of
+        the systems was trained on. A tenth of its sentences is never trained on; these are of that tenth.
+
+    Raises
+    ------
+    AttnscopeError
+        If only one side is given, a file cannot be read, or the systems have no text in common.
+
+    Examples
+    --------
+    >>> from attnscope.lineage.config import read_config
+    >>> text = read_test_text([System("small", Path("small"), read_config(task_longest=5), given=True)])
+    >>> len(text), max(len(line.split()) for line in text.source)
+    (500, 5)
+    """
+    if (texts is None) != (targets is None):
+        raise AttnscopeError("found only one of texts and targets (--text, --target): give both or neither")
+    configs = {system.name: system.config for system in systems}
+    if join is None:
+        joined = [config.join for config in configs.values() if config is not None]
+        join = max(joined, default=1) if texts is None else 1
+    if join < 1:
+        raise AttnscopeError(f"join is {join}: expected 1, which joins nothing, or more")
+    text = _shared(configs, join) if texts is None or targets is None else _given(texts, targets)
+    return text.joined(join, seed=0)
+
+
+def _given(texts: Lines, targets: Lines) -> ParallelText:
+    if isinstance(texts, Path) and isinstance(targets, Path):
+        return read_parallel(texts, targets)
+    return ParallelText(lines_of_text(texts, "the text"), lines_of_text(targets, "the target"))
+
+
+def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
+    """The text that all settings name, not joined yet."""
+    settings = {name: config for name, config in configs.items() if config is not None}
+    without = [name for name in configs if name not in settings]
+    if without:
+        raise AttnscopeError(
+            f"{without[0]} has no config.yaml that names a text: give one to translate (--text, --target)"
+        )
+    if all(config.source is None for config in settings.values()):
+        longest = max(config.task_longest for config in settings.values())
+        pairs = HELD_OUT * (join + 1) // 2  # so that about as many are left when they are joined
+        return generate_task(pairs, TASK_SEED, longest, held_out=True)
+    texts = {name: _validation(config) for name, config in settings.items()}
+    (first, text), *others = texts.items()
+    for name, other in others:
+        if other.sha256() != text.sha256():
+            raise AttnscopeError(
+                f"{first} and {name} were not validated on the same text ({len(text)} pairs that begin "
+                f"{text.source[0][:30]!r}, {len(other)} that begin {other.source[0][:30]!r}):\n"
+                "give one to translate (--text, --target)"
+            )
+    return text
+
+
+def _validation(config: TrainConfig) -> ParallelText:
+    return training_pairs(config)[1]
+
+
+_WORDS = (6, 14)  # of the sentences that are shown
+
+
+@dataclass(frozen=True)
+class ShownTranslation:
+    """A sentence of the generated task.
+
+    Attributes
+    ----------
+    source, translation, right
+        The sentence, what the system makes of it (greedy), and what it should be.
+    attended
+        For each word of the translation that has a link: itself and the source word it looks at most, by the head
+        that `best_aligning_head` chose; empty for a system without attention, and for a translation longer than the
+        model was trained for.
+    """
+
+    source: str
+    translation: str
+    right: str
+    attended: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some sentences, and BLEU of all of them by words of the source: bucket, sentences, BLEU, 95% interval."""
+
+    shown: list[ShownTranslation]
+    by_length: list[tuple[str, int, float, float, float]]
+
+
+def sample_translations(folder: Path) -> Samples | None:
+    """Translate sentences of the generated task that no training has seen; None where another text was learned.
+
+    Parameters
+    ----------
+    folder
+        Folder of a finished training of `attnscope train`.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder holds no such training.
+
+    Examples
+    --------
+    >>> sample_translations(Path("/nowhere"))
+    Traceback (most recent call last):
+    attnscope.support.errors.AttnscopeError: /nowhere/config.yaml: no such file or folder: check the path
+    """
+    config = read_config(folder / "config.yaml")
+    if config.model == "masked-lm" or config.source is not None:
+        return None
+    text = read_test_text([System("trained", folder, config, given=True)])
+    if not isinstance(text, TaskText):
+        return None
+    loaded = load_model(folder, device=config.device)
+    translations = translate_lines(loaded.model, loaded.tokenizer, text.source, beams=1, overlong="cut")
+    lines = translations.texts
+    scores = score(
+        {"trained": lines},
+        text.target,
+        texts=text.source,
+        by_length=length_limits(text.source),
+    )
+    at = scores.sel(system="trained", metric="BLEU")
+    columns = ("bucket", "sentences", "score_by_length", "lower_by_length", "upper_by_length")
+    rows = zip(*(at[name].values for name in columns), strict=True)
+    lengths = [len(source.split()) for source in text.source]
+    whole = [i for i, left_out in enumerate(translations.left_out) if not left_out]
+    chosen = [min(whole, key=lambda i: abs(lengths[i] - words)) for words in _WORDS] if whole else []
+    attended = _attended(loaded, text, [lines[i] for i in chosen], chosen)
+    return Samples(
+        [
+            ShownTranslation(text.source[i], lines[i], text.target[i], links)
+            for i, links in zip(chosen, attended, strict=True)
+        ],
+        [
+            (str(bucket), int(count), float(bleu), float(lower), float(upper))
+            for bucket, count, bleu, lower, upper in rows
+            if count
+        ],
+    )
+
+
+def _attended(
+    loaded: LoadedModel, text: TaskText, made: Sequence[str], chosen: Sequence[int]
+) -> list[list[tuple[str, str]]]:
+    attended: list[list[tuple[str, str]]] = [[] for _ in chosen]
+    best = best_aligning_head(loaded.model, loaded.tokenizer, text) if attends(loaded.model) else None
+    if best is None:
+        return attended
+    lengths = map(len, encode_lines(loaded.tokenizer, made))
+    fit = [at for at, tokens in enumerate(lengths) if tokens <= loaded.tokenizer.model_max_length]
+    if fit:
+        pairs = [text.source[chosen[at]] for at in fit], [made[at] for at in fit]
+        aligned = align(loaded.model, *pairs, tokenizer=loaded.tokenizer, layer=best.layer, head=best.head)
+        for at, left, right, links in zip(fit, *pairs, aligned.links, strict=True):
+            in_order = sorted(links, key=lambda link: link[1])
+            attended[at] = [(right.split()[j], left.split()[i]) for i, j in in_order]
+    return attended

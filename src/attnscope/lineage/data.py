@@ -1,0 +1,644 @@
+"""What a training reads: batches of pairs or of masked windows, the same for the same seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from attnscope.lineage.config import TrainConfig
+from attnscope.lineage.parallel_text import ParallelText, generate_task, is_unsegmented, read_parallel
+from attnscope.lineage.vocabulary import BYTES, encode_lines, train_subwords
+from attnscope.models.loss import IGNORED
+from attnscope.support.errors import AttnscopeError
+
+Batch = dict[str, Tensor]
+_BY_SPACES = ("13a", "intl")  # tokenizers of BLEU that find no word where there is no space
+HELD_OUT = 500  # pairs that are set aside where no validation text is given
+
+
+class TrainingData(ABC):
+    """Texts as tokens, and how they are cut into batches."""
+
+    tokenizer: Any
+    left_out: dict[str, int]
+
+    @abstractmethod
+    def epoch(self, number: int) -> list[np.ndarray]:
+        """Members of each batch of an epoch, in order."""
+
+    @abstractmethod
+    def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
+        """The batch of these members in `count` parts, None where one is empty; `seed` decides what is random in it."""
+
+    @abstractmethod
+    def validation(self) -> list[Batch]:
+        """Batches of the held-out text, always the same."""
+
+    @abstractmethod
+    def sha256(self) -> str:
+        """Hash of the texts, by which a training knows that it goes on with its own."""
+
+
+@dataclass(eq=False)
+class Pairs(TrainingData):
+    """Parallel text.
+
+    Attributes
+    ----------
+    train
+        Encoded pairs.
+    text
+        What they were encoded from; `train.index` says which pair of it each one is.
+    valid
+        Texts to be translated.
+    """
+
+    config: TrainConfig
+    train: EncodedText
+    text: ParallelText
+    valid: ParallelText
+    tokenizer: Any
+
+    def __post_init__(self) -> None:
+        self.left_out = self.train.left_out
+        self.lengths = self.train.lengths()
+        share = self.config.bpe_dropout
+        self.segmenter = Segmenter(self.tokenizer, share) if share else None
+
+    def epoch(self, number: int) -> list[np.ndarray]:
+        """Batches of about `batch_tokens` target tokens, of like lengths."""
+        return epoch_batches(self.lengths, self.config.batch_tokens, self.config.seed, number)
+
+    def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
+        """Padded tokens of these pairs, divided by their lengths without dropout."""
+        return [
+            collate(*zip(*(self._pair(i, seed) for i in part.tolist()), strict=True)) if len(part) else None
+            for part in split_batch(members, self.lengths, count)
+        ]
+
+    def _pair(self, member: int, seed: int) -> tuple[list[int], list[int]]:
+        """Tokens of source and target; where merges are left out, a function of the seed and the pair alone."""
+        plain = self.train.source[member], self.train.target[member]
+        if self.segmenter is None:
+            return plain
+        line, draw = self.train.index[member], Random(f"{seed} {member}")
+        source, target = self.text.source[line], self.text.target[line]
+        new = self.segmenter.encode(source, draw), self.segmenter.encode(target, draw)
+        return new if max(map(len, new)) <= self.config.longest else plain
+
+    def validation(self) -> list[Batch]:
+        """Batches of the validation pairs, always cut as the tokenizer does it."""
+        encoded = encode_pairs(self.tokenizer, self.valid, longest=self.config.longest)
+        batches = epoch_batches(encoded.lengths(), self.config.batch_tokens, 0, 0)
+        return [
+            collate([encoded.source[i] for i in part], [encoded.target[i] for i in part]) for part in batches
+        ]
+
+    def sha256(self) -> str:
+        """Of the tokens of all pairs, and of the text for validation."""
+        tokens = json.dumps([self.train.source, self.train.target])
+        return hashlib.sha256((tokens + self.valid.sha256()).encode()).hexdigest()
+
+
+@dataclass(eq=False)
+class MaskedWindows(TrainingData):
+    """Plain text, cut into windows of `longest` tokens that start anywhere; some tokens are masked.
+
+    Of the chosen tokens 80% become the mask, 10% another token, 10% stay (Devlin et al. 2019, section 3.1).
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> ids = np.arange(10, 90)
+    >>> data = MaskedWindows(TrainConfig(model="masked-lm", longest=12, batch_tokens=24), ids, ids, tokenizer)
+    >>> batches = data.epoch(0)
+    >>> data.body, [len(members) for members in batches]  # 80 tokens, two windows of 10 and their ends at a time
+    (10, [2, 2, 2, 2])
+    >>> (part,) = data.parts(batches[0], 1, seed=0)
+    >>> part["input_ids"].shape, bool((part["labels"] == -100).any())  # what is not masked is not asked for
+    (torch.Size([2, 12]), True)
+    """
+
+    config: TrainConfig
+    train_ids: np.ndarray
+    valid_ids: np.ndarray
+    tokenizer: Any
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __post_init__(self) -> None:
+        for name, ids in (("training", self.train_ids), ("validation", self.valid_ids)):
+            if len(ids) < self.body:
+                raise AttnscopeError(
+                    f"the {name} text has {len(ids)} tokens; expected {self.body} or more: give more, or a "
+                    "smaller 'longest'"
+                )
+
+    @property
+    def body(self) -> int:
+        """Tokens of a window between its two ends."""
+        return self.config.longest - 2
+
+    def epoch(self, number: int) -> list[np.ndarray]:
+        """Starts of windows, in batches of `batch_tokens` tokens."""
+        rng = np.random.default_rng((self.config.seed, number))
+        count = len(self.train_ids) // self.body
+        starts = rng.integers(0, len(self.train_ids) - self.body + 1, count)
+        size = max(1, self.config.batch_tokens // self.config.longest)
+        return [starts[i : i + size] for i in range(0, count, size)]
+
+    def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
+        """Windows that start there, with some tokens masked."""
+        whole = self._masked(self.train_ids, members, seed)
+        rows = np.array_split(np.arange(len(members)), count)
+        return [
+            {name: values[part] for name, values in whole.items()} if len(part) else None for part in rows
+        ]
+
+    def validation(self) -> list[Batch]:
+        """All of the held-out text, window by window, masked the same way each time."""
+        starts = np.arange(0, len(self.valid_ids) - self.body + 1, self.body)
+        size = max(1, self.config.batch_tokens // self.config.longest)
+        return [self._masked(self.valid_ids, starts[i : i + size], i) for i in range(0, len(starts), size)]
+
+    def sha256(self) -> str:
+        """Of all tokens."""
+        return hashlib.sha256(self.train_ids.tobytes() + b"|" + self.valid_ids.tobytes()).hexdigest()
+
+    def _masked(self, ids: np.ndarray, starts: np.ndarray, seed: int) -> Batch:
+        body = torch.from_numpy(ids[starts[:, None] + np.arange(self.body)])
+        first, last = (torch.full((len(starts), 1), end) for end in self.ends)
+        window = torch.cat([first, body, last], 1)
+        draw = torch.Generator().manual_seed(seed)
+        chosen = torch.rand(window.shape, generator=draw, dtype=torch.float32) < self.config.mask_share
+        chosen[:, [0, -1]] = False
+        chosen[:, 1] |= ~chosen.any(1)  # every window has something to say
+        how = torch.rand(window.shape, generator=draw, dtype=torch.float32)
+        other = torch.randint(len(self.tokenizer), window.shape, generator=draw)
+        given = torch.where(chosen & (how < 0.8), self.tokenizer.mask_token_id, window)  # noqa: PLR2004
+        given = torch.where(chosen & (how >= 0.9), other, given)  # noqa: PLR2004
+        return {
+            "input_ids": given,
+            "attention_mask": torch.ones_like(given),
+            "labels": window.masked_fill(~chosen, -100),
+        }
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Tokens at the start and at the end of a window."""
+        return self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+
+
+def read_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> TrainingData:
+    """Read the texts that a configuration names, and learn their vocabulary if there is none yet.
+
+    Parameters
+    ----------
+    config
+        Settings. Without any text a generated task is taken.
+    tokenizer
+        From an earlier start of the same training.
+
+    Raises
+    ------
+    AttnscopeError
+        For texts that cannot be read or that are too short.
+
+    Examples
+    --------
+    >>> from attnscope.lineage.config import read_config
+    >>> data = read_data(read_config(task_pairs=100, task_longest=8, vocabulary=320))
+    >>> sum(len(members) for members in data.epoch(0)), len(data.tokenizer)
+    (100, 320)
+    """
+    return _masked(config, tokenizer) if config.model == "masked-lm" else _pairs(config, tokenizer)
+
+
+def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pairs:
+    train, valid = (text.joined(config.join, config.seed) for text in training_pairs(config))
+    if config.bleu_tokenizer in _BY_SPACES and is_unsegmented(valid.target):
+        raise AttnscopeError(
+            f"the validation target has no spaces between words, so that BLEU with {config.bleu_tokenizer} finds none: "
+            "choose --bleu-tokenizer ja-mecab, zh or char"
+        )
+    if tokenizer is None:
+        tokenizer = train_subwords(
+            [*train.source, *train.target], config.vocabulary, lowercase=config.lowercase
+        )
+    tokenizer.model_max_length = config.longest
+    encoded = encode_pairs(tokenizer, train, longest=config.longest)
+    return Pairs(config, encoded, train, valid, tokenizer)
+
+
+def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
+    """Training and validation pairs, not joined yet; without validation text, the last pairs are set aside.
+
+    Examples
+    --------
+    >>> from attnscope.lineage.config import read_config
+    >>> [len(text) for text in training_pairs(read_config(task_pairs=100))]
+    [100, 10]
+    """
+    if config.source is None:
+        longest = config.task_longest
+        return generate_task(config.task_pairs, config.seed, longest), generate_task(
+            min(HELD_OUT, config.task_pairs // 10), config.seed, longest, held_out=True
+        )
+    first, _, second = config.sides.partition(",")
+    sides = first.strip(), second.strip()
+    train = read_parallel(config.source, config.target, sides=sides)
+    if config.valid_source is None:
+        return _set_aside(train, min(HELD_OUT, len(train) // 10))
+    return train, read_parallel(config.valid_source, config.valid_target, sides=sides)
+
+
+def _set_aside(text: ParallelText, count: int) -> tuple[ParallelText, ParallelText]:
+    if count < 1:
+        raise AttnscopeError(f"found {len(text)} pairs; expected 10 or more: give more text")
+    cut = len(text) - count
+    return (
+        ParallelText(text.source[:cut], text.target[:cut], text.left_out),
+        ParallelText(text.source[cut:], text.target[cut:]),
+    )
+
+
+def _masked(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> MaskedWindows:
+    if config.text is None:
+        raise AttnscopeError("a masked language model wants plain text: give 'text'")
+    lines = _lines(config.text)
+    if config.valid_text is None:
+        cut = max(1, len(lines) * 19 // 20)
+        lines, held_out = lines[:cut], lines[cut:]
+    else:
+        held_out = _lines(config.valid_text)
+    if tokenizer is None:
+        tokenizer = train_subwords(lines, config.vocabulary, lowercase=config.lowercase, masked=True)
+    tokenizer.model_max_length = config.longest
+    return MaskedWindows(config, _stream(tokenizer, lines), _stream(tokenizer, held_out), tokenizer)
+
+
+def _lines(path: Path) -> list[str]:
+    from attnscope.read.texts import Corpus
+
+    texts = Corpus.from_sources([path])
+    return [line.strip() for text in texts for line in text.content.splitlines() if line.strip()]
+
+
+def _stream(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> np.ndarray:
+    """All tokens one after the other, without what marks the ends of a line."""
+    encoded = encode_lines(tokenizer, lines)
+    return np.array([token for line in encoded for token in line if token not in tokenizer.all_special_ids])
+
+
+FILL = 0.98  # share of the budget aimed at, as parts do not divide evenly
+FEW = 64  # batches, up to which halving leaves too much padding and every cut is tried
+SLACK = 1.25  # cells of a side, in budgets, beyond which a batch is split for its padding
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """Pairs as token ids.
+
+    Attributes
+    ----------
+    source, target : list of list of int
+        Ids of each pair, ``</s>`` included.
+    index : list of int
+        Which pair of the parallel text each one is.
+    left_out : dict of str to int
+        How many pairs were left out, by reason: those of the parallel text, and ``too long``.
+    """
+
+    source: list[list[int]]
+    target: list[list[int]]
+    index: list[int]
+    left_out: dict[str, int]
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.index)
+
+    def lengths(self) -> Int[np.ndarray, "pair side"]:
+        """Tokens of source and target of each pair."""
+        pairs = zip(self.source, self.target, strict=True)
+        return np.array([(len(source), len(target)) for source, target in pairs], np.int64).reshape(-1, 2)
+
+
+def encode_pairs(
+    tokenizer: PreTrainedTokenizerBase, text: ParallelText, *, longest: int | None = None
+) -> EncodedText:
+    """Encode both sides, and leave out the pairs that are too long.
+
+    A pair is never cut: a cut source and its whole translation do not mean the same.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerFast
+        From `train_subwords`.
+    text : ParallelText
+        The pairs.
+    longest : int, optional
+        Most tokens that either side may have, ``</s>`` included; without it all pairs are kept.
+
+    Returns
+    -------
+    EncodedText
+        The pairs that are kept, in order.
+
+    Raises
+    ------
+    AttnscopeError
+        Every pair is too long.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import ParallelText
+    >>> from attnscope.lineage import train_subwords
+    >>> text = ParallelText(["aa", "aa ab ab ab"], ["bb", "bb"])
+    >>> tokenizer = train_subwords([*text.source, *text.target], 270)
+    >>> encode_pairs(tokenizer, text, longest=3).left_out
+    {'too long': 1}
+    """
+    source, target = encode_lines(tokenizer, text.source), encode_lines(tokenizer, text.target)
+    kept = [
+        i
+        for i, pair in enumerate(zip(source, target, strict=True))
+        if longest is None or max(map(len, pair)) <= longest
+    ]
+    if not kept:
+        raise AttnscopeError(
+            f"every one of {len(text)} pairs has more than {longest} tokens on a side; "
+            "expected shorter ones: allow longer pairs, or divide the lines into sentences"
+        )
+    left_out = dict(text.left_out)
+    if len(kept) < len(text):
+        left_out["too long"] = len(text) - len(kept)
+    return EncodedText([source[i] for i in kept], [target[i] for i in kept], kept, left_out)
+
+
+def epoch_batches(
+    lengths: Int[np.ndarray, "pair side"], budget: int, seed: int, epoch: int
+) -> list[Int[np.ndarray, " _"]]:
+    """Divide all pairs into the batches of one epoch.
+
+    The pairs are halved again and again, by the length of the source or of the target, whichever leaves fewer
+    cells, until each part fits the budget. Where there are at most 64 batches, they are divided not at half but where
+    the fewest cells are left. Pairs of equal lengths are drawn at random, and the batches come in
+    random order.
+
+    Parameters
+    ----------
+    lengths
+        Tokens of source and target of each pair.
+    budget
+        Most tokens in a batch, each pair counted by its longer side; so a batch has at most `budget` target tokens,
+        and most have almost as many. Cells, padding included, are at most 1.25 times as many on each side.
+        A pair that is longer than the budget is a batch of its own.
+    seed, epoch
+        The batches are a function of both and of the lengths alone, so a run that was stopped in the
+        middle of an epoch goes on at the same place of the same list.
+
+    Returns
+    -------
+    list of array of int
+        Indices of the pairs of each batch; each pair is in one batch.
+
+    Raises
+    ------
+    AttnscopeError
+        No pairs, or a budget below 1.
+
+    Examples
+    --------
+    >>> lengths = np.array([[3, 3], [9, 9], [3, 3], [9, 9], [4, 3]])
+    >>> sorted(sorted(batch.tolist()) for batch in epoch_batches(lengths, 20, seed=0, epoch=0))
+    [[0, 2, 4], [1, 3]]
+    """
+    if budget < 1 or not len(lengths):
+        raise AttnscopeError(
+            f"found {len(lengths)} pairs and a budget of {budget} tokens; expected at least one pair and one "
+            "token: give some text, and 2048 or 8192 tokens, for example"
+        )
+    generator = np.random.default_rng((seed, epoch))
+    # sorting by one of these orders by one side, then by the other, then at random
+    scale = int(lengths.max()) + 1
+    chance = generator.random(len(lengths))
+    source, target = lengths.T
+    keys = source * scale + target + chance, target * scale + source + chance
+    longer = lengths.max(1)
+    batches_wanted = ceil(int(longer.sum()) / (FILL * budget))
+    parts = [(np.arange(len(lengths)), batches_wanted)]
+    batches: list[np.ndarray] = []
+    while parts:
+        part, count = parts.pop()
+        cells = len(part) * int(longer[part].max())
+        fits = int(longer[part].sum()) <= budget and cells <= SLACK * budget
+        if len(part) == 1 or (count == 1 and fits):
+            batches.append(part)
+        else:
+            parts.extend(_divide(part, max(2, count), lengths, keys, every=batches_wanted <= FEW))
+    return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def _divide(
+    part: np.ndarray, count: int, lengths: np.ndarray, keys: tuple[np.ndarray, np.ndarray], *, every: bool
+) -> list[tuple[np.ndarray, int]]:
+    """Divide what makes `count` batches into two parts, by the side and at the cut that leave the fewest cells."""
+    ways: list[tuple[int, np.ndarray, int, int]] = []
+    for key in keys:
+        order = part[np.argsort(key[part])]
+        reached = np.cumsum(lengths[order].max(1))
+        for left in range(1, count) if every else [count // 2]:
+            cut = int(np.abs(reached[:-1] - reached[-1] * (left / count)).argmin()) + 1
+            cells = sum(len(half) * int(lengths[half].max(0).sum()) for half in (order[:cut], order[cut:]))
+            ways.append((cells, order, cut, left))
+    _, order, cut, left = min(ways, key=lambda way: way[0])
+    return [(order[:cut], left), (order[cut:], count - left)]
+
+
+def split_batch(
+    batch: Int[np.ndarray, " batch"], lengths: Int[np.ndarray, "pair side"], world: int
+) -> list[Int[np.ndarray, " _"]]:
+    """Divide one batch among processes, so that together they see exactly this batch.
+
+    Parameters
+    ----------
+    batch
+        From `epoch_batches`; consecutive pairs have similar lengths.
+    lengths
+        Tokens of source and target of each pair.
+    world
+        How many processes.
+
+    Returns
+    -------
+    list of array of int
+        One part for each process, in order, of about as many tokens; they differ by less than two pairs. Where the
+        batch has fewer pairs than there are processes, some parts are empty.
+
+    Examples
+    --------
+    >>> lengths = np.array([[5, 6], [6, 6], [12, 12]])
+    >>> [part.tolist() for part in split_batch(np.array([0, 1, 2]), lengths, 2)]
+    [[0, 1], [2]]
+    """
+    reached = np.cumsum(lengths[batch].max(1))
+    shares = reached[-1] * np.arange(1, world) / world
+    return np.split(batch, np.searchsorted(reached, shares, side="right"))
+
+
+def fullness(lengths: Int[np.ndarray, "pair side"], batches: Sequence[Int[np.ndarray, " _"]]) -> float:
+    """Share of the cells of all batches, source and target, that hold a token and not padding.
+
+    Examples
+    --------
+    >>> fullness(np.array([[1, 2], [2, 2]]), [np.array([0, 1])])
+    0.875
+    """
+    cells = sum(len(batch) * int(lengths[batch].max(0).sum()) for batch in batches)
+    return sum(int(lengths[batch].sum()) for batch in batches) / cells
+
+
+def collate(
+    source: Sequence[Sequence[int]], target: Sequence[Sequence[int]] | None = None, *, pad_id: int = 0
+) -> dict[str, Int[Tensor, "pair position"]]:
+    """Put pairs side by side, padded on the right to the longest.
+
+    Parameters
+    ----------
+    source
+        Token ids, ``</s>`` included; at least one line.
+    target
+        As many lines; left out for translating.
+    pad_id
+        Token id for padding of the source.
+
+    Returns
+    -------
+    dict of str to Tensor
+        ``input_ids`` and ``attention_mask`` of shape ``(pair, source position)``, the mask 0 on padding;
+        with a target ``labels`` of shape ``(pair, target position)``, -100 on padding.
+
+    Raises
+    ------
+    AttnscopeError
+        No line, or not as many on both sides.
+
+    Examples
+    --------
+    >>> batch = collate([[7, 2], [8, 9, 2]], [[5, 2], [2]])
+    >>> batch["input_ids"].tolist(), batch["attention_mask"].tolist(), batch["labels"].tolist()
+    ([[7, 2, 0], [8, 9, 2]], [[1, 1, 0], [1, 1, 1]], [[5, 2], [2, -100]])
+    """
+    if not source or (target is not None and len(target) != len(source)):
+        raise AttnscopeError(
+            f"found {len(source)} sources and {'no' if target is None else len(target)} targets for a batch; "
+            "expected at least one, and as many on both sides"
+        )
+    batch = {"input_ids": _pad(source, pad_id), "attention_mask": _pad([[1] * len(ids) for ids in source], 0)}
+    if target is not None:
+        batch["labels"] = _pad(target, IGNORED)
+    return batch
+
+
+def _pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.int64)
+
+
+CACHED = 2**16  # partly merged pieces whose next merges are remembered: some 50 MB
+
+
+class Segmenter:
+    """Byte-pair encoding that leaves out merges at random.
+
+    A piece of text begins as characters. In each step, every merge that is possible is left out with probability
+    `dropout`, and of those that remain the one that was learned first is made; the piece is done when none remains
+    (Provilkov et al. 2020, "BPE-Dropout: Simple and Effective Subword Regularization", algorithm 1).
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerFast
+        From `train_subwords`, not for masked language models.
+    dropout : float
+        Probability, from 0 (as the tokenizer does it) to 1 (characters, and bytes of those without a token).
+
+    Examples
+    --------
+    >>> from attnscope.lineage import train_subwords
+    >>> tokenizer = train_subwords(["The tide is out.", "The tide is in."], 300)
+    >>> for dropout in (0.0, 0.3, 1.0):
+    ...     ids = Segmenter(tokenizer, dropout).encode("The tide!", Random(0))
+    ...     " ".join(tokenizer.convert_ids_to_tokens(ids))
+    '▁The ▁tide <0x21> </s>'
+    '▁The ▁ t i d e <0x21> </s>'
+    '▁ T h e ▁ t i d e <0x21> </s>'
+    """
+
+    def __init__(self, tokenizer: Any, dropout: float) -> None:
+        self.dropout = dropout
+        backend = tokenizer.backend_tokenizer
+        self._normalizer, self._pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+        self._end: int = tokenizer.eos_token_id
+        model = json.loads(backend.to_str())["model"]
+        self._ids: dict[str, int] = model["vocab"]
+        self._merges = {
+            (self._ids[first], self._ids[second]): (rank, self._ids[first + second])
+            for rank, (first, second) in enumerate(model["merges"])
+        }
+        self._characters = lru_cache(CACHED)(self._find_characters)
+        self._possible = lru_cache(CACHED)(self._find_possible)
+
+    def encode(self, line: str, draw: Random) -> list[int]:
+        """Token ids of a line, ``</s>`` included.
+
+        Parameters
+        ----------
+        line
+            Any text.
+        draw
+            Where chance comes from. With the same state of it, the same line gives the same ids.
+        """
+        pieces = self._pre_tokenizer.pre_tokenize_str(self._normalizer.normalize_str(line))
+        return [*(token for piece, _ in pieces for token in self._merged(piece, draw)), self._end]
+
+    def _merged(self, piece: str, draw: Random) -> tuple[int, ...]:
+        tokens = self._characters(piece)
+        while True:
+            for place, token in self._possible(tokens):
+                if draw.random() >= self.dropout:
+                    tokens = (*tokens[:place], token, *tokens[place + 2 :])
+                    break
+            else:
+                return tokens
+
+    def _find_characters(self, piece: str) -> tuple[int, ...]:
+        return tuple(token for character in piece for token in self._of_character(character))
+
+    def _of_character(self, character: str) -> Iterator[int]:
+        if character in self._ids:
+            yield self._ids[character]
+        else:
+            yield from (self._ids[BYTES[byte]] for byte in character.encode())
+
+    def _find_possible(self, tokens: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Where two tokens can be merged, and into which one: the merge that was learned first comes first."""
+        pairs = enumerate(pairwise(tokens))
+        possible = sorted((*self._merges[pair], place) for place, pair in pairs if pair in self._merges)
+        return [(place, token) for _, token, place in possible]

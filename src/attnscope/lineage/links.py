@@ -1,0 +1,537 @@
+"""Word alignments as sets of links: from weights, from files, and how wrong they are."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import norm
+from scipy.stats import t as student
+
+from attnscope.lineage.parallel_text import check_parallel, read_lines
+from attnscope.measure.documents import LEAST, without_skewness
+from attnscope.read.files import shown
+from attnscope.support.checks import shaped, shortly
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import percent
+
+Links: TypeAlias = frozenset[tuple[int, int]]  # (source word, target word), counted from 0
+
+THRESHOLD = "threshold"  # the rule that makes links of all weights from a least one on
+LEAST_WEIGHT = 0.2
+_LONGEST_LINK = 40  # characters
+_LINK = re.compile("([0-9]+)([-p?])([0-9]+)")
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Alignments made by people, for each sentence pair.
+
+    Attributes
+    ----------
+    sure
+        Links that must be there.
+    possible
+        Links that may be there; the sure ones are always among them.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import Gold
+    >>> gold = Gold(sure=[frozenset({(0, 0)})], possible=[frozenset({(0, 0), (1, 0)})])
+    >>> [sorted(may - must) for must, may in zip(gold.sure, gold.possible)]
+    [[(1, 0)]]
+    """
+
+    sure: list[Links]
+    possible: list[Links]
+
+
+@dataclass(frozen=True)
+class AlignmentScore:
+    """How well links agree with people's.
+
+    Attributes
+    ----------
+    error_rate
+        AER, between 0 and 1; NaN where there are neither links nor sure links.
+    precision
+        Share of the links that are possible; NaN without links.
+    recall
+        Share of the sure links that were found; NaN without sure links.
+    links
+        How many links were made.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import Gold, score_alignments
+    >>> gold = Gold(sure=[frozenset({(0, 0), (1, 1)})], possible=[frozenset({(0, 0), (1, 1), (2, 1)})])
+    >>> score_alignments([frozenset({(0, 0), (2, 1)})], gold.sure, gold.possible)
+    AlignmentScore(error_rate=0.25, precision=1.0, recall=0.5, links=2)
+    """
+
+    error_rate: float
+    precision: float
+    recall: float
+    links: int
+
+
+def links(
+    weights: Float[np.ndarray, "target source"], rule: str = "argmax", threshold: float = LEAST_WEIGHT
+) -> Links:
+    """Read links off the weights of one sentence pair.
+
+    Parameters
+    ----------
+    weights
+        Weight of each source word for each target word. A row of zeros is a target word that looks at no word: it
+        gets no link.
+    rule
+        ``argmax``: each target word to its heaviest source word (the first of equals). ``intersection``: of these
+        links only those whose target word is also the heaviest of its source word. ``threshold``: all weights
+        of at least `threshold`.
+    threshold
+        For the rule of that name.
+
+    Returns
+    -------
+    frozenset of (int, int)
+        Pairs (source word, target word), counted from 0. For links that two models, one for each direction, agree on,
+        intersect their sets.
+
+    Raises
+    ------
+    AttnscopeError
+        If the weights are not two-dimensional or one is NaN or infinite, the rule is not known or the threshold is not
+        positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.lineage import links
+    >>> weights = np.array([[0.9, 0.1], [0.6, 0.4]])
+    >>> sorted(links(weights)), sorted(links(weights, "intersection")), sorted(links(weights, "threshold", 0.4))
+    ([(0, 0), (0, 1)], [(0, 0)], [(0, 0), (0, 1), (1, 1)])
+    """
+    shaped("weights", weights, "target, source")
+    weights = np.asarray(
+        weights
+    )  # as precise as they are: a threshold is compared with them as it always was
+    if not threshold > 0:
+        raise AttnscopeError(f"threshold must be above 0, found {threshold}")
+    if rule == THRESHOLD:
+        chosen = weights >= threshold
+    elif rule in {"argmax", "intersection"}:
+        chosen = weights > 0
+        if weights.size:
+            chosen &= np.arange(weights.shape[1]) == weights.argmax(1)[:, None]
+            if rule == "intersection":
+                chosen &= np.arange(weights.shape[0])[:, None] == weights.argmax(0)
+    else:
+        raise AttnscopeError(f"rule {rule!r} is not known: choose argmax, threshold or intersection")
+    return frozenset((int(source), int(target)) for target, source in np.argwhere(chosen))
+
+
+def score_alignments(
+    aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]
+) -> AlignmentScore:
+    """Compare links with people's over a corpus: AER, precision and recall.
+
+    With A the links, S the sure and P the possible ones (S is within P; what is sure counts as possible even where it
+    is not listed): AER = 1 - (|A∩S| + |A∩P|) / (|A| + |S|), precision |A∩P| / |A|, recall |A∩S| / |S|. Sums run over
+    the whole corpus.
+
+    Parameters
+    ----------
+    aligned, sure, possible
+        Set of links of each sentence pair.
+
+    Raises
+    ------
+    AttnscopeError
+        If their numbers of sentences differ.
+
+    References
+    ----------
+    Och and Ney, "A systematic comparison of various statistical alignment models" (Computational Linguistics 2003).
+
+    Examples
+    --------
+    >>> from attnscope.lineage import score_alignments
+    >>> a, s, p = {(0, 0), (1, 1), (2, 0)}, {(0, 0), (1, 2)}, {(1, 1)}
+    >>> score_alignments([frozenset(a)], [frozenset(s)], [frozenset(p)])
+    AlignmentScore(error_rate=0.4, precision=0.6666666666666666, recall=0.5, links=3)
+    """
+    check_parallel({"the alignment": aligned, "the sure links": sure, "the possible links": possible})
+    made = wanted = hits = right = 0
+    for a, s, p in zip(aligned, sure, possible, strict=True):
+        made, wanted = made + len(a), wanted + len(s)
+        hits, right = hits + len(a & s), right + len(a & (p | s))
+    return AlignmentScore(
+        error_rate=1 - _ratio(hits + right, made + wanted),
+        precision=_ratio(right, made),
+        recall=_ratio(hits, wanted),
+        links=made,
+    )
+
+
+def alignment_error_rate(aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> float:
+    """AER alone, of `score_alignments`.
+
+    Parameters
+    ----------
+    aligned
+        Links of each sentence pair that were found.
+    sure, possible
+        Gold links of each sentence pair.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import alignment_error_rate
+    >>> gold = [frozenset({(0, 0), (1, 1)})]
+    >>> alignment_error_rate(gold, gold, gold)
+    0.0
+    """
+    return score_alignments(aligned, sure, possible).error_rate
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")
+
+
+def read_links(path: Path | str, first: int = 0) -> list[Links]:
+    r"""Read a file of alignments in Pharaoh's format: a line ``0-0 1-2`` for each sentence pair, source first.
+
+    Parameters
+    ----------
+    path
+        The file; ``-`` is standard input.
+    first
+        The number that the file gives to the first word, 0 or 1.
+
+    Raises
+    ------
+    AttnscopeError
+        If the file cannot be read, or a part of it is no link.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope.lineage import pharaoh, read_links
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "links"
+    ...     _ = file.write_text("1-0 0-1\n")
+    ...     [pharaoh(links) for links in read_links(file)]
+    ['0-1 1-0']
+    """
+    return read_gold(path, first).possible
+
+
+def read_gold(path: Path | str, first: int = 1) -> Gold:
+    r"""Read a file of people's alignments: ``1-2`` is a sure link and ``1p2`` (or ``1?2``) a possible one.
+
+    A link may point past the end of its sentence: a few do in public files. It is kept, for published error rates
+    count it: it can never be found and so costs recall. `within` takes such links away.
+
+    Parameters
+    ----------
+    path
+        The file, a line for each sentence pair; ``-`` is standard input.
+    first
+        The number that the file gives to the first word: 1 in most gold files, 0 in some.
+
+    Raises
+    ------
+    AttnscopeError
+        If the file cannot be read, or a part of it is no link.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope.lineage import read_gold
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "gold"
+    ...     _ = file.write_text("1-1 2p1\n")
+    ...     gold = read_gold(file)
+    >>> sorted(gold.sure[0]), sorted(gold.possible[0])
+    ([(0, 0)], [(0, 0), (1, 0)])
+    """
+    sure: list[Links] = []
+    possible: list[Links] = []
+    for number, line in enumerate(read_lines(path), start=1):
+        every: set[tuple[int, int]] = set()
+        certain: set[tuple[int, int]] = set()
+        for part in line.split():
+            match = _LINK.fullmatch(part) if len(part) <= _LONGEST_LINK else None
+            if match is None or min(int(match[1]), int(match[3])) < first:
+                raise AttnscopeError(
+                    f"{shown(path)}, line {number}: {shortly(part)} is not a link; expected such as "
+                    f"{first}-{first + 1}, or {first}p{first + 1} for a possible one, words counted from {first} "
+                    "(--gold-first)"
+                )
+            link = int(match[1]) - first, int(match[3]) - first
+            every.add(link)
+            if match[2] == "-":
+                certain.add(link)
+        sure.append(frozenset(certain))
+        possible.append(frozenset(every))
+    return Gold(sure, possible)
+
+
+def within(links: Links, sources: int, targets: int) -> Links:
+    """The links that lie inside a pair of sentences with so many words.
+
+    Parameters
+    ----------
+    links
+        Pairs (source word, target word), from 0.
+    sources, targets
+        Number of words on either side.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import within
+    >>> sorted(within(frozenset({(0, 0), (5, 0)}), sources=5, targets=1))
+    [(0, 0)]
+    """
+    return frozenset((source, target) for source, target in links if source < sources and target < targets)
+
+
+def pharaoh(links: Iterable[tuple[int, int]]) -> str:
+    """Write links as Pharaoh did: ``source-target``, words counted from 0, in order.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import pharaoh
+    >>> pharaoh({(10, 0), (2, 1)})
+    '2-1 10-0'
+    """
+    return " ".join(f"{source}-{target}" for source, target in sorted(links))
+
+
+def links_of_line(line: str) -> Links:
+    """The links of a line that `pharaoh` wrote.
+
+    Examples
+    --------
+    >>> sorted(links_of_line("2-1 10-0"))
+    [(2, 1), (10, 0)]
+    """
+    pairs = (link.split("-") for link in line.split())
+    return frozenset((int(source), int(target)) for source, target in pairs)
+
+
+_BELOW = 0.01  # of the level that random links stay above
+_OUTSIDE = 0.05  # of an interval
+_SKEWED, _VERY_SKEWED = 0.1, 0.5  # skewness of an error rate
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Error rates to hold an alignment's against.
+
+    Attributes
+    ----------
+    diagonal
+        AER if each target word were linked to the source word at the same place of its sentence.
+    chance
+        Mean AER of the same number of links for each target word, to source words drawn at random.
+    chance_level
+        The AER that such random links go below in 1 of 100, by the normal distribution; where the best of several
+        heads was chosen, the best of as many random ones.
+    heads
+        Number of heads of which the best was chosen; 1 where none was.
+    lower, upper
+        95% interval of the alignment's own AER, of sentence pairs like these; NaN where the best of several heads was
+        chosen on these very pairs, which none holds for.
+    above, below
+        The least and the most by which its AER lies above the diagonal's, in the same way; where the best of several
+        heads was chosen, an interval for all of them together.
+
+    The rates lie between 0 and 1, NaN where there are neither links nor sure links; intervals are NaN of fewer than 6
+    pairs.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import Gold, baselines
+    >>> straight = [frozenset({(0, 0), (1, 1), (2, 2)})]
+    >>> found = baselines(straight, Gold(straight, straight), [(3, 3)])
+    >>> found.diagonal, round(found.chance, 3)  # here the diagonal makes no error
+    (0.0, 0.667)
+    """
+
+    diagonal: float
+    chance: float
+    chance_level: float
+    heads: int = 1
+    lower: float = math.nan
+    upper: float = math.nan
+    above: float = math.nan
+    below: float = math.nan
+
+    def interval(self) -> str:
+        """The interval in words, nothing where there is none.
+
+        Examples
+        --------
+        >>> from attnscope.lineage import Baselines
+        >>> Baselines(0.5, 0.9, 0.8, lower=0.21, upper=0.3).interval(), Baselines(0.5, 0.9, 0.8).interval()
+        (' (21.0% to 30.0%)', '')
+        """
+        return f" ({percent(self.lower)} to {percent(self.upper)})" if math.isfinite(self.lower) else ""
+
+    def in_words(self, error_rate: float) -> str:
+        """What stands beside an error rate wherever one is shown.
+
+        Parameters
+        ----------
+        error_rate
+            Error rate of the links themselves.
+
+        Examples
+        --------
+        >>> from attnscope.lineage import Baselines
+        >>> Baselines(0.503, 0.881, 0.845, heads=8, above=0.2, below=0.4).in_words(0.827)
+        'the diagonal alone is better, 50.3%; random words 88.1%, the best of 8 such heads below 84.5% in 1 of 100'
+        >>> Baselines(0.503, 0.881, 0.845, above=-0.1, below=0.2).in_words(0.55)
+        'the diagonal alone 50.3%, not told from it; random words 88.1%, below 84.5% in 1 of 100'
+        """
+        diagonal = f"the diagonal alone {percent(self.diagonal)}"
+        if math.isnan(self.above):
+            diagonal += ", too few sentence pairs to tell which is lower" if math.isfinite(error_rate) else ""
+        elif self.above > 0:
+            diagonal = f"the diagonal alone is better, {percent(self.diagonal)}"
+        elif self.below >= 0:
+            diagonal += ", not told from it"
+        best = f"the best of {self.heads} such heads " if self.heads > 1 else ""
+        return (
+            f"{diagonal}; random words {percent(self.chance)}, "
+            f"{best}below {percent(self.chance_level)} in 1 of 100"
+        )
+
+
+def baselines(
+    aligned: Sequence[Links], gold: Gold, lengths: Sequence[tuple[int, int]], chosen_of: int = 1
+) -> Baselines:
+    """Error rates that need no model: of the diagonal, and of random links.
+
+    Intervals are Student's, of the ratio of two sums over pairs, by the first order of its dependence on each pair.
+    Near 0 and 1 the error rate's own is Wilson's (1927), of as many links as would spread as much, and of one a
+    pair where none or all are wrong; a skewed one reaches as far as Hall's (1992): see docs/coverage.md.
+    A target word with k links in a sentence of m source words, of which s are sure and p possible (the sure ones
+    among them), adds k (s + p) / m to |A∩S| + |A∩P| in the mean, as k draws without replacement do.
+
+    Parameters
+    ----------
+    aligned
+        Links of each sentence pair that were found.
+    gold
+        People's links.
+    lengths
+        Number of source and target words of each pair.
+    chosen_of
+        Number of heads of which the best was taken.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import Gold, baselines
+    >>> swapped = [frozenset({(0, 1), (1, 0)})]
+    >>> found = baselines(swapped, Gold(swapped, swapped), [(2, 2)])
+    >>> found.diagonal, found.chance, found.lower  # one pair has no interval
+    (1.0, 0.5, nan)
+    """
+    diagonal = [
+        frozenset(
+            ((2 * target + 1) * sources // (2 * targets), target) for target in range(targets) if sources
+        )
+        for sources, targets in lengths
+    ]
+    mean = variance = 0.0
+    for links, sure, possible, of_pair in zip(aligned, gold.sure, gold.possible, lengths, strict=True):
+        certain = Counter(target for _, target in within(sure, *of_pair))
+        both = Counter(target for _, target in within(sure | possible, *of_pair))
+        for target, drawn in Counter(target for _, target in links).items():
+            of_word = _drawn(drawn, of_pair[0], certain[target], both[target])
+            mean, variance = mean + of_word[0], variance + of_word[1]
+    whole = sum(map(len, aligned)) + sum(map(len, gold.sure))
+    (rate, part), (of_diagonal, part_of_diagonal) = _by_pair(aligned, gold), _by_pair(diagonal, gold)
+    lower, upper = _interval_of_rate(rate, part) if chosen_of == 1 else (math.nan, math.nan)
+    above, below = _interval(rate - of_diagonal, part - part_of_diagonal, _OUTSIDE / chosen_of)
+    deviations = float(norm.ppf((1 - _BELOW) ** (1 / chosen_of)))
+    return Baselines(
+        of_diagonal,
+        1 - mean / whole if whole else math.nan,
+        1 - (mean + deviations * math.sqrt(variance)) / whole if whole else math.nan,
+        chosen_of,
+        lower,
+        upper,
+        above,
+        below,
+    )
+
+
+def _by_pair(aligned: Sequence[Links], gold: Gold) -> tuple[float, Float[np.ndarray, " pair"]]:
+    """AER, and by how much each pair moves it, to the first order."""
+    counts = np.array(
+        [
+            (len(links & sure) + len(links & (sure | possible)), len(links) + len(sure))
+            for links, sure, possible in zip(aligned, gold.sure, gold.possible, strict=True)
+        ],
+        dtype=np.float64,
+    ).reshape(-1, 2)
+    right, all_links = counts.sum(0)
+    if not all_links:
+        return math.nan, np.zeros(len(counts))
+    share = right / all_links
+    return float(1 - share), (share * counts[:, 1] - counts[:, 0]) / all_links
+
+
+def _interval(estimate: float, parts: Float[np.ndarray, " pair"], outside: float) -> tuple[float, float]:
+    count = len(parts)
+    if count < LEAST or math.isnan(estimate):
+        return math.nan, math.nan
+    error = math.sqrt(count / (count - 1) * np.square(parts).sum())
+    reach = float(student.ppf(1 - outside / 2, count - 1)) * error
+    return estimate - reach, estimate + reach
+
+
+def _interval_of_rate(rate: float, parts: Float[np.ndarray, " pair"]) -> tuple[float, float]:
+    """Student's where it lies between 0 and 1 and is not skewed; else Wilson's, and Hall's end of a long tail."""
+    lower, upper = _interval(rate, parts, _OUTSIDE)
+    count, square = len(parts), float(np.square(parts).sum())
+    if math.isnan(lower):
+        return lower, upper
+    variance = count / (count - 1) * square
+    third = count**2 / ((count - 1) * (count - 2)) * float((parts**3).sum())
+    skewness = third / variance**1.5 if variance else 0.0
+    if lower > 0 and upper < 1 and abs(skewness) <= _SKEWED:
+        return lower, upper
+    quantile = float(student.ppf(1 - _OUTSIDE / 2, count - 1))
+    share = quantile**2 * variance / (rate * (1 - rate)) if variance else quantile**2 / count
+    middle, half = (
+        (rate + share / 2) / (1 + share),
+        math.sqrt(share * rate * (1 - rate) + share**2 / 4) / (1 + share),
+    )
+    low, high = (
+        rate - math.sqrt(variance) * float(without_skewness(sign * quantile, np.array(skewness)))
+        for sign in (1, -1)
+    )
+    lower = min(middle - half, low) if skewness < -_VERY_SKEWED else middle - half
+    upper = max(middle + half, high) if skewness > _VERY_SKEWED else middle + half
+    return max(lower, 0.0), min(upper, 1.0)
+
+
+def _drawn(links: int, words: int, sure: int, possible: int) -> tuple[float, float]:
+    """Mean and variance of a sum of 2 for each sure and 1 for each other possible word, over distinct random words."""
+    mean = (sure + possible) / words
+    spread = (3 * sure + possible) / words - mean**2  # 4 sure + (possible - sure)
+    finite = (words - links) / (words - 1) if words > 1 else 0.0
+    return links * mean, links * spread * finite

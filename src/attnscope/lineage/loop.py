@@ -1,0 +1,701 @@
+"""Training: the same weights for the same settings, however often it was stopped."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from sacrebleu.metrics.bleu import BLEU
+from torch import Tensor, distributed, nn
+from torch.optim import AdamW, Muon, Optimizer
+from transformers import AutoTokenizer
+
+from attnscope.capture.borrow import quiet
+from attnscope.capture.load import usable_device
+from attnscope.lineage.aligning_head import best_aligning_head
+from attnscope.lineage.checkpoints import LOG, METRICS, Checkpoints, Log, build_model
+from attnscope.lineage.config import SETTINGS, TrainConfig, config_bytes
+from attnscope.lineage.data import Batch, Pairs, TrainingData, read_data
+from attnscope.lineage.parallel_text import TaskText
+from attnscope.lineage.translate import translate_lines
+from attnscope.models.loss import IGNORED
+from attnscope.store.files import explained
+from attnscope.store.folder import OwnedFolder
+from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, tell_nobody
+
+BETTER = {"bleu": 1.0, "loss": -1.0}
+_MAY_CHANGE = {
+    "updates",
+    "cooldown",
+    "patience",
+    "log_every",
+    "threads",
+    "device",
+    "tensorboard",
+    "average",
+    "keep",
+}
+NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
+_MODEL = ("model", "config.json", "generation_config.json")  # beginnings of the names of the model's files
+_log = logging.getLogger("attnscope")
+
+
+@dataclass
+class _State:
+    """Where a training stands; all of it goes into a checkpoint."""
+
+    update: int = 0
+    epoch: int = 0
+    batch: int = 0  # of the epoch, the next one
+    best: float | None = None
+    best_update: int = 0
+    validations: int = 0
+    waiting: int = 0  # validations since the best
+    seconds: float = 0.0
+    tokens: int = 0
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    texts: str = ""  # their hash
+
+
+@dataclass
+class _Since:
+    """What was done since the last line of the log, and how long it took."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+
+
+class Training:
+    """One training in one folder.
+
+    Parameters
+    ----------
+    config
+        Settings.
+    folder
+        For settings, tokenizer, log, checkpoints and, at the end, the model; the first process holds it locked. A
+        training that was stopped goes on from its last whole checkpoint and reaches the same weights as one that was
+        not.
+    group
+        Processes that share each batch.
+    progress
+        Called with every line of the log.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder holds a training with other settings or texts.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: OwnedFolder,
+        group: Processes,
+        progress: Tell | None = None,
+    ) -> None:
+        self.config, self.folder, self.group = config, folder, group
+        self.progress = (progress if group.first else None) or tell_nobody
+        self.device = usable_device(config.device)
+        self.checkpoints = Checkpoints(folder)
+        self.data = self._prepare()
+        torch.manual_seed(config.seed)
+        self.model = build_model(config, len(self.data.tokenizer)).to(self.device)
+        self.optimizers = Optimizers(self.model, config)
+        self._told: dict[str, float | int] = {}
+        texts = self.data.sha256()
+        own = torch.tensor(int(texts[:12], 16), device=self.device)
+        if int(group.sum(own.clone())) != group.world * int(own):
+            raise AttnscopeError(
+                "the texts changed while the processes were reading them: give the same command again"
+            )
+        self.state, self._since = _State(texts=texts), _Since()
+        kept = self.checkpoints.updates()
+        if kept:
+            saved = self.checkpoints.load(kept[-1], self.model, self.optimizers.state)
+            self._since = _Since(**saved.pop("since"))
+            self.state = _State(**saved)
+        if self.state.texts != texts:
+            raise AttnscopeError(
+                f"the texts are not those with which the training in {folder.path} began: give these, or another folder"
+            )
+        self.log = Log(folder, self.state.update, tensorboard=config.tensorboard) if group.first else None
+        left_out = self.data.left_out
+        if self.log is not None and left_out:
+            counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+            _log.warning("pairs left out: %s", counts)
+            if not kept:
+                self.log.write(0, left_out=left_out)
+
+    def _prepare(self) -> TrainingData:
+        """The folder, its settings and the texts, read once; the first process makes what the others read."""
+        made = None
+        if self.group.first:
+            with explained(f"write to {self.folder.path}", "Choose another folder (--out), or make room"):
+                made = self._prepare_folder()
+        self.group.wait()
+        if not self.group.first:
+            self.folder.look()
+        tokenizer = AutoTokenizer.from_pretrained(self.folder.path)
+        if made is None:
+            return read_data(self.config, tokenizer)
+        tokenizer.model_max_length = self.config.longest
+        made.tokenizer = tokenizer
+        return made
+
+    def _prepare_folder(self) -> TrainingData | None:
+        """Give up what is damaged, refuse another training, and write what is not there yet.
+
+        Returns what was read of the texts, if that was needed.
+        """
+        damaged = self.folder.damaged()
+        self.checkpoints.drop_damaged(damaged)
+        others = [name for name in damaged if name in self.folder.files]
+        for name in others:
+            _log.warning("%s is damaged, and is made anew", self.folder.path / name)
+        done = updates_done(self.config, self.folder)
+        files, made = {SETTINGS: config_bytes(self.config)}, None
+        if not done or any(name.startswith("tokenizer") for name in others):
+            made = read_data(self.config)  # the same texts give the same tokenizer
+            files |= _tokenizer_files(made.tokenizer)
+        gone = [name for name in others if name not in files]
+        config = self.config.model_dump(mode="json")
+        self.folder.write(files, remove=gone, config=config, complete=None, metrics=None, signature=None)
+        return made
+
+    def run(self) -> None:
+        """Train to the end, average, and write the model and the metrics of the last validation."""
+        try:
+            while self.state.update < self.config.updates and not self._is_done():
+                self._epoch()
+            self._finish()
+        finally:
+            if self.log is not None:
+                self.log.close()
+
+    def _epoch(self) -> None:
+        """The batches of an epoch that are not done yet."""
+        batches = self.data.epoch(self.state.epoch)
+        state, since = self.state, self._since
+        for members in batches[state.batch :]:
+            before = time.monotonic()
+            loss, tokens = self._update(members)
+            seconds = time.monotonic() - before  # of training alone, not of validations
+            since.loss, since.tokens = since.loss + loss, since.tokens + tokens
+            since.updates, since.seconds = since.updates + 1, since.seconds + seconds
+            state.update, state.batch = state.update + 1, state.batch + 1
+            state.tokens, state.seconds = state.tokens + tokens, state.seconds + seconds
+            last = state.update == self.config.updates
+            if state.update % self.config.log_every == 0 or last:
+                self._tell(since)
+                self._since = since = _Since()
+            if state.update % self.config.validate_every == 0 or last:
+                self._look()
+                if last or self._is_done():
+                    return
+        state.epoch, state.batch = state.epoch + 1, 0
+
+    def _update(self, members: Any) -> tuple[float, int]:
+        """One step of the optimizer; loss summed over all target tokens, and their number."""
+        step = self.state.update + 1
+        seed = self.config.seed * 1_000_003 + step
+        config = self.config
+        self.model.train()
+        parts = self.data.parts(members, self.group.world * config.accumulate, seed)
+        count = sum(target_tokens(part) for part in parts if part is not None)
+        total = torch.zeros((), dtype=torch.float32, device=self.device)
+        for number in range(config.accumulate):
+            part_number = self.group.rank * config.accumulate + number
+            torch.manual_seed(seed * 1009 + part_number)  # what is random depends on nothing that was before
+            part = parts[part_number]
+            if part is None:
+                continue
+            with self._precision():
+                loss = self.model.summed_loss(
+                    **self._to_device(part), smoothing=config.label_smoothing, r_drop=config.r_drop
+                )
+            (loss / count).backward()
+            total += loss.detach().float()
+        self.group.sum_gradients(self.model)
+        nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        self.optimizers.step(rate_of(config, step))
+        summed = float(self.group.sum(total))
+        if not math.isfinite(summed):
+            raise AttnscopeError(
+                f"the loss of update {step} is {summed}: try a smaller learning_rate (now {config.learning_rate:g}), a "
+                "longer warmup or float32"
+            )
+        return summed, count
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        low = self.config.precision == "bfloat16" or (
+            self.config.precision == "auto" and multiplies_bfloat16(self.device.type)
+        )
+        return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
+
+    def _to_device(self, batch: Batch) -> Batch:
+        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+
+    def _tell(self, since: _Since) -> None:
+        state = self.state
+        loss, rate = since.loss / since.tokens, since.tokens / since.seconds
+        self._told = {"update": state.update, "loss": loss, "tokens/s": rate}
+        if self.log is not None:
+            self.log.write(
+                state.update,
+                loss=loss,
+                tokens_per_second=rate,
+                learning_rate=rate_of(self.config, state.update),
+                epoch=state.epoch,
+                tokens=state.tokens,
+                seconds=state.seconds,
+            )
+        self._report(state.update / self.config.updates, state.metrics)
+
+    def _report(self, share: float, metrics: dict[str, float]) -> None:
+        named = {f"validation {name}": value for name, value in metrics.items()}
+        self.progress(Progress("train", share, {**self._told, **named}))
+
+    def _look(self) -> None:
+        """Validate, and keep a checkpoint."""
+        state = self.state
+        state.metrics = self.validate()
+        value = state.metrics.get(self.config.metric, state.metrics["loss"])
+        sign = BETTER[self.config.metric if self.config.metric in state.metrics else "loss"]
+        state.validations += 1
+        if state.best is None or sign * value > sign * state.best:
+            state.best, state.best_update, state.waiting = value, state.update, 0
+        else:
+            state.waiting += 1
+        if self.log is not None:
+            self.log.write(state.update, **{f"valid_{name}": value for name, value in state.metrics.items()})
+            saved = vars(state) | {"since": vars(self._since)}
+            before = max(self.config.keep, self.config.average) - 1
+            keep = {state.best_update, *self.checkpoints.updates()[::-1][:before]}
+            self.checkpoints.save(
+                state.update, self.model, self.optimizers.state, saved, keep=keep, growing=[LOG]
+            )
+        self.group.wait()
+
+    def _is_done(self) -> bool:
+        return self.config.patience is not None and self.state.waiting >= self.config.patience
+
+    @torch.inference_mode()
+    def validate(self) -> dict[str, float]:
+        """Loss in nats per token on the held-out text, and BLEU of greedy translations."""
+        self.model.eval()
+        total, count = 0.0, 0
+        for batch in self.data.validation():
+            with self._precision():
+                total += float(self.model.summed_loss(**self._to_device(batch)))
+            count += target_tokens(batch)
+        metrics = {"loss": total / count}
+        if isinstance(self.data, Pairs):
+            valid = self.data.valid
+            with self._precision():
+                translations = translate_lines(
+                    self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut"
+                )
+            # force: the generated task is tokenised, which sacreBLEU would warn of
+            bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase, force=True)
+            metrics["bleu"] = bleu.corpus_score(translations.texts, [valid.target]).score
+        return metrics
+
+    def _finish(self) -> None:
+        """Of the mean of the last checkpoints and the best one, write the one with the lower validation loss.
+
+        Not by BLEU: of one greedy translation of a small text it moves by more than the two differ.
+        """
+        last = self.checkpoints.updates()[-self.config.average :]
+        candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.state.best_update]}
+        metrics_of: dict[str, dict[str, float]] = {}
+        for name, updates in candidates.items():
+            self._set_weights(updates)
+            metrics_of[name] = self.validate()
+        chosen = min(metrics_of, key=lambda name: metrics_of[name]["loss"])
+        self._set_weights(candidates[chosen])
+        metrics = metrics_of[chosen] | self._alignment_error()
+        self._report(1.0, metrics)
+        if self.log is not None:
+            self.log.write(self.state.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
+            safe = "The checkpoints are whole: make room and give the same command again"
+            ended = {"metrics": metrics, "signature": self._signature().to_dict()}
+            with (
+                explained(f"write the model to {self.folder.path}", safe),
+                self.folder.replacing(*_MODEL, growing=[LOG], complete=True, **ended) as new,
+                quiet(),
+            ):
+                self.model.eval().save_pretrained(new)
+        self.group.wait()
+
+    def _signature(self) -> Signature:
+        """What the weights depend on."""
+        settings = self.config.model_dump(
+            mode="json", include=self.config.settings().keys() - NO_MATTER.keys()
+        )
+        return Signature(
+            "train",
+            model={"name": self.config.model, "class": type(self.model).__name__},
+            tokenizer={"sha256": tokenizer_sha256(self.data.tokenizer)},
+            corpus={"sha256": self.state.texts},
+            settings=settings,
+            versions=package_versions(),
+        )
+
+    def _alignment_error(self) -> dict[str, float]:
+        """Alignment error rate on the generated task, of a model with attention, and what needs no model."""
+        data = self.data
+        if not isinstance(data, Pairs) or not isinstance(data.valid, TaskText):
+            return {}
+        best = best_aligning_head(self.model, data.tokenizer, data.valid)
+        rates = {} if best is None else best.rates()
+        return {f"alignment_{name}": rate for name, rate in rates.items() if f"alignment_{name}" in METRICS}
+
+    def _set_weights(self, updates: list[int]) -> None:
+        named = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, mean in self.checkpoints.mean_weights(updates).items():
+                named[name].copy_(mean)
+
+
+def updates_done(config: TrainConfig, folder: OwnedFolder) -> int:
+    """How many updates the training in a folder has behind it; 0 where there is none.
+
+    Parameters
+    ----------
+    config
+        Settings of the training that is asked for.
+    folder
+        Folder of the training.
+
+    Raises
+    ------
+    AttnscopeError
+        If it is another training than that of these settings.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "model", "train") as folder:
+    ...     before = updates_done(TrainConfig(), folder)
+    ...     folder.write({}, config=TrainConfig().settings())
+    ...     Checkpoints(folder).save(10, nn.Linear(2, 2), moments={}, state={})
+    ...     before, updates_done(TrainConfig(), folder)
+    (0, 10)
+    """
+    done = max(Checkpoints(folder).updates(), default=0)
+    if done:
+        _same_training(config, TrainConfig(**folder.state["config"]), folder.path, done)
+    return done
+
+
+def _same_training(config: TrainConfig, kept: TrainConfig, folder: Path, done: int) -> None:
+    """Refuse to go on with another training than the folder's, of which so many updates are done."""
+    before, now = kept.model_dump(), config.settings()
+    changed = [name for name in now if now[name] != before[name] and name not in _MAY_CHANGE]
+    if changed:
+        name = changed[0]
+        raise AttnscopeError(
+            f"{folder} holds a training with {name} = {before[name]}; found {now[name]}: give another folder, "
+            "or the same settings"
+        )
+    if config.updates < done:
+        raise AttnscopeError(
+            f"{folder} holds a training of {done} updates; found updates = {config.updates}: give another folder, or "
+            "as many or more"
+        )
+    other = next((step for step in range(1, done + 1) if rate_of(config, step) != rate_of(kept, step)), None)
+    if other is not None:
+        raise AttnscopeError(
+            f"{folder} holds a training of {done} updates at rates for updates = {kept.updates} and cooldown = "
+            f"{kept.cooldown}; with {config.updates} and {config.cooldown} update {other} would have had another: give "
+            "another folder, or the same settings"
+        )
+
+
+def _tokenizer_files(tokenizer: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+class Optimizers:
+    """The optimizers of a model, each with parameters of its own, as one.
+
+    With ``muon`` the matrices of the layers take orthogonalised steps (Jordan et al. 2024), as large as AdamW's by root
+    mean square (Liu et al. 2025), so that one learning rate serves both. Embedding tables, biases and LayerNorms have
+    AdamW, which ``adamw`` has for all.
+
+    Parameters
+    ----------
+    model, config
+        Model and config of the training.
+
+    Attributes
+    ----------
+    state
+        Moments of each parameter, by their names.
+
+    Examples
+    --------
+    >>> layer = nn.Linear(2, 2)
+    >>> layer(torch.ones(1, 2)).sum().backward()
+    >>> optimizers = Optimizers(layer, TrainConfig(optimizer="muon"))
+    >>> optimizers.step(rate=0.1)
+    >>> [sorted(optimizers.state[parameter]) for parameter in (layer.weight, layer.bias)]
+    [['momentum_buffer'], ['exp_avg', 'exp_avg_sq', 'step']]
+    """
+
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+        tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+        matrices = [
+            parameter
+            for parameter in model.parameters()
+            if _is_matrix(parameter) and id(parameter) not in tables
+        ]
+        chosen = {id(parameter) for parameter in matrices} if config.optimizer == "muon" else set[int]()
+        rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+        self._each: list[Optimizer] = [
+            AdamW(
+                decayed(rest, config.weight_decay),
+                lr=config.learning_rate,
+                betas=(0.9, config.adam_beta2),
+                fused=True,
+            )
+        ]
+        self.state = self._each[0].state
+        if chosen:
+            decay = config.weight_decay
+            muon = Muon(matrices, lr=config.learning_rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+            # one place for all moments, which checkpoints keep: each optimizer reads those of its own parameters
+            muon.state = self.state
+            self._each.append(muon)
+
+    def step(self, rate: float) -> None:
+        """Move all parameters at a learning rate, and forget the gradients."""
+        for optimizer in self._each:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+def decayed(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters as AdamW takes them: matrices and tables decay, biases and LayerNorms do not.
+
+    Examples
+    --------
+    >>> layers = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    >>> [len(group["params"]) for group in decayed(layers.parameters(), 0.1)]
+    [1, 3]
+    """
+    parameters = list(parameters)
+    matrices = [parameter for parameter in parameters if _is_matrix(parameter)]
+    vectors = [parameter for parameter in parameters if not _is_matrix(parameter)]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+
+
+def _is_matrix(parameter: nn.Parameter) -> bool:
+    return parameter.ndim > 1
+
+
+def target_tokens(batch: Batch) -> int:
+    """How many tokens a batch asks for.
+
+    Examples
+    --------
+    >>> target_tokens({"labels": torch.tensor([[5, 2], [2, -100]])})
+    3
+    """
+    return int((batch["labels"] != IGNORED).sum())
+
+
+def multiplies_bfloat16(device: str) -> bool:
+    """Whether the processor multiplies bfloat16 natively, so that it is faster than float32.
+
+    Examples
+    --------
+    >>> multiplies_bfloat16("meta")
+    False
+    """
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported()
+    cpu: Any = torch.cpu
+    return device == "cpu" and (cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())  # noqa: SLF001
+
+
+def rate_of(config: TrainConfig, step: int) -> float:
+    """Learning rate of an update, from 1.
+
+    Examples
+    --------
+    >>> rate_of(TrainConfig(learning_rate=1.0, warmup=4), 16)
+    0.5
+    """
+    return learning_rate(
+        step,
+        config.schedule,
+        peak=config.learning_rate,
+        warmup=config.warmup,
+        last=config.updates,
+        width=config.decoder_width if config.model == "recurrent" else config.width,
+        cooldown=config.cooldown,
+    )
+
+
+def learning_rate(
+    step: int, schedule: str, *, peak: float, warmup: int, last: int, width: int = 1, cooldown: int = 0
+) -> float:
+    r"""Rate of an update.
+
+    With :math:`s` the step and :math:`w` the warm-up, ``noam`` is
+    :math:`\text{peak}\cdot d^{-1/2}\min(s^{-1/2}, s\,w^{-3/2})`
+    (Vaswani et al. 2017, equation 3), so that `peak` is a factor there. The others grow linearly to `peak` until w;
+    then ``inverse_sqrt`` is :math:`\text{peak}\sqrt{w/s}`, ``cosine`` falls to 0 at `last`, ``constant`` stays.
+
+    Parameters
+    ----------
+    step
+        Update, from 1.
+    schedule
+        Name.
+    peak
+        The largest rate.
+    warmup
+        Updates until it is reached.
+    last
+        Updates in all.
+    width
+        Width d of the model, for ``noam``.
+    cooldown
+        Updates at the end over which any rate also falls linearly to 0.
+
+    Examples
+    --------
+    >>> [learning_rate(s, "inverse_sqrt", peak=1.0, warmup=4, last=100) for s in (1, 4, 16)]
+    [0.25, 1.0, 0.5]
+    >>> [learning_rate(s, "constant", peak=1.0, warmup=0, last=100, cooldown=4) for s in (96, 97, 98, 99, 100)]
+    [1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    left = min(1.0, (last + 1 - step) / cooldown) if cooldown else 1.0
+    return left * _before_cooldown(step, schedule, peak, warmup, last, width)
+
+
+def _before_cooldown(step: int, schedule: str, peak: float, warmup: int, last: int, width: int) -> float:
+    if schedule == "noam":
+        return peak * width**-0.5 * min(step**-0.5, step * max(1, warmup) ** -1.5)
+    if step < warmup:
+        return peak * step / warmup
+    match schedule:
+        case "inverse_sqrt":
+            return peak * math.sqrt(max(1, warmup) / step)
+        case "cosine":
+            done = (step - warmup) / max(1, last - warmup)
+            return peak * (1 + math.cos(math.pi * min(1.0, done))) / 2
+        case _:
+            return peak
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The number of this process, and how many there are.
+
+    Examples
+    --------
+    >>> Processes().first
+    True
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this one writes and prints."""
+        return self.rank == 0
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Add up the gradients of all processes, in one message."""
+        if self.world == 1:
+            return
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        flat = torch.cat(
+            [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters]
+        )
+        distributed.all_reduce(flat)
+        for parameter, part in zip(
+            parameters, flat.split([each.numel() for each in parameters]), strict=True
+        ):
+            parameter.grad = part.view_as(parameter).clone()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add up numbers of all processes."""
+        if self.world > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.world > 1:
+            distributed.barrier()
+
+
+def is_first() -> bool:
+    """Whether this process is the one that prints, as torchrun tells it before the processes know each other.
+
+    Examples
+    --------
+    >>> is_first()
+    True
+    """
+    return os.environ.get("RANK", "0") == "0"
+
+
+def threads_of_one() -> int:
+    """Processors that this process may use, shared with the others that torchrun started on this machine.
+
+    Examples
+    --------
+    >>> 1 <= threads_of_one() <= len(os.sched_getaffinity(0))
+    True
+    """
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+@contextmanager
+def processes(device: str) -> Generator[Processes]:
+    """The processes that torchrun started, or this one alone.
+
+    Examples
+    --------
+    >>> with processes("cpu") as all_of_us:
+    ...     all_of_us.world
+    1
+    """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes()
+        return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    try:
+        yield Processes(distributed.get_rank(), world)
+    finally:
+        distributed.destroy_process_group()

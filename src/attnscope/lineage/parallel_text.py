@@ -1,0 +1,631 @@
+"""Parallel text: lines of which one translates the other."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import stat
+import unicodedata
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from attnscope.read.columns import refuse_file_name
+from attnscope.read.files import (
+    decode_utf8,
+    file_mode,
+    files_below,
+    is_standard_input,
+    json_objects,
+    lines_of,
+    read_bytes,
+    shown,
+    text_field,
+)
+from attnscope.support.checks import check_kind, unexpected
+from attnscope.support.errors import AttnscopeError
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Pairs of lines, in the order of the files.
+
+    Attributes
+    ----------
+    source, target : list of str
+        Line i of one translates line i of the other. No line is empty, and none begins or ends with white space.
+    left_out : dict of str to int
+        How many pairs were left out, by reason: ``empty source``, ``empty target``, ``both empty``. Reasons
+        that did not occur are not in it.
+
+    Examples
+    --------
+    >>> text = ParallelText(["a cat"], ["eine Katze"])
+    >>> len(text), text.sha256()[:16]
+    (1, '84cc9ed6d5fec86e')
+    """
+
+    source: list[str]
+    target: list[str]
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __post_init__(self) -> None:
+        if len(self.source) != len(self.target):
+            raise AttnscopeError(
+                f"found {len(self.source)} source lines and {len(self.target)} target lines; "
+                "expected as many: line i of one translates line i of the other"
+            )
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.source)
+
+    def sha256(self) -> str:
+        """Hash all pairs in order: 64 hexadecimal digits, the same wherever the files lie."""
+        digest = hashlib.sha256()
+        for pair in zip(self.source, self.target, strict=True):
+            for line in pair:
+                data = line.encode()
+                digest.update(len(data).to_bytes(8, "big"))  # so that no two texts give the same bytes
+                digest.update(data)
+        return digest.hexdigest()
+
+    def joined(self, most: int, seed: int) -> ParallelText:
+        """Neighbouring pairs made into longer ones, so that a corpus of short sentences has long ones too.
+
+        Parameters
+        ----------
+        most
+            Pairs in one, at most: from 1 to so many, each number equally often. 1 changes nothing.
+        seed
+            What is joined is a function of this, of `most` and of the number of pairs.
+
+        Examples
+        --------
+        >>> ParallelText(["a", "b", "c"], ["x", "y", "z"]).joined(2, seed=4)
+        ParallelText(source=['a', 'b c'], target=['x', 'y z'], left_out={})
+        """
+        groups = join_groups(len(self), most, seed)
+        return ParallelText(
+            [" ".join(self.source[i] for i in group) for group in groups],
+            [" ".join(self.target[i] for i in group) for group in groups],
+            self.left_out,
+        )
+
+
+def join_groups(count: int, most: int, seed: int) -> list[range]:
+    """Numbers 0 to `count` - 1 cut at random into runs of 1 to `most`.
+
+    Examples
+    --------
+    >>> join_groups(5, 3, seed=0)
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    generator = random.Random(seed)
+    groups: list[range] = []
+    start = 0
+    while start < count:
+        stop = min(count, start + generator.randint(1, most))
+        groups.append(range(start, stop))
+        start = stop
+    return groups
+
+
+def read_parallel(
+    source: Path, target: Path | None = None, *, sides: tuple[str, str] = ("source", "target")
+) -> ParallelText:
+    r"""Read parallel text.
+
+    Lines end with ``\n`` or ``\r\n``; any other character, U+2028 or a form feed too, is part of its line. A byte
+    order mark is taken off, and so is white space at both ends of a line. A pair with an empty side is left
+    out and counted. A line may have any length: pairs with too many tokens are left out, and counted, where
+    their tokens are known (`encode_pairs`).
+
+    Parameters
+    ----------
+    source, target : Path
+        One of
+
+        * two text files, one sentence a line;
+        * two folders: files of the same name, or of the same name up to the last suffix (``a/news.en``,
+          ``b/news.de``), are read together, subfolders included;
+        * a ``.jsonl`` file alone, one JSON object a line (blank lines are passed over);
+        * a folder alone: its ``.jsonl`` files, and its text files in pairs ``NAME.SIDE`` (``news.en``,
+          ``news.de``).
+
+        Files of a folder are read in sorted order; hidden ones are passed over.
+    sides : pair of str, optional
+        Names of source and target where `source` stands alone: fields of the JSON objects, and suffixes
+        of the text files.
+
+    Returns
+    -------
+    ParallelText
+        The pairs, at least one.
+
+    Raises
+    ------
+    AttnscopeError
+        A file that is missing, unreadable or not UTF-8; a broken JSON line or a missing field; files with
+        unequal line counts; a file of a folder without its partner; no pair at all. File and line are named.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.en").write_bytes(b"a cat\r\n\r\na dog\r\n")
+    ...     _ = Path(folder, "a.de").write_bytes(b"eine Katze\nleer\nein Hund")
+    ...     read_parallel(Path(folder), sides=("en", "de"))
+    ParallelText(source=['a cat', 'a dog'], target=['eine Katze', 'ein Hund'], left_out={'empty source': 1})
+    """
+    pairs = _pairs_of_one(source, sides) if target is None else _pairs_of_two(source, target)
+    return _without_empty(pairs, source)
+
+
+def _without_empty(pairs: Iterable[tuple[str, str]], place: Path) -> ParallelText:
+    sources: list[str] = []
+    targets: list[str] = []
+    left_out: dict[str, int] = defaultdict(int)
+    for source, target in pairs:
+        kept = source.strip(), target.strip()
+        if all(kept):
+            sources.append(kept[0])
+            targets.append(kept[1])
+        else:
+            left_out["empty source" if kept[1] else "empty target" if kept[0] else "both empty"] += 1
+    if not sources:
+        raise AttnscopeError(
+            f"{shown(place)}: no pair of lines (left out for an empty side: {sum(left_out.values())}); "
+            "expected at least one: check the files"
+        )
+    return ParallelText(sources, targets, dict(left_out))
+
+
+def _pairs_of_two(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    folders = stat.S_ISDIR(file_mode(source)), stat.S_ISDIR(file_mode(target))
+    if folders == (False, False):
+        objects = next((path for path in (source, target) if path.suffix.lower() == ".jsonl"), None)
+        if objects is not None:
+            raise AttnscopeError(
+                f"{shown(objects)}: JSON Lines of both sides stand alone; found another file beside it: give it as the "
+                "source and no target"
+            )
+        yield from _pairs_of_files(source, target)
+        return
+    if folders != (True, True):
+        raise AttnscopeError(
+            f"found a file and a folder ({shown(source)}, {shown(target)}); expected two files or two folders: "
+            "name the file inside the folder"
+        )
+    first, second = (_by_stem(folder) for folder in (source, target))
+    for stem in sorted({*first, *second}):
+        if stem not in first or stem not in second:
+            here, there = (first[stem], target) if stem in first else (second[stem], source)
+            raise AttnscopeError(
+                f"{shown(here)}: no file of this name in {shown(there)}; expected one for each: add it, or remove "
+                "this one"
+            )
+        yield from _pairs_of_files(first[stem], second[stem])
+
+
+def _pairs_of_one(place: Path, sides: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    if not stat.S_ISDIR(file_mode(place)):
+        if place.suffix.lower() != ".jsonl":
+            raise AttnscopeError(
+                f"{shown(place)}: one text file alone; expected two (source and target), or a .jsonl file: "
+                "name the file of the other side too"
+            )
+        yield from _pairs_of_objects(place, sides)
+        return
+    files = files_below(place)
+    some = False
+    for file in files:
+        if file.suffix.lower() == ".jsonl":
+            some = True
+            yield from _pairs_of_objects(file, sides)
+        elif file.suffix in {f".{side}" for side in sides}:
+            some = True
+            partners = [file.with_suffix(f".{side}") for side in sides]
+            missing = next((path for path in partners if path not in files), None)
+            if missing:
+                raise AttnscopeError(
+                    f"{shown(file)}: its partner {shown(missing.name)} is not there: add it, or remove this one"
+                )
+            if file == partners[0]:
+                yield from _pairs_of_files(*partners)
+    if not some:
+        raise AttnscopeError(
+            f"{shown(place)}: no .jsonl file and no pair of files NAME.{sides[0]}, NAME.{sides[1]} in this folder: "
+            "name its sides, or two files"
+        )
+
+
+def _pairs_of_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    first, second = _lines(source), _lines(target)
+    if len(first) != len(second):
+        raise AttnscopeError(
+            f"{shown(source)} has {len(first)} lines and {shown(target)} {len(second)}; expected as many: "
+            "line i of one translates line i of the other.\n"
+            f"Mend the files; the shorter ends after line {min(len(first), len(second))}"
+        )
+    yield from zip(first, second, strict=True)
+
+
+def _pairs_of_objects(path: Path, sides: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    for number, value in json_objects(path, sides[0]):
+        where = f"{shown(path)}, line {number}"
+        yield text_field(value, sides[0], where), text_field(value, sides[1], where)
+
+
+def _lines(path: Path) -> list[str]:
+    raw = read_bytes(path).split(b"\n")
+    if not raw[-1]:
+        raw.pop()  # what follows the last line's end
+    lines: list[str] = []
+    offset = 0
+    for number, line in enumerate(raw, start=1):
+        lines.append(decode_utf8(line, f"{shown(path)}, line {number}", offset))
+        offset += len(line) + 1
+    return lines
+
+
+def _by_stem(folder: Path) -> dict[Path, Path]:
+    """Files of a folder by their path without the last suffix."""
+    files: dict[Path, Path] = {}
+    for file in files_below(folder):
+        stem = file.relative_to(folder).with_suffix("")
+        if stem in files:
+            raise AttnscopeError(
+                f"{shown(folder)}: {shown(files[stem].name)} and {shown(file.name)} differ in their suffix alone; "
+                "expected one file of that name: rename or remove one"
+            )
+        files[stem] = file
+    return files
+
+
+_WITHOUT_SPACES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
+_LONG_WORD = 5  # letters; segmented Japanese and Chinese have about 2 a word
+_LOOKED_AT = 1000
+
+
+def read_lines(path: Path | str) -> list[str]:
+    r"""Read a file of one sentence a line; ``-`` is standard input.
+
+    UTF-8, with or without a byte order mark. Lines end with ``\n`` or ``\r\n``: other characters that Unicode calls
+    line ends stay in the sentence, so that parallel files stay parallel.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    list of str
+        The lines without their ends; empty lines stay.
+
+    Raises
+    ------
+    AttnscopeError
+        If the file cannot be read, is not UTF-8, or is a pipe to which nobody writes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "text"
+    ...     _ = file.write_bytes("a b\r\n\r\nc\u2028d\n".encode())
+    ...     read_lines(file)
+    ['a b', '', 'c\u2028d']
+    """
+    path = Path(path)
+    name = "standard input" if is_standard_input(path) else shown(path)
+    return lines_of(decode_utf8(read_bytes(path), name))
+
+
+Lines: TypeAlias = (
+    str | Path | Sequence[str]
+)  # sentences: a text of one a line, such a file, or a list of them
+
+
+def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
+    """The sentences that were given: of a file where it is a path, else the strings themselves.
+
+    Parameters
+    ----------
+    text
+        File, one string with a sentence a line, or sentences.
+    name
+        Word for the text, for errors.
+
+    Raises
+    ------
+    AttnscopeError
+        If the file cannot be read, what was given is neither a path nor strings, or one string alone is, or looks like,
+        the name of a file.
+
+    Examples
+    --------
+    >>> lines_of_text(["a b", "c"]), lines_of_text("a b")
+    (['a b', 'c'], ['a b'])
+    """
+    if isinstance(text, Path):
+        return read_lines(text)
+    if not gives_entries(text):
+        raise unexpected("a string, a pathlib.Path, or a list of sentences", text, name)
+    lines: list[Any] = lines_of(text) if isinstance(text, str) else list(text)
+    if len(lines) == 1 and isinstance(lines[0], str):
+        refuse_file_name(lines[0], name)
+    for number, line in enumerate(lines, start=1):
+        check_kind("a sentence", str, **{f"line {number} of {name}": line})
+    return lines
+
+
+def gives_entries(given: object) -> bool:
+    """Whether something goes through as a list does: no bytes, no mapping, no array without dimensions.
+
+    Examples
+    --------
+    >>> gives_entries(["a"]), gives_entries(iter("a")), gives_entries(b"a"), gives_entries({"a": 1})
+    (True, True, False, False)
+    """
+    single = isinstance(given, bytes | Mapping) or getattr(given, "ndim", 1) == 0
+    return isinstance(given, Iterable) and not single
+
+
+def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
+    """The number of lines that all texts share.
+
+    Raises
+    ------
+    AttnscopeError
+        If two texts have different numbers of lines, or none has any.
+
+    Examples
+    --------
+    >>> check_parallel({"source": ["a", "b"], "target": ["c", "d"]})
+    2
+    """
+    counts = {name: len(lines) for name, lines in texts.items()}
+    (first, count), *others = counts.items()
+    for name, other in others:
+        if other != count:
+            raise AttnscopeError(
+                f"{first} has {count} lines and {name} has {other}: line i of each must be the same sentence"
+            )
+    if count == 0:
+        raise AttnscopeError(f"{first} is empty: expected one sentence a line")
+    return count
+
+
+def is_unsegmented(lines: Iterable[str]) -> bool:
+    """Whether most letters are of a script that puts no spaces between words, and no tool has put them there.
+
+    Examples
+    --------
+    >>> is_unsegmented(["吾輩は猫である。"]), is_unsegmented(["吾輩 は 猫 で ある 。"]), is_unsegmented(["I am a cat."])
+    (True, False, False)
+    """
+    words = [word for line in islice(lines, _LOOKED_AT) for word in line.split()]
+    letters = [letter for word in words for letter in word if letter.isalpha()]
+    spaceless = [letter for letter in letters if unicodedata.name(letter, "").startswith(_WITHOUT_SPACES)]
+    return len(spaceless) > len(letters) / 2 and len(letters) > _LONG_WORD * len(words)
+
+
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")
+SMALL = (
+    *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"),
+    *("twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+NOTATION = {
+    **{day: day[:2].capitalize() for day in DAYS},
+    **dict(zip(MONTHS, ROMAN, strict=True)),
+    **{word: str(number) for number, word in enumerate(SMALL, start=1)},
+    **{word: str(number) for number, word in zip(range(20, 100, 10), TENS, strict=True)},
+    "hundred": "100",
+    "thousand": "1000",
+    ",": ",",
+}  # "and" has none
+HELD_OUT = 10  # one sentence of so many is never trained on
+DATES = 0.4  # of the items
+UNITS = 0.5  # of the numbers have thousands; as many have hundreds
+PAIR = 2  # words, as in "twenty one"
+PATIENCE = 100  # sentences drawn for each one that is wanted, before giving up
+
+
+@dataclass(frozen=True)
+class _Phrase:
+    """Source words, and the places of those that are translated in the order of the target."""
+
+    words: tuple[str, ...]
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, word: str) -> _Phrase:
+        return cls((word,), (0,) if word in NOTATION else ())
+
+    @classmethod
+    def join(cls, parts: Sequence[_Phrase], target: Sequence[int] | None = None) -> _Phrase:
+        """Parts one after the other; on the target side in the order of `target`."""
+        starts = list(accumulate((len(part.words) for part in parts), initial=0))
+        places = range(len(parts)) if target is None else target
+        return cls(
+            tuple(word for part in parts for word in part.words),
+            tuple(starts[k] + place for k in places for place in parts[k].order),
+        )
+
+
+@dataclass(frozen=True)
+class TaskText(ParallelText):
+    """Parallel text whose alignments are known.
+
+    Attributes
+    ----------
+    alignments : list of tuple of (int, int)
+        For each pair: source word and target word, both counted from 0, in the order of the target. Words are what
+        spaces separate. Every target word has one source word; the source word "and" has no target word.
+
+    Examples
+    --------
+    >>> from attnscope.lineage import generate_task
+    >>> task = generate_task(1, seed=0, longest=4)
+    >>> source, target = task.source[0].split(), task.target[0].split()
+    >>> [(source[from_], target[to]) for from_, to in task.alignments[0]]
+    [('thirteen', '13'), (',', ','), ('six', '6'), ('forty', '40')]
+    """
+
+    alignments: list[tuple[tuple[int, int], ...]] = field(kw_only=True)
+
+    def joined(self, most: int, seed: int) -> TaskText:
+        """As `ParallelText.joined`, with a comma between, for a sentence is a list; alignments move with their words.
+
+        Examples
+        --------
+        >>> task = TaskText(["one", "twenty two"], ["1", "2 20"], alignments=[((0, 0),), ((1, 0), (0, 1))])
+        >>> joined = task.joined(2, seed=0)
+        >>> joined.source, joined.alignments
+        (['one , twenty two'], [((0, 0), (1, 1), (3, 2), (2, 3))])
+        """
+        groups = join_groups(len(self), most, seed)
+        return TaskText(
+            [" , ".join(self.source[i] for i in group) for group in groups],
+            [" , ".join(self.target[i] for i in group) for group in groups],
+            self.left_out,
+            alignments=[self._links(group) for group in groups],
+        )
+
+    def _links(self, group: range) -> tuple[tuple[int, int], ...]:
+        """Of these pairs joined by commas."""
+        links: list[tuple[int, int]] = []
+        source, target = 0, 0  # words that stand before
+        for i in group:
+            if i != group[0]:
+                links.append((source - 1, target - 1))
+            links += [(source + at, target + by) for at, by in self.alignments[i]]
+            source += len(self.source[i].split()) + 1
+            target += len(self.target[i].split()) + 1
+        return tuple(links)
+
+
+def generate_task(
+    pairs: int, seed: int, longest: int, *, shortest: int = 1, held_out: bool = False
+) -> TaskText:
+    """Write lists of dates and numbers in English words, and in a notation that has another order.
+
+    In the notation units come before tens and the day before the month, as in German, and the weekday last:
+
+    ======================================  ==================
+    English words                           notation
+    ======================================  ==================
+    monday march twenty one nineteen fifty  1 20 III 19 50 Mo
+    two hundred and forty two               2 100 2 40
+    ======================================  ==================
+
+    A sentence is a list of such items with commas between them. Each word has one translation, so what is hard
+    is to remember a long sentence and to find the place in it: what a fixed vector fails at and attention does.
+
+    Parameters
+    ----------
+    pairs
+        How many; no two are equal.
+    seed
+        The text is a function of this and of the other arguments.
+    longest, shortest
+        Words in a source sentence, commas included; all lengths between are drawn equally often.
+    held_out
+        For testing: a tenth of all sentences, chosen by a hash, is given here and is never given
+        otherwise, whatever the seed.
+
+    Returns
+    -------
+    TaskText
+        The pairs and their alignments.
+
+    Raises
+    ------
+    AttnscopeError
+        Fewer than one pair, `shortest` not between 1 and `longest`, or sentences too short to be all different.
+
+    Examples
+    --------
+    >>> task = generate_task(1, seed=9, longest=8, shortest=8)
+    >>> task.source[0], task.target[0]
+    ('three thousand and one , two , six', '3 1000 1 , 2 , 6')
+    >>> task.alignments[0]
+    ((0, 0), (1, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6))
+    """
+    if pairs < 1 or not 1 <= shortest <= longest:
+        raise AttnscopeError(
+            f"found {pairs} pairs of {shortest} to {longest} words; expected at least one pair, and "
+            "1 <= shortest <= longest"
+        )
+    generator = random.Random(seed)
+    by_source: dict[str, _Phrase] = {}
+    for _ in range(PATIENCE * pairs):
+        phrase = _sentence(generator, generator.randint(shortest, longest))
+        source = " ".join(phrase.words)
+        if (zlib.crc32(source.encode()) % HELD_OUT == 0) == held_out:
+            by_source[source] = phrase
+        if len(by_source) == pairs:
+            break
+    else:
+        raise AttnscopeError(
+            f"found only {len(by_source)} different sentences of {shortest} to {longest} words; expected {pairs}: "
+            "ask for fewer pairs, or for longer sentences"
+        )
+    phrases = by_source.values()
+    return TaskText(
+        list(by_source),
+        [" ".join(NOTATION[phrase.words[place]] for place in phrase.order) for phrase in phrases],
+        alignments=[tuple((place, at) for at, place in enumerate(phrase.order)) for phrase in phrases],
+    )
+
+
+def _sentence(generator: random.Random, words: int) -> _Phrase:
+    """Items with commas between them, of exactly so many words."""
+    parts: list[_Phrase] = []
+    while words > 0:
+        item = _date(generator) if generator.random() < DATES else _number(generator)
+        if len(item.words) > words or len(item.words) == words - 1:  # too long, or leaves a comma alone
+            item = _below_hundred(generator.randint(21, 29) if words == PAIR else generator.randint(1, 19))
+        parts += [item, _Phrase.of(",")]
+        words -= len(item.words) + 1
+    return _Phrase.join(parts[:-1])
+
+
+def _date(generator: random.Random) -> _Phrase:
+    parts = (
+        _Phrase.of(generator.choice(DAYS)),
+        _Phrase.of(generator.choice(MONTHS)),
+        _below_hundred(generator.randint(1, 31)),
+        _below_hundred(generator.randint(17, 19)),
+        _below_hundred(generator.randint(1, 99)),
+    )
+    return _Phrase.join(parts, (2, 1, 3, 4, 0))
+
+
+def _number(generator: random.Random) -> _Phrase:
+    words: list[str] = []
+    for unit in ("thousand", "hundred"):
+        if generator.random() < UNITS:
+            words += [generator.choice(SMALL[:9]), unit]
+    words += ["and"] if words else []
+    return _Phrase.join([*map(_Phrase.of, words), _below_hundred(generator.randint(1, 99))])
+
+
+def _below_hundred(number: int) -> _Phrase:
+    tens, ones = divmod(number, 10)
+    if tens < 2 or not ones:  # noqa: PLR2004
+        return _Phrase.of(SMALL[number - 1] if tens < 2 else TENS[tens - 2])  # noqa: PLR2004
+    return _Phrase((TENS[tens - 2], SMALL[ones - 1]), (1, 0))

@@ -1,0 +1,494 @@
+"""Translate lines with a trained model: greedy, beam search, n-best, sampling."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from attnscope.capture.borrow import borrowing, quiet
+from attnscope.capture.families import configured_length
+from attnscope.capture.forward import check_ids
+from attnscope.capture.load import load_model
+from attnscope.capture.processors import Tokenizer
+from attnscope.lineage.parallel_text import Lines, lines_of_text
+from attnscope.lineage.vocabulary import encode_lines
+from attnscope.support.arguments import typed
+from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
+from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.numbers import count
+from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.state import own_random_numbers
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+
+OVERLONG = ("refuse", "split", "cut")
+_USUAL_BEAMS = 5
+
+
+@typed
+@borrowing
+def translate(
+    model: Model,
+    texts: Lines,
+    *,
+    beams: int = _USUAL_BEAMS,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+    sample: bool = False,
+    temperature: float = 1.0,
+    seed: int = 0,
+    batch_tokens: int = 4_096,
+    overlong: str = "refuse",
+    scores: bool = False,
+    tokenizer: Tokenizer = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Tell | None = None,
+) -> Translations:
+    """Translate sentences with a model folder, a hub id or a loaded model.
+
+    Parameters
+    ----------
+    model
+        An encoder-decoder, of `attnscope train` or any other of transformers: see `attnscope.scan`.
+    texts
+        Sentences: a list of strings, one string of a sentence a line, or the `Path` of such a file. An empty one stays
+        empty.
+    beams
+        Translations that are followed at a time; 1 is greedy.
+    length_penalty
+        Power of the length in tokens, by which a finished translation's log-probability is divided.
+    n_best
+        Number of translations of each sentence.
+    sample, temperature, seed
+        Whether tokens are drawn instead of taking the best; divisor of their logits; seed of the draws.
+    batch_tokens
+        Source tokens that are translated at a time, times the beams.
+    overlong
+        Treatment of a line longer than ``tokenizer.model_max_length`` or than the model's position table: ``refuse`` it
+        (an error that names it), ``split`` it into pieces and join their translations, or ``cut`` it.
+    scores
+        Whether to score translations, by one more forward pass over what was made: ``.score`` is None without. Several
+        samples of a sentence (`sample` with `n_best` above 1) are scored in any case, as the scores order them.
+    tokenizer, device, dtype, revision, trust_remote_code
+        As in `attnscope.scan`.
+    progress
+        Called with a `Progress` after each batch; it tells of ``lines`` done.
+
+    Returns
+    -------
+    Translations
+        For each sentence, in their order, its translations, the best first; ``.texts`` has the best ones alone. With
+        ``scores=True`` each has its ``.score``.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model is not an encoder-decoder, the file cannot be read, a line is too long and is to be refused, or
+        settings do not go together.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+    >>> from attnscope.lineage import train_subwords
+    >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
+    >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
+    >>> model = RecurrentForConditionalGeneration(config).eval()  # not trained
+    >>> made = attnscope.translate(model, ["a dog", ""], tokenizer=tokenizer, beams=2, n_best=2)
+    >>> [len(several) for several in made], made.texts[1]
+    ([2, 1], '')
+    """
+    lines = lines_of_text(texts, "the text")
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
+    if not loaded.model.config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{type(loaded.model).__name__} is not an encoder-decoder: "
+            "give a translation model, such as `attnscope train` makes"
+        )
+    return translate_lines(
+        loaded.model,
+        loaded.tokenizer,
+        lines,
+        beams=beams,
+        length_penalty=length_penalty,
+        n_best=n_best,
+        sample=sample,
+        temperature=temperature,
+        seed=seed,
+        batch_tokens=batch_tokens,
+        overlong=overlong,
+        scores=scores,
+        progress=progress,
+    )
+
+
+@own_random_numbers()
+def translate_lines(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    lines: Sequence[str],
+    *,
+    beams: int = _USUAL_BEAMS,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+    sample: bool = False,
+    temperature: float = 1.0,
+    seed: int = 0,
+    batch_tokens: int = 4_096,
+    overlong: str = "refuse",
+    scores: bool = False,
+    progress: Tell | None = None,
+) -> Translations:
+    """`translate` with an encoder-decoder in eval mode and its tokenizer.
+
+    Parameters
+    ----------
+    model
+        Encoder-decoder, in eval mode.
+    tokenizer
+        Its tokenizer.
+    lines
+        Sentences of the source.
+    beams, length_penalty, n_best, sample, temperature, seed, batch_tokens, overlong, scores, progress
+        See `translate`.
+
+    Raises
+    ------
+    AttnscopeError
+        For an over-long line, if it is to be refused, and for settings that do not go together.
+
+    Examples
+    --------
+    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
+    >>> from attnscope.lineage import train_subwords
+    >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
+    >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
+    >>> model = RecurrentForConditionalGeneration(config).eval()  # not trained
+    >>> len(translate_lines(model, tokenizer, ["a dog", ""], beams=1))
+    2
+    """
+    check_whole(1, BEAMS, beams=beams, n_best=n_best)
+    check_whole(1, batch_tokens=batch_tokens)
+    check_real(0.0, 1e3, temperature=temperature)
+    check_real(-1e3, 1e3, length_penalty=length_penalty)
+    check_seed(seed)
+    if n_best > beams and not sample:
+        raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
+    if temperature != 1 and not sample:
+        raise AttnscopeError("temperature is of sampling: give sample (--sample) too")
+    if seed and not sample:
+        raise AttnscopeError("the seed (--seed) is of sampling: give sample (--sample) too")
+    if sample and beams not in {1, _USUAL_BEAMS}:
+        raise AttnscopeError("beams (--beams) are of the search: leave them out, or sample (--sample)")
+    scored = scores or (sample and n_best > 1)
+    if length_penalty != 1 and (sample or beams == 1) and not scored:
+        raise AttnscopeError(
+            "length_penalty (--length-penalty) is of several beams and of scores: give more beams (--beams) too, or "
+            "ask for scores"
+        )
+    if overlong not in OVERLONG:
+        raise AttnscopeError(f"overlong is {overlong!r}: choose {', '.join(OVERLONG)}")
+    encoded, longest = (
+        encode_lines(tokenizer, lines),
+        min(int(tokenizer.model_max_length), positions_of(model)),
+    )
+    pieces, owner = _pieces(encoded, lines, longest, overlong)
+    _check_ids(model, pieces, owner)
+    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample}
+    if sample:
+        torch.manual_seed(seed)
+        options |= {"num_beams": 1, "temperature": temperature}
+    elif beams > 1:
+        options["length_penalty"] = length_penalty
+    translations: list[list[Translation]] = [[] for _ in pieces]
+    penalty = length_penalty if scored else None
+    done = 0
+    for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
+        made = _generate(model, tokenizer, pieces, chosen, options, penalty)
+        for place, ranked in zip(chosen, made, strict=True):
+            translations[place] = sorted(ranked, key=_worst_last) if sample and scored else ranked
+        done += len(chosen)
+        (progress or tell_nobody)(Progress("translate", done / len(pieces), {"lines": done}))
+    joined = _join(translations, owner, len(lines), scored=scored)
+    if overlong == "cut":
+        for number, ids in enumerate(encoded):
+            left_out = max(0, len(ids) - longest)
+            joined[number] = [replace(translation, left_out=left_out) for translation in joined[number]]
+    return Translations(tuple(lines), tuple(map(tuple, joined)))
+
+
+def _check_ids(model: PreTrainedModel, pieces: list[list[int]], owner: list[int]) -> None:
+    """Refuse a tokenizer of another model, by the largest id in the text, before anything is translated."""
+    if pieces:
+        place = max(range(len(pieces)), key=lambda place: max(pieces[place]))
+        check_ids(model, {"input_ids": torch.tensor([pieces[place]])}, lambda _: f"line {owner[place] + 1}")
+
+
+def _worst_last(translation: Translation) -> float:
+    return -(translation.score or 0.0)
+
+
+def positions_of(model: Any) -> int:
+    """Rows of the model's position table, on either side; a very large number where positions are computed."""
+    computed = getattr(model.config, "positions", "learned") != "learned"
+    rows = None if computed else configured_length(model.config)
+    return rows or sys.maxsize
+
+
+def _pieces(
+    encoded: list[list[int]], lines: Sequence[str], longest: int, overlong: str
+) -> tuple[list[list[int]], list[int]]:
+    """What is translated at a time, and the line that each piece belongs to; empty lines have none."""
+    pieces: list[list[int]] = []
+    owner: list[int] = []
+    for number, ids in enumerate(encoded):
+        if not lines[number].strip():
+            continue
+        if len(ids) > longest and overlong == "refuse":
+            raise AttnscopeError(
+                f"line {number + 1} has {len(ids)} tokens; the model was trained for {longest}: shorten it, or choose "
+                "overlong 'split' or 'cut' (--overlong)"
+            )
+        body, end = ids[:-1], ids[-1:]
+        step = longest - 1
+        starts = range(0, len(body), step) if len(ids) > longest and overlong == "split" else range(1)
+        for start in starts:
+            pieces.append(body[start : start + step] + end)
+            owner.append(number)
+    return pieces, owner
+
+
+def _batches(pieces: list[list[int]], budget: int) -> Iterator[list[int]]:
+    """Pieces of like length together, the longest first."""
+    order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i]))
+    start = 0
+    while start < len(order):
+        count = max(1, budget // len(pieces[order[start]]))
+        yield order[start : start + count]
+        start += count
+
+
+@torch.inference_mode()
+def _generate(
+    model: Any,
+    tokenizer: Any,
+    pieces: list[list[int]],
+    chosen: list[int],
+    options: dict[str, Any],
+    penalty: float | None,
+) -> list[list[Translation]]:
+    rows = [pieces[i] for i in chosen]
+    width = max(map(len, rows))
+    padded = [row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows]
+    ids = torch.tensor(padded, device=model.device)
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=model.device)
+    most = min(2 * width + 20, positions_of(model))
+    each = options["num_return_sequences"]
+    with (
+        quiet(),  # no reminder of a length that computed positions do not have
+        explaining(
+            f"{type(model).__name__} does not generate", "Is generation_config.json the one of this model?"
+        ),
+    ):
+        made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
+        texts = tokenizer.batch_decode(made, skip_special_tokens=True)
+        numbers = [None] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
+    # Bytes too can be generated: a line stays one line, and holds no NUL, which no text has.
+    one_line = (re.sub(r"[\0\r\n]+", " ", text).strip() for text in texts)
+    together = [Translation(text, score) for text, score in zip(one_line, numbers, strict=True)]
+    return [together[i : i + each] for i in range(0, len(together), each)]
+
+
+def _scores(
+    model: Any,
+    ids: Int[Tensor, "row source"],
+    mask: Int[Tensor, "row source"],
+    made: Int[Tensor, "translation target"],
+    each: int,
+    penalty: float,
+) -> list[float]:
+    """Log-probability of each translation given its source, over its length to a power."""
+    ends = torch.as_tensor(model.generation_config.eos_token_id, device=made.device).reshape(-1)
+    said = made[:, 1:]
+    ended = torch.isin(said, ends).cumsum(1)
+    counts = (ended == 0) | ((ended == 1) & torch.isin(said, ends))  # the first end too, and nothing after it
+    given = {"input_ids": ids.repeat_interleave(each, 0), "attention_mask": mask.repeat_interleave(each, 0)}
+    logits = model(**given, decoder_input_ids=made[:, :-1]).logits.float()
+    words = logits.log_softmax(-1).gather(-1, said[..., None])[..., 0]
+    return ((words * counts).sum(1) / counts.sum(1) ** penalty).tolist()
+
+
+def _join(
+    translations_of_pieces: list[list[Translation]], owner: list[int], lines: int, *, scored: bool
+) -> list[list[Translation]]:
+    """Translations by line; the best of all pieces of a divided line stand side by side."""
+    by_line: list[list[list[Translation]]] = [[] for _ in range(lines)]
+    for translations, line in zip(translations_of_pieces, owner, strict=True):
+        by_line[line].append(translations)
+    joined: list[list[Translation]] = []
+    for parts in by_line:
+        if len(parts) == 1:
+            joined.append(parts[0])
+        else:
+            joined.append(
+                [
+                    Translation(
+                        " ".join(part.text for part in ranks),
+                        sum(part.score or 0.0 for part in ranks) if scored else None,
+                    )
+                    for ranks in zip(*parts, strict=True)
+                ]
+                or [Translation("", float("nan") if scored else None)]
+            )
+    return joined
+
+
+_SHOWN = 10  # sentences: more are counted
+_LONGEST = 60  # characters of a text that is shown
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation and its score.
+
+    Attributes
+    ----------
+    text
+        The translation.
+    score
+        Log-probability in nats over ``tokens ** length_penalty``, the end counted; None if it was not asked for
+        (``scores=True``), NaN of an empty line, for which nothing was generated. Of a line that was split, the sum over
+        its pieces.
+    left_out
+        Tokens of the source that were cut off.
+
+    Examples
+    --------
+    >>> whole, cut = Translation("Es ist Ebbe.", score=-0.4), Translation("Es ist", left_out=3)
+    >>> [(one.text, one.score) for one in (whole, cut) if not one.left_out]
+    [('Es ist Ebbe.', -0.4)]
+    """
+
+    text: str
+    score: float | None = None
+    left_out: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Translations(Sequence[tuple[Translation, ...]]):
+    """The translations of a text: a sequence with an entry for each sentence. A notebook shows it as a table.
+
+    Attributes
+    ----------
+    sources
+        The sentences.
+    candidates
+        For each sentence its translations, the best first; one of an empty sentence, which is empty.
+
+    Examples
+    --------
+    >>> candidates = (Translation("a dog", -0.5), Translation("dog", -1.2)), (Translation(""),)
+    >>> made = Translations(("ein Hund", ""), candidates)
+    >>> made.texts
+    ['a dog', '']
+    >>> len(made), made[0][1].score
+    (2, -1.2)
+    >>> made
+    2 sentences translated, the best of up to 2 each
+    ein Hund → a dog (-0.50)
+    → (–)
+    """
+
+    sources: tuple[str, ...]
+    candidates: tuple[tuple[Translation, ...], ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """The best translation of each sentence."""
+        return [several[0].text for several in self.candidates]
+
+    @property
+    def left_out(self) -> list[int]:
+        """Tokens of each sentence that were cut off."""
+        return [several[0].left_out for several in self.candidates]
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    @overload
+    def __getitem__(self, line: int) -> tuple[Translation, ...]: ...
+    @overload
+    def __getitem__(self, line: slice) -> Translations: ...
+    def __getitem__(self, line: int | slice) -> tuple[Translation, ...] | Translations:
+        """Return the translations of one sentence, or of some of them; the first sentence is 0.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sentence.
+        """
+        if isinstance(line, slice):
+            return Translations(self.sources[line], self.candidates[line])
+        if not -len(self) <= line < len(self):
+            raise IndexError(f"there is no sentence {line}: there are {len(self)}, and the first is 0")
+        return self.candidates[line]
+
+    def __repr__(self) -> str:
+        shown = (f"{source} → {best}".strip() for source, best in self._shown())
+        return "\n".join([self._said, *shown, *self._more])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><td style="text-align: left">{html.escape(source)}</td>'
+            f'<td style="text-align: left">{html.escape(best)}</td></tr>'
+            for source, best in self._shown()
+        )
+        more = "".join(f"<p>{said}</p>" for said in self._more)
+        return f"<p>{self._said}</p><table>{rows}</table>{more}"
+
+    @property
+    def _said(self) -> str:
+        most = max(map(len, self.candidates), default=1)
+        best = f", the best of up to {most} each" if most > 1 else ""
+        tokens = [left_out for left_out in self.left_out if left_out]
+        cut = f", {len(tokens)} of them cut ({count(sum(tokens), 'token')} left out)" if tokens else ""
+        return f"{len(self)} sentence{'s' * (len(self) != 1)} translated{best}{cut}"
+
+    @property
+    def _more(self) -> list[str]:
+        return [f"... and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
+
+    def _shown(self) -> Iterator[tuple[str, str]]:
+        """The first sentences, and of each the best translation with its score where scores were asked for."""
+        scored = any(several[0].score is not None for several in self.candidates)
+        for source, several in zip(self.sources[:_SHOWN], self.candidates, strict=False):
+            best = several[0]
+            number = "–" if best.score is None or math.isnan(best.score) else f"{best.score:.2f}"
+            yield _on_a_line(source), (_on_a_line(best.text) + f" ({number})" * scored).strip()
+
+
+def _on_a_line(text: str) -> str:
+    """A text as a line that is not too long to look at."""
+    shown = " ".join(text.split())
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1].rstrip() + "…"

@@ -1,0 +1,214 @@
+"""Subwords: one vocabulary for both languages, learned from the texts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from attnscope.support.errors import AttnscopeError
+
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+MASK = "<mask>"
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+SPACE = "▁"
+LONGEST_SUBWORD = 16  # characters: bounds the time where words are not divided by spaces
+LINES_AT_ONCE = 10_000  # encoded together: bounds the memory
+
+# Punctuation and symbols stand alone, with the space before them. Not cut: an apostrophe or hyphen between letters
+# (don't, T-shirt), a point or comma between digits (3.5).
+INSIDE_WORDS = r"(?<=\p{L})['’\-](?=\p{L})|(?<=\p{N})[.,](?=\p{N})"
+PUNCTUATION = rf"{SPACE}?(?!{INSIDE_WORDS})[\p{{P}}\p{{S}}&&[^{SPACE}]]"
+
+
+def train_subwords(
+    texts: Sequence[str],
+    size: int,
+    *,
+    lowercase: bool = False,
+    nfkc: bool = False,
+    coverage: float = 0.9999,
+    masked: bool = False,
+) -> PreTrainedTokenizerFast:
+    r"""Learn a vocabulary by byte-pair encoding.
+
+    Text is cut at spaces and around punctuation; within the pieces the most frequent neighbours are merged until
+    the vocabulary is full (Sennrich et al. 2016, "Neural machine translation of rare words with subword units").
+    Japanese and Chinese need no segmenter: a piece is then a phrase, and its frequent parts become subwords.
+    Nothing is unknown: a character that is not in the vocabulary is written as its UTF-8 bytes.
+
+    Decoding gives the text back, after the normalisation that is asked for, with two exceptions: ``▁`` (U+2581)
+    stands for a space and is read as one, and one space at the beginning of a text is lost.
+
+    The same texts give the same vocabulary, byte for byte.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Sentences or paragraphs, of both languages for translation.
+    size : int
+        Tokens in the vocabulary: special tokens, 256 bytes, characters and merges. Fewer where the
+        texts give no more merges.
+    lowercase, nfkc : bool, optional
+        Lower-case the text; bring it to Unicode form NFKC (full-width to half-width letters, for example).
+    coverage : float, optional
+        Share of the characters of the texts that are tokens; the rarest rest is written in bytes.
+    masked : bool, optional
+        For masked language models: a token ``<mask>`` (id 4), recognised where it is written in a text, and
+        texts encoded as ``<s> text </s>``. Otherwise as ``text </s>``, and special tokens that are written in a text
+        are read as plain text.
+
+    Returns
+    -------
+    PreTrainedTokenizerFast
+        With ``<pad>`` 0, ``<s>`` 1, ``</s>`` 2, ``<unk>`` 3. Saved by ``save_pretrained``, loaded by
+        ``AutoTokenizer``.
+
+    Raises
+    ------
+    AttnscopeError
+        No characters to learn from, a coverage outside 0..1, or a size too small for the characters.
+
+    Examples
+    --------
+    >>> tokenizer = train_subwords(["The tide is out.", "The tide is in."], 300)
+    >>> tokenizer.convert_ids_to_tokens(tokenizer("The tide!")["input_ids"])
+    ['▁The', '▁tide', '<0x21>', '</s>']
+    >>> tokenizer.decode(tokenizer("The tide!")["input_ids"], skip_special_tokens=True)
+    'The tide!'
+    """
+    special = [*SPECIAL, MASK] if masked else [*SPECIAL]
+    normalizer = normalizers.Sequence(
+        [*([normalizers.NFKC()] if nfkc else []), *([normalizers.Lowercase()] if lowercase else [])]
+    )
+    alphabet = _alphabet((normalizer.normalize_str(text) for text in texts), coverage)
+    fixed = len(special) + len(BYTES)
+    if size < fixed + len(alphabet):
+        raise AttnscopeError(
+            f"found a vocabulary of {size} tokens for {len(alphabet)} characters; expected at least "
+            f"{fixed + len(alphabet)} ({fixed} special tokens and bytes, and the characters): "
+            "ask for more tokens (--vocabulary), or in Python leave rarer characters to bytes (coverage)"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
+            pre_tokenizers.Split(Regex(PUNCTUATION), "isolated"),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - len(BYTES),
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        max_token_length=LONGEST_SUBWORD,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer, length=len(texts))
+    tokenizer.model = _with_bytes(tokenizer, special)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace(SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return _wrap(tokenizer, masked=masked)
+
+
+def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
+    """The fewest characters that make up this share of the texts, sorted."""
+    if not 0 < coverage <= 1:
+        raise AttnscopeError(
+            f"found a character coverage of {coverage}; expected a share above 0 and at most 1: 0.9999 is usual"
+        )
+    counts = Counter(chain.from_iterable(texts))
+    counts = Counter({character: count for character, count in counts.items() if character != " "})
+    wanted = coverage * counts.total()
+    if not wanted:
+        raise AttnscopeError(
+            "found no characters to learn a vocabulary from; expected sentences: give some text"
+        )
+    alphabet: list[str] = []
+    reached = 0
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if reached >= wanted:
+            break
+        alphabet.append(character)
+        reached += count
+    return sorted({*alphabet, SPACE})
+
+
+def _with_bytes(tokenizer: Tokenizer, special: Sequence[str]) -> models.BPE:
+    """The trained model with the 256 bytes after the special tokens.
+
+    The trainer could take the bytes as special tokens only, and those are dropped when text is decoded.
+    """
+    model = json.loads(tokenizer.to_str())["model"]
+    learned = sorted(model["vocab"], key=model["vocab"].get)[len(special) :]
+    names = [*special, *BYTES, *learned]
+    return models.BPE(
+        {name: i for i, name in enumerate(names)},
+        [(first, second) for first, second in model["merges"]],
+        unk_token="<unk>",  # noqa: S106
+        byte_fallback=True,
+    )
+
+
+def _wrap(tokenizer: Tokenizer, *, masked: bool) -> PreTrainedTokenizerFast:
+    begin = "<s> " if masked else ""
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{begin}$A </s>",
+        pair=f"{begin}$A </s> $B </s>",
+        special_tokens=[("<s>", 1), ("</s>", 2)],
+    )
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    if masked:
+        names |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": MASK}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+        split_special_tokens=not masked,
+        **names,
+    )
+
+
+def encode_lines(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> list[list[int]]:
+    """Token ids of each line, with the special tokens that the tokenizer puts around a text.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerFast
+        From `train_subwords`, or any other.
+    lines : sequence of str
+        Any number of lines.
+
+    Returns
+    -------
+    list of list of int
+        In the order of the lines, never cut.
+
+    Examples
+    --------
+    >>> tokenizer = train_subwords(["aa ab"], 300)
+    >>> encode_lines(tokenizer, ["aa", ""])
+    [[264, 2], [2]]
+    """
+    ids: list[list[int]] = []
+    for start in range(0, len(lines), LINES_AT_ONCE):
+        encoded = tokenizer(
+            list(lines[start : start + LINES_AT_ONCE]),
+            padding=False,
+            truncation=False,
+            return_attention_mask=False,
+            verbose=False,
+        )
+        ids.extend(encoded["input_ids"])
+    return ids

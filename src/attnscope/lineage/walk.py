@@ -1,0 +1,914 @@
+"""One head of any model over one sentence: what it computes, taken apart and put together again."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import permutations, product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from attnscope.bundled import MODEL
+from attnscope.capture.borrow import borrowing, inner_model
+from attnscope.capture.forward import decoder_start
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.verify import TOLERANCE, position_table_length, verify
+from attnscope.capture.watch import Site
+from attnscope.explanation.inputs import watching_inputs
+from attnscope.explanation.projections import Projections, projections
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.heads import SelfAttention
+from attnscope.kernels.measure import output_of
+from attnscope.kernels.reference import masked_softmax
+from attnscope.kernels.rotary import Rotation
+from attnscope.lineage.translate import translate_lines
+from attnscope.read.pairs import TargetTokenizer, shifted
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import Window, cut_windows
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_seed
+from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
+from attnscope.support.numbers import count
+from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.state import own_random_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Tokenizer
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+_FOLLOWED = "it"  # in that sentence
+_BUNDLED_LAYER = 1  # its heads are soft
+
+
+@typed
+@borrowing
+def walk(
+    model: Model | None = None,
+    texts: str | Tensor | None = None,
+    *,
+    targets: str | None = None,
+    layer: int | None = None,
+    head: int = 0,
+    query_token: int | str | None = None,
+    tokenizer: Tokenizer = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Tell | None = None,
+) -> Walk:
+    r"""Follow one head of a model over one sentence, from its input X to the output of its layer.
+
+    Each number is computed here in float64, by the equations of Vaswani et al. (2017, section 3.2), and compared with
+    what the model itself computes; what does not agree is refused.
+
+    Parameters
+    ----------
+    model
+        See `attnscope.scan`; or a module of one head, with linear layers for queries, keys and values, which takes X
+        and returns its output, or that and its weights.
+    texts
+        One sentence, of at least two tokens; by default the one about the tired animal. For a module, X of shape
+        ``(text, token, width)``, of which the first text is followed.
+    targets
+        What the decoder of an encoder-decoder says; it reads this one token late, as in training. By default the
+        model's own greedy translation of the sentence.
+    layer, head
+        Counted from 0; layers are attention calls, as in `attnscope.scan`. By default layer 0, and of the bundled model
+        layer 1: heads of its first layer look at one token each, so that the division by √d_k would change little.
+    query_token
+        Whose row is followed: a position, or a piece of the sentence (of the target in layers of its decoder). By
+        default the last token that is not special, and in the default sentence "it".
+    tokenizer, device, dtype, revision, trust_remote_code
+        See `attnscope.scan`.
+    progress
+        Called with a `Progress` before the model is loaded, before it reads, and at the end.
+
+    Returns
+    -------
+    Walk
+        The numbers. `attnscope.lineage.steps.steps` puts them into words, `markdown` and `terminal` into form.
+
+    Raises
+    ------
+    AttnscopeError
+        If the steps do not give the model's or module's own numbers, a text is empty or too long, there is no such
+        layer, head or token, there is a target for a model that is no encoder-decoder, or an encoder-decoder that
+        cannot translate has none.
+
+    Examples
+    --------
+    >>> steps = walk(texts="The tide is out.", layer=1, head=2, device="cpu")
+    >>> steps["weights"].shape == (len(steps.tokens), len(steps.tokens))
+    True
+    >>> bool(np.allclose(steps["weights"] @ steps["V"], steps["head_output"]))
+    True
+    >>> max(steps.errors.values()) < 1e-4
+    True
+    """
+    if isinstance(inner := inner_model(model), nn.Module) and not isinstance(inner, PreTrainedModel):
+        loading = (tokenizer, device, dtype, revision, trust_remote_code or None, targets)
+        if not isinstance(texts, Tensor) or any(given is not None for given in loading):
+            raise AttnscopeError(
+                f"{type(model).__name__} is not a model of transformers: give X, a tensor (text, token, width), in "
+                "place of the sentence, and leave out what belongs to a model (tokenizer, device, ...)"
+            )
+        check_number("layer", layer or 0, 1)
+        check_number("head", head, 1)
+        return walk_module(inner, texts, token=query_token)
+    if isinstance(texts, Tensor):
+        raise AttnscopeError("texts is a tensor, which a module of your own reads; a model reads a sentence")
+    if layer is None:
+        bundled = model is None or (isinstance(model, str | Path) and model in {"bundled", MODEL})
+        layer = _BUNDLED_LAYER if bundled else 0
+    tell = progress or tell_nobody
+    tell(Progress("loading the model", 0.0))
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
+    tell(Progress("walk", 0.5))
+    read = read_texts(SENTENCE if texts is None else texts, targets, loaded)
+    walked = walk_inputs(loaded.model, read.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
+    tell(Progress("walk", 1.0))
+    queries, keys = read.sides(walked.kind)
+    if query_token is None and texts in {None, SENTENCE} and queries is read.source:
+        query_token = _FOLLOWED
+    return replace(
+        walked,
+        tokens=queries.window.tokens,
+        keys=keys.window.tokens,
+        token=queries.position(query_token),
+        target="" if read.target is None else read.target.text,
+        translated=read.translated,
+    )
+
+
+@torch.no_grad()
+def walk_inputs(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    *,
+    layer: int = 0,
+    head: int = 0,
+    token: int = 0,
+    tokens: tuple[str, ...] | None = None,
+    name: str | None = None,
+) -> Walk:
+    """Do the same for the arguments of a forward pass, with a batch of one.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    inputs
+        Arguments of its forward pass.
+    layer, head, token
+        Which layer, which head, and whose row is followed; counted from 0.
+    tokens
+        What to show for each query; by default their numbers.
+    name
+        Name of the model.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such layer, head or token, the model has no self-attention, or the steps do not give its own
+        numbers.
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> _ = torch.manual_seed(0)
+    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
+    >>> steps = walk_inputs(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}, head=1)
+    >>> steps.kind, steps["allowed"][0].tolist()
+    ('causal', [True, False, False, False])
+    """
+    sites, _ = verify(model, inputs, text="the sentence")
+    if all(site.kind == "cross" for site in sites):
+        raise AttnscopeError(
+            f"{type(model).__name__} has no self-attention, and so it is no Transformer, whose steps these are. Where "
+            "it looks, scan (with --target) and align say"
+        )
+    layers = list(projections(model, inputs).items())
+    site, matrices = layers[check_number("layer", layer, len(layers))]
+    seen = _look(model, inputs, site)
+    heads = seen.call.query.shape[1]
+    check_number("head", head, heads)
+    check_number("token", token, seen.call.query.shape[2])
+    parts = _Parts.of(seen, matrices, head)
+    arrays = follow(parts.operands).assign(with_matrices(parts.X, parts.memory, parts.matrices))
+    errors = {
+        **parts.errors,
+        "head_output": difference(arrays["head_output"].values, _numbers(seen.output[0, head])),
+    }
+    together = _numbers(seen.output[0].transpose(0, 1).flatten(1))
+    arrays["concatenated"] = (("query", "all_heads"), together)
+    if matrices.output is not None and matrices.output_bias is not None:
+        W_O = matrices.output.reshape(together.shape[1], -1)
+        arrays = arrays.assign(
+            W_O=(("all_heads", "model_width"), W_O),
+            b_O=(("model_width",), matrices.output_bias),
+            result=(("query", "model_width"), together @ W_O + matrices.output_bias),
+        )
+        errors["result"] = difference(
+            arrays["result"].values, _own_result(model, inputs, layers, site, matrices.names["output"])
+        )
+    _refuse(errors, seen.call.query.dtype)
+    queries, keys = (tuple(map(str, range(side.shape[2]))) for side in (seen.call.query, seen.call.key))
+    queries = queries if tokens is None else tokens
+    return Walk(
+        model=name or type(model).__name__,
+        module=site.name,
+        layer=layer,
+        kinds=tuple(site.kind for site, _ in layers),
+        head=head,
+        heads=heads,
+        kv_heads=seen.call.key.shape[1],
+        form=matrices.form,
+        reason=matrices.reason,
+        scale=parts.operands.scale,
+        softcap=seen.call.softcap,
+        tokens=queries,
+        keys=keys if site.kind == "cross" else queries,
+        token=token,
+        arrays=arrays,
+        errors=errors,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """One attention call as the model makes it, what it is made of, and its output."""
+
+    call: AttentionCall
+    states: tuple[Tensor, Tensor]
+    output: Tensor
+
+
+def _look(model: PreTrainedModel, inputs: dict[str, Any], wanted: Site) -> _Seen:
+    seen: list[_Seen] = []
+
+    def observe(site: Site, call: AttentionCall, own: Tensor, other: Tensor) -> Tensor:
+        output = output_of(call)
+        if site == wanted:
+            seen.append(_Seen(call, (own, other), output))
+        return output
+
+    with watching_inputs(model, observe):
+        model(**inputs)
+    return seen[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """One head: its operands, and the matrices that are known to make them."""
+
+    X: np.ndarray
+    memory: np.ndarray
+    matrices: dict[str, tuple[np.ndarray, np.ndarray]]
+    operands: HeadInputs
+    errors: dict[str, float]
+
+    @classmethod
+    def of(cls, seen: _Seen, projected: Projections, head: int) -> _Parts:
+        call = seen.call
+        X = _numbers(seen.states[0][0])
+        memory = X if seen.states[1] is seen.states[0] else _numbers(seen.states[1][0])
+        other = head // call.group
+        captured = {
+            "Q": _numbers(call.query[0, head]),
+            "K": _numbers(call.key[0, other]),
+            "V": _numbers(call.value[0, other]),
+        }
+        matrices: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        if projected.form in {"bilinear", "rope"}:
+            W_Q, b_Q, W_K, b_K = projected.of_head(head)
+            matrices = {"Q": (W_Q, b_Q), "K": (W_K, b_K)}
+        if (
+            projected.value is not None
+            and projected.value_bias is not None
+            and projected.value.shape[1] == memory.shape[1]
+        ):
+            matrices["V"] = (projected.value[other], projected.value_bias[other])
+        own, errors, scale = dict(captured), {}, call.scale
+        for symbol, (matrix, bias) in matrices.items():
+            made = (X if symbol == "Q" else memory) @ matrix + bias
+            if projected.rotation is not None and symbol != "V":
+                made = _turned(made, projected.rotation)
+            # some models divide the query, not the scores: the factor moves to the scale
+            factor = 1.0 if symbol == "V" else _factor(captured[symbol], made)
+            own[symbol], scale = made, scale * factor
+            errors[symbol] = difference(factor * made, captured[symbol])
+        allowed, bias = _mask_and_bias(call, head)
+        operands = HeadInputs(
+            **own,
+            scale=scale,
+            allowed=allowed,
+            bias=bias,
+            softcap=call.softcap,
+            sink=None if call.sinks is None else float(call.sinks[head]),
+        )
+        return cls(X, memory, matrices, operands, errors)
+
+
+def _turned(x: np.ndarray, turn: Rotation) -> np.ndarray:
+    return Rotation(turn.cos.cpu(), turn.sin.cpu(), turn.layout)(torch.from_numpy(x)).numpy()
+
+
+def _factor(target: np.ndarray, made: np.ndarray) -> float:
+    """What the model multiplied by; exactly 1 where it is 1 up to rounding."""
+    power = float((made * made).sum())
+    factor = float((target * made).sum()) / power if power else 1.0
+    return 1.0 if abs(factor - 1) < 1e-2 else factor  # noqa: PLR2004 no model has such a factor; half types round
+
+
+def _mask_and_bias(call: AttentionCall, head: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Who may look where, of the mask, of causality, and of a bias so low that it forbids."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    allowed = torch.ones(queries, keys, dtype=torch.bool)
+    if call.causal:
+        allowed = allowed.tril()
+    if call.mask is not None:
+        allowed &= _of_head(call.mask, head)
+    if call.bias is None:
+        return allowed.numpy(), None
+    bias = _of_head(call.bias, head)
+    forbidden = bias <= torch.finfo(bias.dtype).min / 2
+    added = _numbers(bias.masked_fill(forbidden, 0.0).expand(queries, keys))
+    return (allowed & ~forbidden).numpy(), added if added.any() else None
+
+
+def _of_head(tensor: Tensor, head: int) -> Tensor:
+    return tensor[0, head if tensor.shape[1] > 1 else 0].cpu()
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.double().cpu().numpy().copy()
+
+
+def _own_result(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    layers: list[tuple[Site, Projections]],
+    site: Site,
+    name: str,
+) -> np.ndarray:
+    """What the output projection gives when the model runs on its own attention."""
+    same = [
+        site for site, made in layers if made.names.get("output") == name
+    ]  # a module may serve several layers
+    with _outputs_of(model.get_submodule(name)) as given:
+        model(**inputs)
+    returned = given[same.index(site)]
+    return _numbers(returned.reshape(-1, returned.shape[-1]))
+
+
+@contextmanager
+def _outputs_of(module: nn.Module) -> Generator[list[Tensor]]:
+    given: list[Tensor] = []
+
+    def note(_: nn.Module, __: Any, returned: Any) -> None:
+        given.append(returned)
+
+    hook = module.register_forward_hook(note)
+    try:
+        yield given
+    finally:
+        hook.remove()
+
+
+def _refuse(errors: dict[str, float], dtype: torch.dtype) -> None:
+    limit = TOLERANCE.get(dtype, 1e-4)
+    for name, error in errors.items():
+        if not error <= limit:
+            raise AttnscopeError(
+                f"the steps give another {name} than the model (largest difference {error:.0e} of the largest, allowed "
+                f"{limit:.0e}): its attention does something that is not known here. Try --dtype float32"
+            )
+
+
+MOST_TOKENS = 1024  # more than anyone walks through
+
+
+@dataclass(frozen=True)
+class Read:
+    """A text, and what the model reads of it.
+
+    Attributes
+    ----------
+    name
+        What to call it.
+    text
+        In words.
+    window
+        In tokens.
+    """
+
+    name: str
+    text: str
+    window: Window
+
+    def position(self, wanted: int | str | None) -> int:
+        """Position of a token by its number, or by characters of the text that it covers; of the last by default."""
+        window = self.window
+        if wanted is None:
+            return max((i for i, special in enumerate(window.special) if not special), default=0)
+        if isinstance(wanted, int) or wanted.isdecimal():
+            return check_number("token", int(wanted), len(window))
+        exact = [i for i, token in enumerate(window.tokens) if token.strip() == wanted.strip()]
+        if exact:
+            return exact[0]
+        start = self.text.find(wanted)
+        covering = [i for i, (first, last) in enumerate(window.spans) if first <= start < last]
+        if start < 0 or not covering:
+            shown = " ".join(f"{i}:{token.strip()}" for i, token in enumerate(window.tokens[:40]))
+            raise AttnscopeError(f"{self.name} has no {wanted!r}; choose by position or text among\n{shown}")
+        return covering[0]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The sentence, what a decoder beside an encoder reads, and whether the model itself made the latter."""
+
+    source: Read
+    target: Read | None = None
+    translated: bool = False
+
+    def inputs(self, model: PreTrainedModel) -> dict[str, Any]:
+        """Arguments of a forward pass."""
+        texts = {"input_ids": self.source, "decoder_input_ids": self.target}
+        return {
+            name: torch.tensor([text.window.ids], device=model.device)
+            for name, text in texts.items()
+            if text is not None
+        }
+
+    def sides(self, kind: str) -> tuple[Read, Read]:
+        """What queries and keys are made of in a layer of this kind."""
+        queries = self.source if self.target is None or kind == "self" else self.target
+        return queries, self.source if kind == "cross" else queries
+
+
+def read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> Texts:
+    """Cut the sentence into tokens; for an encoder-decoder also the target, by default the model's own translation.
+
+    Raises
+    ------
+    AttnscopeError
+        If a text is empty, too long or one token, there is a target and no decoder beside an encoder that could read
+        it, or the model cannot translate the sentence where there is none.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> read_texts("The tide is out.", None, load_model("bundled", device="cpu")).source.window.tokens[:2]
+    ('<s>', ' The')
+    """
+    model, tokenizer = loaded.model, loaded.tokenizer
+    most = min(MOST_TOKENS, position_table_length(model) or MOST_TOKENS)
+    start = decoder_start(model) if target is not None or model.config.is_encoder_decoder else None
+    source = _read("the sentence", sentence, tokenizer, most)
+    if start is None:
+        return Texts(source)
+    text = _translation(loaded, sentence) if target is None else target
+    said = _read("the target", text, TargetTokenizer(tokenizer), most)
+    heard = Read(said.name, text, shifted(said.window, tokenizer, start))
+    return Texts(source, heard, translated=target is None)
+
+
+def _read(name: str, text: str, tokenizer: Any, most: int) -> Read:
+    if not text.strip():
+        raise AttnscopeError(f"{name} is empty: give some words to walk through")
+    length = max(len(text), most) * 4
+    (window,) = cut_windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)
+    if len(window) > most:
+        raise AttnscopeError(
+            f"{name} has {len(window)} tokens; at most {most} can be walked through: shorten it"
+        )
+    if len(window) < 2:  # noqa: PLR2004
+        raise AttnscopeError(f"{name} is one token, which can only look at itself: give a longer one")
+    return Read(name, text, window)
+
+
+def _translation(loaded: LoadedModel, sentence: str) -> str:
+    """The model's own, the likeliest token at a time."""
+    try:
+        (text,) = translate_lines(loaded.model, loaded.tokenizer, [sentence], beams=1).texts
+    except Exception as error:  # families raise what they like where a head or a setting is missing
+        raise out_of_memory(error) or _no_translation(loaded, reason_of(error)) from error
+    if not text:
+        raise _no_translation(loaded, "it says nothing")
+    return text
+
+
+def _no_translation(loaded: LoadedModel, reason: str) -> AttnscopeError:
+    return AttnscopeError(
+        f"{type(loaded.model).__name__} does not translate the sentence itself ({reason}): say what its decoder reads "
+        "(--target)"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """One head's attention over one sentence, step by step; float64, checked against the model's own numbers.
+
+    Attributes
+    ----------
+    model, module
+        Names of the model and of the attention module.
+    layer, head, heads
+        Which one, of how many; counted from 0.
+    kinds
+        ``"self"``, ``"causal"`` or ``"cross"``, of every layer.
+    kv_heads
+        Heads that have keys and values of their own.
+    form, reason
+        Form of the scores, and why it is so: see `attnscope.explanation.projections.Projections`. Where the form is
+        ``"rope"``, Q and K are turned by their positions; where it is ``"normalised"`` or ``"unknown"``, they are the
+        model's own.
+    scale
+        Factor of the scores.
+    softcap
+        Scores become ``softcap * tanh(scores / softcap)``, or None.
+    tokens, keys
+        What is shown for each query and each key.
+    token
+        Position of the query whose row is followed.
+    arrays
+        By symbol, with the dimensions ``query``, ``key`` and those of the matrices: ``X``, ``W_Q``, ``b_Q`` and so on
+        (where they are known), ``Q``, ``K``, ``V``, ``products`` (Q Kᵀ), ``scaled``, ``scores`` (after soft cap and
+        bias), ``allowed``, ``weights``, ``unscaled_weights`` (had nobody divided), ``head_output``, ``concatenated``,
+        ``result``.
+    errors
+        Largest difference from the model's own numbers, as a share of the largest of these.
+    texts
+        How many texts were computed at once; the arrays are those of the first.
+    target
+        What the decoder of an encoder-decoder says, where that is known; it reads it one token late.
+    translated
+        Whether the model itself said so, as no target was given.
+    drawn
+        Whether X and the matrices were drawn at random.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> walked = attnscope.walk("bundled", "The tide is out.", layer=0, head=3)
+    >>> row = walked.arrays["weights"][walked.token]
+    >>> walked.tokens[walked.token], walked.keys[int(row.argmax("key"))], round(float(row.sum()), 6)
+    ('.', 'ut', 1.0)
+    """
+
+    model: str
+    module: str
+    layer: int
+    head: int
+    heads: int
+    kv_heads: int
+    kinds: tuple[str, ...]
+    form: str
+    reason: str
+    scale: float
+    softcap: float | None
+    tokens: tuple[str, ...]
+    keys: tuple[str, ...]
+    token: int
+    arrays: xr.Dataset
+    errors: dict[str, float]
+    texts: int = 1
+    target: str = ""
+    translated: bool = False
+    drawn: bool = False
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        return len(self.kinds)
+
+    @property
+    def kind(self) -> str:
+        """That of the layer."""
+        return self.kinds[self.layer]
+
+    @property
+    def of_decoder(self) -> bool:
+        """Whether the layer is one of a decoder beside an encoder."""
+        return "cross" in self.kinds and self.kind != "self"
+
+    @property
+    def starts_stack(self) -> bool:
+        """Whether the layer reads words: the first of all, or of a decoder beside an encoder."""
+        return self.layer == 0 or (self.of_decoder and self.kinds.index("causal") == self.layer)
+
+    @property
+    def is_toy(self) -> bool:
+        """Whether it is one module without a model around it: the example, or yours."""
+        return not self.module
+
+    def __getitem__(self, symbol: str) -> np.ndarray:
+        """Return one array."""
+        return self.arrays[symbol].values
+
+    def __contains__(self, symbol: str) -> bool:
+        """Whether there is such an array."""
+        return symbol in self.arrays
+
+
+def entropy(weights: np.ndarray) -> np.ndarray:
+    """Entropy of each row in nats.
+
+    Examples
+    --------
+    >>> entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(4).tolist()
+    [0.6931, 0.0]
+    """
+    logs = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
+    return np.abs((weights * logs).sum(-1))
+
+
+@dataclass(frozen=True, eq=False)
+class HeadInputs:
+    """What one head works on, float64.
+
+    Attributes
+    ----------
+    Q, K, V
+        As they enter the products.
+    scale, allowed, bias, softcap, sink
+        As in `attnscope.kernels.reference.attend`; `allowed` is its mask.
+    """
+
+    Q: Float[np.ndarray, "query r"]
+    K: Float[np.ndarray, "key r"]
+    V: Float[np.ndarray, "key value_width"]
+    scale: float
+    allowed: Bool[np.ndarray, "query key"] | None = None
+    bias: Float[np.ndarray, "query key"] | None = None
+    softcap: float | None = None
+    sink: float | None = None
+
+
+def follow(operands: HeadInputs) -> xr.Dataset:
+    """Do the steps one by one; see `Walk.arrays` for their names.
+
+    Examples
+    --------
+    >>> one = np.eye(2)
+    >>> follow(HeadInputs(one, one, one, scale=0.0)).weights.values.tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    Q, K, V = operands.Q, operands.K, operands.V
+    products = Q @ K.T
+    allowed = np.ones(products.shape, dtype=bool) if operands.allowed is None else operands.allowed
+    scaled = operands.scale * products
+    scores = _scores(scaled, operands)
+    weights = _softmax(scores, allowed, operands.sink)
+    pair = ("query", "key")
+    arrays = {
+        "Q": (("query", "r"), Q),
+        "K": (("key", "r"), K),
+        "V": (("key", "value_width"), V),
+        "products": (pair, products),
+        "scaled": (pair, scaled),
+        "scores": (pair, scores),
+        "allowed": (pair, allowed),
+        "weights": (pair, weights),
+        "unscaled_weights": (pair, _softmax(_scores(products, operands), allowed, operands.sink)),
+        "head_output": (("query", "value_width"), weights @ V),
+    }
+    if operands.bias is not None:
+        arrays["bias"] = (pair, operands.bias)
+    return xr.Dataset(arrays)
+
+
+def _scores(scaled: np.ndarray, operands: HeadInputs) -> np.ndarray:
+    cap = operands.softcap
+    scores = scaled if cap is None else cap * np.tanh(scaled / cap)
+    return scores if operands.bias is None else scores + operands.bias
+
+
+def _softmax(scores: np.ndarray, allowed: np.ndarray, sink: float | None) -> np.ndarray:
+    extra = None if sink is None else torch.tensor(sink, dtype=torch.float64)
+    return masked_softmax(torch.from_numpy(scores), torch.from_numpy(allowed), extra).numpy()
+
+
+def with_matrices(
+    X: np.ndarray, memory: np.ndarray, matrices: dict[str, tuple[np.ndarray, np.ndarray]]
+) -> dict[str, Any]:
+    """X, and by ``"Q"``, ``"K"``, ``"V"`` the matrix and the bias that make them of it, as variables."""
+    variables: dict[str, Any] = {"X": (("query", "width"), X)}
+    if memory is not X:
+        variables["memory"] = (("key", "key_width"), memory)
+    for symbol, (matrix, bias) in matrices.items():
+        width = "width" if symbol == "Q" or memory is X else "key_width"
+        column = "value_width" if symbol == "V" else "r"
+        variables[f"W_{symbol}"] = ((width, column), matrix)
+        variables[f"b_{symbol}"] = ((column,), bias)
+    return variables
+
+
+def difference(mine: np.ndarray, theirs: np.ndarray) -> float:
+    """Largest difference, as a share of the largest of theirs.
+
+    Examples
+    --------
+    >>> difference(np.array([1.0, 3.0]), np.array([1.0, 4.0]))
+    0.25
+    """
+    largest = float(np.abs(theirs).max())
+    return float(np.abs(mine - theirs).max()) / (largest or 1.0)
+
+
+def check_number(what: str, number: int, count: int) -> int:
+    """Return the number if there is such a layer, head or token.
+
+    Examples
+    --------
+    >>> check_number("head", 4, 4)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: there is no head 4: they go from 0 to 3
+    """
+    if not 0 <= number < count:
+        raise AttnscopeError(f"there is no {what} {number}: they go from 0 to {count - 1}")
+    return number
+
+
+_TEXTS, _TOKENS, _WIDTH = 2, 4, 8
+
+
+@torch.no_grad()
+def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
+    """Walk through `attnscope.kernels.heads.SelfAttention` of width 8, over 2 texts of 4 tokens of random numbers.
+
+    Parameters
+    ----------
+    token
+        Position of the query whose row is followed.
+    seed
+        Seed of the numbers.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such token.
+
+    Examples
+    --------
+    >>> toy = walk_toy()
+    >>> toy["weights"].shape, toy["head_output"].shape, toy.texts
+    ((4, 4), (4, 8), 2)
+    >>> float(toy["weights"].sum(-1).round(12)[0])
+    1.0
+    """
+    check_seed(seed)
+    with own_random_numbers():
+        torch.default_generator.manual_seed(seed)
+        x, attention = torch.rand(_TEXTS, _TOKENS, _WIDTH), SelfAttention(_WIDTH)
+    return replace(walk_module(attention, x, token=token), drawn=True)
+
+
+_INSTEAD = "For attention of another form, pass its weights to attnscope.measure_weights"
+_LOWERED = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
+
+@torch.no_grad()
+def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None) -> Walk:
+    """Follow a module of one head: three linear layers of X, products, softmax, weighted sum, causal or not.
+
+    Which layer makes the queries, the keys and the values is found by computing the module's own output.
+    """
+    name = type(module).__name__
+    if x.ndim not in {2, 3} or not x.is_floating_point() or not x.numel():
+        raise AttnscopeError(
+            f"X has the shape {tuple(x.shape)} and type {str(x.dtype).removeprefix('torch.')}; expected real numbers, "
+            "(text, token, width)"
+        )
+    width, tokens = x.shape[-1], x.shape[-2]
+    if tokens > MOST_TOKENS:
+        raise AttnscopeError(f"X has {tokens} tokens; a walk takes at most {MOST_TOKENS}")
+    layers, returned = _run(module, x)
+    own = _own(name, returned, x)
+    X = _module_numbers(x)
+    if len(layers) != len("QKV"):
+        raise AttnscopeError(
+            f"{name} calls {count(len(layers), 'linear layer')} on X; expected three, for queries, keys and values. "
+            f"{_INSTEAD}"
+        )
+    names = tuple(f"x{str(number).translate(_LOWERED)}" for number in range(1, tokens + 1))
+    number = tokens - 1 if token is None else token
+    if not isinstance(number, int):
+        if not (number.isascii() and number.isdecimal()):
+            raise AttnscopeError(f"query_token is {number!r:.40}: the tokens of X go by position, from 0")
+        number = int(number)
+    check_number("token", number, tokens)
+    matrices, scale, causal = _parts(name, X, layers, own, TOLERANCE.get(x.dtype, 1e-4))
+    arrays = _followed(X, matrices, scale, causal=causal).assign(with_matrices(X, X, matrices))
+    return Walk(
+        model=f"{name}({width})",
+        module="",
+        layer=0,
+        head=0,
+        heads=1,
+        kv_heads=1,
+        kinds=("causal" if causal else "self",),
+        form="bilinear",
+        reason="",
+        scale=scale,
+        softcap=None,
+        tokens=names,
+        keys=names,
+        token=number,
+        arrays=arrays,
+        errors={name: difference(arrays[name].values, array) for name, array in own.items()},
+        texts=len(x) if x.ndim == 3 else 1,  # noqa: PLR2004
+    )
+
+
+def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], Any]:
+    """The linear layers that are called on X, in order, and what the module returns."""
+    layers: list[nn.Linear] = []
+
+    def note(layer: nn.Module, given: tuple[Any, ...], _: Any) -> None:
+        if isinstance(layer, nn.Linear) and given and given[0].shape == x.shape and torch.equal(given[0], x):
+            layers.append(layer)
+
+    with ExitStack() as hooks:
+        for part in module.modules():
+            if isinstance(part, nn.Linear):
+                hooks.callback(part.register_forward_hook(note).remove)
+        with explaining(
+            f"{type(module).__name__} does not take X of shape {tuple(x.shape)}", "Try another shape"
+        ):
+            return layers, module(x)
+
+
+def _own(name: str, returned: Any, x: Tensor) -> dict[str, np.ndarray]:
+    """Output of the first text, and its weights where the module returns them."""
+    several = returned if isinstance(returned, tuple | list) else (returned,)
+    output, *rest = several or (None,)
+    if not isinstance(output, Tensor) or output.shape[:-1] != x.shape[:-1]:
+        raise AttnscopeError(
+            f"{name} returns no output of shape {(*x.shape[:-1], 'width')} (or that and its weights). {_INSTEAD}"
+        )
+    own = {"head_output": _module_numbers(output)}
+    if rest and isinstance(rest[0], Tensor) and rest[0].shape == (*x.shape[:-1], x.shape[-2]):
+        own = {"weights": _module_numbers(rest[0]), **own}
+    return own
+
+
+def _parts(
+    name: str, X: np.ndarray, layers: list[nn.Linear], own: dict[str, np.ndarray], limit: float
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float, bool]:
+    """Matrices by symbol, scale, and whether it is causal: those that give the module's own numbers."""
+    for order, causal, divided in product(permutations(layers), (False, True), (True, False)):
+        query, key, value = order
+        if (query.out_features, value.out_features) != (key.out_features, own["head_output"].shape[-1]):
+            continue
+        scale = query.out_features**-0.5 if divided else 1.0
+        matrices = {symbol: _affine(layer) for symbol, layer in zip("QKV", order, strict=True)}
+        arrays = _followed(X, matrices, scale, causal=causal)
+        if all(difference(arrays[part].values, array) <= limit for part, array in own.items()):
+            return matrices, scale, causal
+    raise AttnscopeError(
+        f"{name} computes something else than softmax(Q Kᵀ / √d_k) V of its three linear layers, with or without a "
+        f"causal mask (call .eval() where it has dropout). {_INSTEAD}"
+    )
+
+
+def _affine(layer: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
+    bias: Any = layer.bias
+    return (
+        layer.weight.double().cpu().numpy().T,
+        np.zeros(layer.out_features) if bias is None else bias.double().cpu().numpy(),
+    )
+
+
+def _followed(
+    X: np.ndarray, matrices: dict[str, tuple[np.ndarray, np.ndarray]], scale: float, *, causal: bool
+) -> Any:
+    Q, K, V = (X @ matrix + bias for matrix, bias in matrices.values())
+    allowed = np.tril(np.ones((len(X), len(X)), dtype=bool)) if causal else None
+    return follow(HeadInputs(Q, K, V, scale, allowed))
+
+
+def _module_numbers(tensor: Tensor) -> np.ndarray:
+    """Of the first text, float64."""
+    return (tensor[0] if tensor.ndim == 3 else tensor).double().cpu().numpy().copy()  # noqa: PLR2004

@@ -1,0 +1,403 @@
+"""From a translation model's cross-attention to weights between words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from attnscope.capture.borrow import borrowed
+from attnscope.capture.forward import not_finite
+from attnscope.capture.verify import verify
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import attend_in_full, output_of
+from attnscope.lineage.parallel_text import check_parallel
+from attnscope.support.errors import AttnscopeError, out_of_memory, reason_of
+from attnscope.support.progress import Progress, Tell, tell_nobody
+
+
+@dataclass(frozen=True, eq=False)
+class WordAlignment:
+    """The weights of one sentence pair between words.
+
+    Attributes
+    ----------
+    source, target
+        The words.
+    weights
+        ``(..., target, source)``; with ``end="keep"`` one more column, the marks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.lineage import WordAlignment
+    >>> pair = WordAlignment(["ein", "Hund"], ["a", "dog"], np.array([[0.8, 0.2], [0.1, 0.9]]))
+    >>> [(word, pair.source[row.argmax()]) for word, row in zip(pair.target, pair.weights)]
+    [('a', 'ein'), ('dog', 'Hund')]
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: np.ndarray
+
+
+def word_weights(
+    weights: Float[np.ndarray, "*lead n m"],
+    source_words: Int[np.ndarray, " m"],
+    target_words: Int[np.ndarray, " n"],
+    *,
+    end: str = "drop",
+    step: str = "predicts",
+    sizes: tuple[int, int] | None = None,
+) -> Float[np.ndarray, "*lead target source"]:
+    """Merge weights between subwords into weights between words.
+
+    A source word gets the sum over its pieces (its share of the row), a target word the mean over its pieces.
+
+    Row t of a decoder's cross-attention is of the step that *predicts* target token t: its input is token t-1. Row
+    t+1 *reads* token t. Both are used as "the row of a word": trained models often, but not always, look at the
+    source of a word before they write it; where they look one step late, the rows of ``"reads"`` are the better ones.
+
+    Parameters
+    ----------
+    weights
+        One row for each target token (in the order of the labels), one column for each source token.
+    source_words, target_words
+        For each token the number of its word, from 0; -1 for ``</s>`` and other marks.
+    end
+        What becomes of the weight on marks: ``drop`` divides each row by what is left; ``keep`` adds a last column
+        for it; ``null`` does as drop, but a target word of which more lies on marks than on any word is all zero,
+        that is, not aligned.
+    step
+        ``predicts`` or ``reads``. The latter needs a token, such as ``</s>``, after the last piece of a word.
+    sizes
+        Numbers of source and target words, where some at the end have no token; by default the last word seen.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``(..., target word, source word)``. Rows sum to 1 unless zero; the row of a word without token is zero.
+
+    Raises
+    ------
+    AttnscopeError
+        If a choice is not known, or no step reads the last token.
+
+    References
+    ----------
+    Garg et al., "Jointly learning to align and translate with Transformer models" (EMNLP 2019), for merging; Chen et
+    al., "Accurate word alignment induction from neural machine translation" (EMNLP 2020), for the shift.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.lineage import word_weights
+    >>> weights = np.array([[0.5, 0.25, 0.0, 0.25], [0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.0, 1.0]])
+    >>> words = np.array([0, 0, 1, -1])  # two pieces, one piece, </s>
+    >>> word_weights(weights, words, np.array([0, 1, -1])).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    >>> word_weights(weights, words, np.array([0, 1, -1]), end="keep").tolist()
+    [[0.75, 0.0, 0.25], [0.0, 0.5, 0.5]]
+    """
+    if end not in {"drop", "keep", "null"}:
+        raise AttnscopeError(f"end {end!r} is not known: choose drop, keep or null")
+    if step not in {"predicts", "reads"}:
+        raise AttnscopeError(f"step {step!r} is not known: choose predicts or reads")
+    sources, targets = sizes or (int(source_words.max(initial=-1)) + 1, int(target_words.max(initial=-1)) + 1)
+    by_source = _membership(source_words, sources)  # (m, source)
+    by_target = _membership(target_words, targets).T  # (target, n)
+    if step == "reads":
+        if by_target[:, -1:].any():
+            raise AttnscopeError("no step reads the last target token: it must end with a mark such as </s>")
+        by_target = np.roll(by_target, 1, axis=1)  # row t + 1 reads token t
+    by_target = by_target / np.maximum(by_target.sum(1, keepdims=True), 1)
+    rows = by_target @ weights.astype(np.float64)
+    on_words = rows @ by_source
+    on_marks = rows[..., source_words == NO_WORD].sum(-1, keepdims=True)
+    if end == "keep":
+        return np.concatenate([on_words, on_marks], -1)
+    left = on_words.sum(-1, keepdims=True)
+    kept = np.divide(on_words, left, out=np.zeros_like(on_words), where=left > 0)
+    if end == "null":
+        kept[(on_marks > on_words.max(-1, keepdims=True, initial=0))[..., 0]] = 0
+    return kept
+
+
+def _membership(words: np.ndarray, count: int) -> np.ndarray:
+    """(token, word): 1 where the token belongs to the word."""
+    return (words[:, None] == np.arange(count)).astype(np.float64)
+
+
+_CHECKED = 16  # tokens of the first pair that tell whether the model's attention is captured
+
+
+def forced_alignment(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    end: str = "drop",
+    step: str = "predicts",
+    words: str = "space",
+    batch_size: int = 16,
+    progress: Tell | None = None,
+) -> Iterator[WordAlignment]:
+    """Run an encoder-decoder over given translations and yield where each target word looks.
+
+    Parameters
+    ----------
+    model
+        Any encoder-decoder of Hugging Face whose attention can be captured (see `attnscope.capture.watching.watching`). It is
+        run as in evaluation, with labels (teacher forcing), and left as it was.
+    tokenizer
+        Its tokenizer, a fast one.
+    sources, targets
+        Sentences, line i of one being the translation of line i of the other.
+    layer, head
+        Layer and head of the decoder, from 0; None takes the mean of all.
+    end, step
+        As in `word_weights`.
+    words
+        ``space``: what stands between spaces is a word, so Japanese or Chinese should come with spaces between words;
+        ``piece``: each token is a word. A token that reaches over a space belongs to the first word it touches.
+    batch_size
+        Pairs at a time.
+    progress
+        Called with a `Progress` after each batch; it tells of ``pairs`` done.
+
+    Yields
+    ------
+    WordAlignment
+        With ``weights (target, source)``, one for each pair, in order.
+
+    Raises
+    ------
+    AttnscopeError
+        If line counts differ, the model is not an encoder-decoder, its attention cannot be captured, it cannot take a
+        sentence as long, a layer or head does not exist, or the tokenizer is not a fast one.
+
+    Examples
+    --------
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    >>> from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
+    >>> from attnscope.lineage import forced_alignment
+    >>> words = ["<pad>", "<s>", "</s>", "<unk>", "ein", "Hund", "bellt", "a", "dog", "barks"]
+    >>> raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
+    >>> raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    >>> raw.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
+    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="</s>")
+    >>> sizes = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim"), 2)
+    >>> heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 1)
+    >>> config = BartConfig(vocab_size=10, d_model=4, **sizes, **heads)
+    >>> model = BartForConditionalGeneration(config)  # not trained
+    >>> pair = next(forced_alignment(model, tokenizer, ["ein Hund bellt"], ["a dog"], layer=1))
+    >>> pair.weights.shape, pair.weights.sum(1).round(6).tolist()
+    ((2, 3), [1.0, 1.0])
+    """
+    forcing = Forcing(model, tokenizer, sources, targets, words=words, batch_size=batch_size)
+    for pair in forcing.pairs(range(len(sources)), progress or tell_nobody):
+        yield pair.words(layer, head, end=end, step=step)
+
+
+@dataclass(frozen=True, eq=False)
+class ForcedPair:
+    """A sentence pair as the model saw it: its tokens, and the weights ``(layer, head, n, m)`` between them."""
+
+    source: Pieces
+    target: Pieces
+    weights: np.ndarray
+
+    def words(self, layer: int | None, head: int | None, *, end: str, step: str) -> WordAlignment:
+        """Between words, of a layer and a head, or the mean over all."""
+        return self._merged(_choose(self.weights, layer, head), end, step)
+
+    def words_of_heads(self, *, end: str, step: str) -> WordAlignment:
+        """Between words, ``(layer, head, target, source)``: every head for itself."""
+        return self._merged(self.weights, end, step)
+
+    def _merged(self, weights: np.ndarray, end: str, step: str) -> WordAlignment:
+        source, target = self.source, self.target
+        sizes = (len(source.words), len(target.words))
+        merged = word_weights(weights, source.word, target.word, end=end, step=step, sizes=sizes)
+        return WordAlignment(source.words, target.words, merged)
+
+
+class Forcing:
+    """An encoder-decoder that is run over given translations, some lines at a time; see `forced_alignment`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        words: str = "space",
+        batch_size: int = 16,
+    ) -> None:
+        self.count = check_parallel({"the source": sources, "the target": targets})
+        if batch_size < 1:
+            raise AttnscopeError(f"batch_size must be at least 1, found {batch_size}")
+        if words not in {"space", "piece"}:
+            raise AttnscopeError(f"words {words!r} is not known: choose space or piece")
+        if not model.config.is_encoder_decoder:
+            raise AttnscopeError(
+                f"{type(model).__name__} is not an encoder-decoder: alignments are read off the attention of a decoder "
+                "to an encoder"
+            )
+        if not getattr(tokenizer, "is_fast", False):
+            raise AttnscopeError(
+                "the tokenizer gives no character offsets: a fast one (tokenizer.json) is needed"
+            )
+        self.model, self.tokenizer, self.sources, self.targets = model, tokenizer, sources, targets
+        self.cut, self.batch_size = words, batch_size
+        self._checked = False
+
+    def pairs(self, lines: range, tell: Tell = tell_nobody) -> Iterator[ForcedPair]:
+        """Those lines in batches, which begin anew at the first of them."""
+        for start in range(lines.start, lines.stop, self.batch_size):
+            stop = min(start + self.batch_size, lines.stop)
+            left = cut(self.tokenizer, list(self.sources[start:stop]), self.cut, target=False)
+            right = cut(self.tokenizer, list(self.targets[start:stop]), self.cut, target=True)
+            if not self._checked:
+                _check_capture(self.model, self.tokenizer, left, right, first=start + 1)
+                self._checked = True
+            attention = _cross_attention(self.model, self.tokenizer, left, right, first=start + 1)
+            for i, (source, target) in enumerate(zip(left, right, strict=True)):
+                weights = attention[:, i, :, : len(target.ids), : len(source.ids)]
+                strange = ~np.isfinite(weights).all((1, 2, 3))
+                if strange.any():
+                    where = f"layer {int(strange.argmax())} of the decoder's attention to the source"
+                    raise not_finite(f"line {start + i + 1}", where, self.model.dtype)
+                yield ForcedPair(source, target, weights)
+            tell(Progress("align", stop / self.count, {"pairs": stop}))
+
+
+def _choose(weights: np.ndarray, layer: int | None, head: int | None) -> np.ndarray:
+    """(n, m) from (layer, head, n, m)."""
+    for name, number, count in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
+        if number is not None and not 0 <= number < count:
+            raise AttnscopeError(f"there is no {name} {number}: the decoder has {name}s 0 to {count - 1}")
+    layers = weights.mean(0) if layer is None else weights[layer]
+    return layers.mean(0) if head is None else layers[head]
+
+
+def _check_capture(
+    model: PreTrainedModel, tokenizer: Any, left: list[Pieces], right: list[Pieces], first: int
+) -> None:
+    """Refuse a model whose attention to the source is not seen as it is, on the start of the first pair with tokens."""
+    pairs = enumerate(zip(left, right, strict=True), start=first)
+    chosen = next((pair for pair in pairs if pair[1][0].ids and pair[1][1].ids), None)
+    if chosen is None:
+        return
+    line, (source, target) = chosen
+    inputs = _inputs(model, tokenizer, [source.ids[:_CHECKED]], [target.ids[:_CHECKED]])
+    with borrowed(model):
+        sites, _ = verify(model, inputs, text=f"line {line}", cross_only=True, weights_suffice=True)
+    if not any(site.kind == "cross" for site in sites):
+        raise AttnscopeError(
+            f"{type(model).__name__} has no attention of its decoder to the source, as far as is seen: nothing can be "
+            "aligned with it"
+        )
+
+
+def _cross_attention(
+    model: PreTrainedModel, tokenizer: Any, left: list[Pieces], right: list[Pieces], first: int
+) -> np.ndarray:
+    """(layer, pair, head, n, m) of one batch, padded on the right."""
+    layers: list[np.ndarray] = []
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        if site.kind != "cross":
+            return output_of(call)
+        output, weights = attend_in_full(call)
+        layers.append(weights.float().cpu().numpy())
+        return output
+
+    inputs = _inputs(model, tokenizer, [pieces.ids for pieces in left], [pieces.ids for pieces in right])
+    try:
+        with borrowed(model), torch.inference_mode(), watching(model, observe, weights_suffice=True):
+            model(**inputs)
+    except (IndexError, ValueError, RuntimeError) as error:
+        longest = max(range(len(left)), key=lambda i: max(len(left[i].ids), len(right[i].ids)))
+        raise out_of_memory(error) or AttnscopeError(
+            f"the model cannot take one of the pairs from line {first} to {first + len(left) - 1}; the longest is line "
+            f"{first + longest} ({len(left[longest].ids)} source and {len(right[longest].ids)} target tokens): "
+            f"{reason_of(error)}"
+        ) from error
+    return np.stack(layers)
+
+
+def _inputs(
+    model: PreTrainedModel, tokenizer: Any, sources: list[list[int]], targets: list[list[int]]
+) -> dict[str, Tensor]:
+    """Arguments of a forward pass that says the targets."""
+    fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    ids, mask = _padded(sources, fill)
+    labels, _ = _padded(targets, -100)
+    given = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    return {name: tensor.to(model.device) for name, tensor in given.items()}
+
+
+def _padded(rows: list[list[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [fill] * (longest - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    return ids, mask
+
+
+NO_WORD = -1  # the word of </s> and other marks
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """One sentence as the tokenizer cut it: token ids, and for each the word it belongs to."""
+
+    ids: list[int]
+    word: np.ndarray
+    words: list[str]
+
+
+def cut(tokenizer: Any, texts: list[str], words: str, *, target: bool) -> list[Pieces]:
+    options = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "truncation": False}
+    options["verbose"] = False  # too long is refused below, by its line
+    coded = tokenizer(text_target=texts, **options) if target else tokenizer(texts, **options)
+    rows = zip(texts, coded["input_ids"], coded["offset_mapping"], coded["special_tokens_mask"], strict=True)
+    belongs = _spaced if words == "space" else _each
+    return [Pieces(list(ids), *belongs(text, offsets, marks)) for text, ids, offsets, marks in rows]
+
+
+def _spaced(
+    text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int]
+) -> tuple[np.ndarray, list[str]]:
+    """The word of each token, and the words between spaces."""
+    spans = [match.span() for match in re.finditer(r"\S+", text)]
+    ends = [stop for _, stop in spans]
+    # A token belongs to the first word that ends after it begins: spaces go to the word they precede.
+    word = [
+        NO_WORD if mark or not spans else min(int(np.searchsorted(ends, start, side="right")), len(spans) - 1)
+        for (start, _), mark in zip(offsets, marks, strict=True)
+    ]
+    return np.array(word, dtype=np.int64), [text[start:stop] for start, stop in spans]
+
+
+def _each(
+    text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int]
+) -> tuple[np.ndarray, list[str]]:
+    """Every token that is no mark is a word."""
+    kept = np.array(marks, dtype=np.int64) == 0
+    word = np.where(kept, np.cumsum(kept) - 1, NO_WORD)
+    pieces = [text[start:stop] for (start, stop), keep in zip(offsets, kept, strict=True) if keep]
+    return word, [piece.strip() or piece for piece in pieces]

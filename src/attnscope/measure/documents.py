@@ -1,0 +1,394 @@
+"""What intervals are over: documents, whose windows are not independent, or windows where there are too few."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.measure.quantities import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
+from attnscope.support.arguments import reads
+from attnscope.support.numbers import significant
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+LEAST = 6  # of fewer, no mean can be told from 0: all have one sign in more than 5% of cases
+LEVEL = 0.95  # of intervals, and of what is told from 0
+DRAWS = 1000  # of documents, for an interval
+FEW = 20  # units; with fewer, the interval of a skewed mean is widened
+SKEWED = 0.2  # skewness of a mean above which it is
+_MOST_SKEW = 1.5  # of an estimate; what is found above it is an accident of few units
+_LEAST_SKEW = 1e-6  # below it the transformation is the identity, and its inverse 0 / 0
+_AT_ONCE = 4096  # means, so that memory stays bounded
+
+
+def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
+    """What the bootstrap draws: documents; windows where there are fewer than 6 documents.
+
+    An interval over windows is about more windows of these documents, and says nothing of others.
+
+    Examples
+    --------
+    >>> units_of(["a", "a", "b"]), units_of(list("abcdef"))[1]
+    ((range(0, 3), 'windows'), 'documents')
+    """
+    if len(set(documents)) >= LEAST:
+        return documents, "documents"
+    return range(len(documents)), "windows"
+
+
+def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequence[Hashable], str]:
+    """What the bootstrap draws of results along ``text``, and what it is called in them.
+
+    Of a scan in pools that is pools, or those with different first documents: no more is kept of documents.
+
+    Parameters
+    ----------
+    results
+        With the document of each text as ``source``; each is one where it is not there.
+    known
+        Which texts count, all by default, ``(text,)``.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> pools = xr.Dataset({"window_count": ("text", [4] * 7)}, {"source": ("text", list("abcdefg"))})
+    >>> units_in(pools)[1], units_in(pools.drop_vars("window_count"))[1]
+    ('pools', 'documents')
+    """
+    sources = (
+        results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["text"]))
+    )
+    if known is not None:
+        sources = [source for source, there in zip(sources, known, strict=True) if there]
+    drawn, unit = units_of(sources)
+    if "window_count" in results:
+        return drawn, "pools" if len(set(drawn)) == len(drawn) else "pools of different documents"
+    return drawn, called_in(results.attrs)[unit]
+
+
+def called_in(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """What documents and windows are called in results that have these attributes.
+
+    Examples
+    --------
+    >>> called_in({"reads": "images"})["documents"], called_in({})["windows"]
+    ('images', 'windows')
+    """
+    return _CALLED.get(str(attributes.get("reads")), _OF_TEXTS)
+
+
+_OF_TEXTS = {"documents": "documents", "windows": "windows"}
+_CALLED = {
+    "images": {"documents": "images", "windows": "images"},
+    "videos": {"documents": "videos", "windows": "videos"},
+    "sounds": {"documents": "sounds", "windows": "windows"},
+    "pools": {"documents": "pools of different documents", "windows": "pools"},
+    "texts with images": {"documents": "texts", "windows": "texts"},
+}
+
+
+def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray, int]:
+    """Mean over texts, ``(column,)``, its standard error by documents, and how many of these there are.
+
+    A ratio of sums, as documents have different numbers of texts (Cochran 1977, section 2.11).
+
+    Examples
+    --------
+    >>> mean, error, count = mean_by_document(np.array([[1.0], [3.0], [5.0]]), ["a", "a", "b"])
+    >>> mean.tolist(), error.round(3).tolist(), count
+    ([3.0], [1.333], 2)
+    """
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(documents))}
+    member = np.array([numbers[name] for name in documents])
+    count = len(numbers)
+    sizes = np.bincount(member).astype(float)
+    sums = np.zeros((count, values.shape[1]))
+    np.add.at(sums, member, values)
+    mean = sums.sum(0) / sizes.sum()
+    apart = sums - mean * sizes[:, None]
+    error = np.sqrt(count / max(1, count - 1) * (apart**2).sum(0)) / sizes.sum()
+    return mean, error, count
+
+
+def interval(
+    values: np.ndarray, units: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of the 95% interval of means over texts ``(text, ...)``, by `bootstrap_interval` over units.
+
+    Texts where a value is NaN do not count. NaN where fewer than 6 units have a value.
+
+    Examples
+    --------
+    >>> low, high = interval(np.tile([[0.1, np.nan], [0.3, 1.0]], (4, 1)), list("abcdeeef"))
+    >>> low.round(2).tolist(), high.round(2).tolist()
+    ([0.11, nan], [0.3, nan])
+    """
+    flat = values.reshape(len(values), -1)
+    member = membership(units)
+    known = np.isfinite(flat)
+    sizes, sums = member @ known.astype(float), member @ np.where(known, flat, 0.0)
+    low, high = np.full((2, flat.shape[1]), np.nan)
+    patterns, which = np.unique(np.packbits(sizes > 0, axis=0), axis=1, return_inverse=True)
+    for pattern in range(patterns.shape[1]):
+        columns = np.flatnonzero(which.reshape(-1) == pattern)
+        there = sizes[:, columns[0]] > 0
+        if (count := int(there.sum())) < LEAST:
+            continue
+        drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws)
+        for first in range(0, len(columns), _AT_ONCE):
+            part = np.ix_(there, columns[first : first + _AT_ONCE])
+            low[part[1][0]], high[part[1][0]] = bootstrap_interval(
+                sums[part], sizes[part], drawn.astype(float)
+            )
+    return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
+
+
+def membership(units: Sequence[Hashable]) -> np.ndarray:
+    """1 where a text is of a unit, ``(unit, text)``."""
+    names = {name: number for number, name in enumerate(dict.fromkeys(units))}
+    member = np.zeros((len(names), len(units)))
+    member[[names[unit] for unit in units], np.arange(len(units))] = 1.0
+    return member
+
+
+def resampled(units: Sequence[Hashable], draws: int = DRAWS, seed: int = 0) -> np.ndarray:
+    """Weight of each text in each draw of units, ``(draw, text)``; the weights of a draw add up to 1.
+
+    Examples
+    --------
+    >>> sorted(set(map(tuple, resampled(["a", "a", "b"], 50).round(2).tolist())))
+    [(0.0, 0.0, 1.0), (0.33, 0.33, 0.33), (0.5, 0.5, 0.0)]
+    """
+    member = membership(units)
+    count = len(member)
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws) @ member
+    return drawn / drawn.sum(1, keepdims=True)
+
+
+def bootstrap_interval(
+    sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of the 95% interval of ratios of sums over units, 6 or more: the one interval of means over texts.
+
+    The expanded percentile interval of the bootstrap. Percentiles miss a long tail of which few units drew nothing. So
+    with fewer than 20 units, the end on the side of a long tail lies no nearer than `long_tail` has it. See
+    docs/coverage.md for how often it holds.
+
+    Parameters
+    ----------
+    sums
+        Of each unit, ``(unit, column)``.
+    sizes
+        What the sums are shares of, ``(unit,)`` or ``(unit, column)``.
+    drawn
+        How often each draw has each unit, ``(draw, unit)``.
+    """
+    drawn_sizes = drawn @ sizes
+    means = (drawn @ sums) / (drawn_sizes[:, None] if sizes.ndim == 1 else drawn_sizes)
+    low, high = expanded_ends(means, len(sums))
+    if len(sums) >= FEW:
+        return low, high
+    from scipy.special import stdtrit
+
+    count, whole = len(sums), sizes.sum(0)
+    mean = sums.sum(0) / whole
+    parts = (sums - mean * (sizes[:, None] if sizes.ndim == 1 else sizes)) / whole
+    error = np.sqrt(count / (count - 1) * (parts**2).sum(0))
+    third = count**2 / ((count - 1) * (count - 2)) * (parts**3).sum(0)
+    skewness = np.divide(third, error**3, out=np.zeros_like(third), where=error > 0)
+    half = error * long_tail(stdtrit(count - 1, (1 + LEVEL) / 2), np.abs(skewness))
+    return (
+        np.where(skewness < -SKEWED, np.fmin(low, mean - half), low),
+        np.where(skewness > SKEWED, np.fmax(high, mean + half), high),
+    )
+
+
+def long_tail(quantile: Any, skewness: Any) -> Any:
+    """Standard errors from a mean to its end on the side of the long tail: Student's quantile, and what skewness adds.
+
+    Twice the first term of Edgeworth (Hall 1992, The bootstrap and Edgeworth expansion, section 2.4), as few units show
+    about half of the skewness that there is.
+    """
+    return quantile + skewness * (2 * quantile**2 + 1) / 3
+
+
+def expanded_ends(drawn: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the expanded percentile interval (Hesterberg 2015, section 4.1) of estimates ``(draw, ...)``.
+
+    Percentiles of draws of few units lie too near: by the root of (n - 1) / n, and by the normal distribution where
+    Student's holds.
+    """
+    tail = outside(count)
+    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    return np.asarray(low), np.asarray(high)
+
+
+def jackknife_interval(whole: Any, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of the 95% interval of a smooth estimate, from what it is without each unit, ``(unit, ...)``.
+
+    Student's t of the pseudo-values (Tukey 1958). The bias of few units is taken out, so that the estimate itself may
+    lie outside.
+    """
+    from scipy.special import stdtrit
+
+    count = len(left)
+    pseudo = count * np.asarray(whole) - (count - 1) * left
+    half = stdtrit(count - 1, (1 + LEVEL) / 2) * pseudo.std(0, ddof=1) / np.sqrt(count)
+    return np.asarray(pseudo.mean(0) - half), np.asarray(pseudo.mean(0) + half)
+
+
+def without_each(units: Sequence[Hashable]) -> np.ndarray:
+    """Weights of texts without each unit, ``(unit, text)``; they add up to 1."""
+    others = 1.0 - membership(units)
+    return others / others.sum(1, keepdims=True)
+
+
+def outside(count: int) -> float:
+    """Share of draws of so many units below, and above, the expanded percentile interval; 0.025 of many.
+
+    Examples
+    --------
+    >>> outside(6) < outside(50) < 0.025
+    True
+    """
+    from scipy.special import ndtr
+
+    return float(ndtr(-reach(count)))
+
+
+def reach(count: int | None = None) -> float:
+    """Standard deviations of a bootstrap of so many units to either end of a 95% interval; of many by default.
+
+    Examples
+    --------
+    >>> round(reach(6), 2), round(reach(50), 2), round(reach(), 2)
+    (2.82, 2.03, 1.96)
+    """
+    from scipy.special import ndtri, stdtrit
+
+    if count is None:
+        return float(-ndtri((1 - LEVEL) / 2))
+    return float(-np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - LEVEL) / 2))
+
+
+def unskewed(t: Any, skewness: Any) -> Any:
+    r"""Student's t of a mean, and the skewness g of the mean, as a statistic that has no skewness to first order.
+
+    A skewed estimate and its error go up and down together. :math:`t + g t^2 / 3 + g^2 t^3 / 27 + g / 6` grows with t
+    (Hall 1992, On the removal of skewness by transformation, Journal of the Royal Statistical Society B 54, 221-228).
+    """
+    return t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
+
+
+def without_skewness(quantile: Any, skewness: Any) -> Any:
+    """Quantile of (estimate - truth) / error, from that of Student's t and the skewness: the inverse of `unskewed`.
+
+    Examples
+    --------
+    >>> two, skewness = np.array([2.0, -2.0]), np.array([0.5, 0.5])
+    >>> x = without_skewness(two, skewness)
+    >>> unskewed(x, skewness).round(9).tolist()
+    [2.0, -2.0]
+    """
+    known = skewness.clip(-_MOST_SKEW, _MOST_SKEW)
+    some = known * (abs(known) > _LEAST_SKEW) + _LEAST_SKEW * (abs(known) <= _LEAST_SKEW)
+    return 3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1)
+
+
+_FEW = (
+    128  # effective rows; with fewer, a spread is taken to be skewed: a row that was not drawn may look far
+)
+_SPREAD_SKEW = 0.5  # at least, of the estimate from one window
+FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say
+_OF_HEADS = 2  # dimensions: layer, head
+
+
+def intervals_note(results: xr.Dataset) -> str:
+    """How wide the intervals are, in words, and of how many heads none is told."""
+    bounds = {str(name): each for name, each in intervals(results).items() if each.ndim == 1 + _OF_HEADS}
+    widths = {name: each.sel(bound="high") - each.sel(bound="low") for name, each in bounds.items()}
+    said = [
+        f"{name} {significant(float(width.max()), 2)} {wording(name).units}"
+        for name, width in widths.items()
+        if width.notnull().any()
+    ]
+    untold = [
+        f"{name} of {number} heads" for name, width in widths.items() if (number := int(width.isnull().sum()))
+    ]
+    note = f" Widest 95% intervals of a head's mean over these windows, from end to end: {', '.join(said)}."
+    none = f" No interval is told where fewer than {FEWEST} rows carry an estimate: {', '.join(untold)}."
+    return (note if said else "") + (none if untold else "")
+
+
+@reads("scan")
+def intervals(results: xr.Dataset) -> xr.Dataset:
+    """95% intervals of the means over the windows that were read, by the rows drawn alone.
+
+    That is how far the scan of all rows of the same windows may lie away. How far other texts may lie away is another
+    question, which their spread answers.
+
+    Variances and third moments of windows are added up, degrees of freedom by the formula of Welch and Satterthwaite.
+    The interval is that of Student's t with the skewness of the estimate taken out (Hall 1992). With fewer than 128
+    effective rows that of ``offset_spread`` reaches further up, as rows that look far are seldom drawn.
+
+    Parameters
+    ----------
+    results
+        What `scan` returns with `rows`: statistics, each with its ``_error``, ``_freedom``, ``_skewness`` and
+        ``_effective_rows``.
+
+    Returns
+    -------
+    xr.Dataset
+        The statistics' own dimensions without ``text``, and ``bound``, "low" and "high", in their own units. NaN where
+        an estimate rests on fewer than 8 effective rows (Kish 1965): a row that was not drawn may then hold as much as
+        all that were, and nothing in the sample tells.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> ends = {"": 1.0, "_error": 0.05, "_freedom": 60.0, "_skewness": 0.0, "_effective_rows": 40.0}
+    >>> results = xr.Dataset({f"entropy{end}": (("text", "head"), [[value]]) for end, value in ends.items()})
+    >>> intervals(results).entropy.values.round(3).tolist()
+    [[0.9, 1.1]]
+    """
+    names = [str(name).removesuffix(EFFECTIVE) for name in results.data_vars if str(name).endswith(EFFECTIVE)]
+    if not names:
+        return xr.Dataset()
+    from scipy import stats  # only where rows were drawn: it takes half a second
+
+    told: dict[str, xr.DataArray] = {}
+    for name in names:
+        estimate = results[name]
+        variances = results[f"{name}{ERROR}"] ** 2
+        variance = variances.sum("text")
+        spread = (variances**2 / results[f"{name}{FREEDOM}"]).sum("text")
+        freedom = (variance**2 / spread.where(spread > 0)).fillna(1.0)
+        third = (results[f"{name}{SKEWNESS}"] * variances**1.5).sum("text")
+        skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
+        times = freedom.copy(data=stats.t.ppf(0.975, freedom.values))
+        windows = estimate.notnull().sum("text")
+        error = variance**0.5 / windows.where(windows > 0)
+        mean, effective = estimate.mean("text"), _effective(results, name)
+        low, high = (mean - error * without_skewness(sign * times, skewness) for sign in (1.0, -1.0))
+        if name == "offset_spread":
+            least = results[f"{name}{SKEWNESS}"].clip(min=_SPREAD_SKEW)
+            third = (least * variances**1.5).sum("text")
+            skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
+            farther = mean + error * long_tail(times, skewness)
+            high = xr.where((effective < _FEW) & (farther > high), farther, high)
+        ends = [end.where(effective >= FEWEST) for end in (low, high)]
+        told[name] = xr.concat(ends, xr.IndexVariable("bound", ["low", "high"])).transpose(..., "bound")
+    return xr.Dataset(told)
+
+
+def _effective(results: xr.Dataset, name: str) -> xr.DataArray:
+    """As how many rows with parts alike those of all windows are; infinite where there is nothing to know."""
+    rows = results[f"{name}{EFFECTIVE}"]
+    parts = abs(results[name])
+    squares = (parts**2 / rows.where(rows > 0)).sum("text")
+    together = parts.sum("text") ** 2 / squares.where(squares > 0)
+    return together.where(squares > 0, rows.min("text"))

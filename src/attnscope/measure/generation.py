@@ -1,0 +1,385 @@
+"""`generate`: where does every head look while the model writes? Prompts from texts, new tokens, each one measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.bundled import MODEL
+from attnscope.capture.borrow import borrowing, quiet
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.modalities import refuse_senses
+from attnscope.capture.placement import device_of
+from attnscope.capture.signature import signature_of
+from attnscope.capture.verify import TOLERANCE
+from attnscope.measure.generation_pass import GenerationCall, full_pass_difference
+from attnscope.measure.generation_texts import (
+    generation_dataset,
+    patterns_of,
+    prompts_of,
+    refuse_unmatched,
+    spans_of,
+)
+from attnscope.measure.sides import grouping_for, read_sides
+from attnscope.measure.windows import beyond_note, window_length
+from attnscope.read.chats import Chats
+from attnscope.read.encoded import Sources
+from attnscope.read.groups import Groups
+from attnscope.read.shown import IdNames
+from attnscope.read.sources import kept
+from attnscope.read.windows import Window
+from attnscope.store.arrays import in_a_row
+from attnscope.store.files import local_out
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import Signature, short_hash
+from attnscope.support.arguments import typed
+from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
+from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.state import own_random_numbers
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Tokenizer
+    from attnscope.read.groups import Grouping
+
+CACHES = ("dynamic", "static", "none")
+
+
+@typed
+@local_out
+@borrowing
+def generate(
+    model: Model,
+    texts: Sources = None,
+    *,
+    new_tokens: int = 64,
+    beams: int = 1,
+    sample: bool = False,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    spans: Mapping[str, str] | None = None,
+    groups: Groups | None = None,
+    cache: str = "dynamic",
+    tokenizer: Tokenizer = None,
+    out: str | Path | Callable[[Signature], Path] | None = None,
+    repair: bool = False,
+    window: int | None = None,
+    limit: int | None = None,
+    batch_size: int = 1,
+    field: str | None = None,
+    by_line: bool = False,
+    chat: bool = False,
+    chat_template: str | Path | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Tell | None = None,
+) -> xr.Dataset:
+    """Let a model go on with texts, and measure where every head looks as each new token is chosen.
+
+    A step is a new token. Its numbers are those of the query from which it was chosen: the token before it, as it looks
+    at the prompt and at what the model has said so far. They are those of one full pass over the final text, which is
+    checked on the first text of each run.
+
+    Parameters
+    ----------
+    model, tokenizer, out, repair, field, by_line, chat, chat_template
+        See `attnscope.scan`; a causal model or an encoder-decoder. There is no default: the bundled model is a masked
+        language model, which cannot generate. A chat is answered from where the assistant begins to speak; what it says
+        at its end is left out.
+    texts
+        See `attnscope.scan`; the beginning of each text is a prompt. An encoder-decoder reads it with its encoder.
+    new_tokens
+        Tokens to write, at most: the model may end a text before.
+    beams
+        Beams of the search.
+    sample, temperature, top_p, seed
+        Draw each token at random, from scores divided by `temperature`, among the likeliest that have `top_p` of the
+        probability together; with this seed. By default the likeliest token is taken.
+    spans
+        Parts of the prompts by name, as they read, with ``...`` for whatever stands between: ``{"document":
+        "<doc>...</doc>"}``. A part is marked each time that it is there; one that is in no prompt is refused.
+    groups
+        Groups of the prompts' tokens, each a span: see `attnscope.scan`; of chats, their roles.
+    cache
+        What keeps keys and values: ``dynamic``, ``static`` (of a fixed length), or ``none``.
+    window
+        Tokens of a prompt, at most; by default what the model takes, less the new ones.
+    limit
+        Prompts, at most.
+    batch_size
+        Prompts at a time, padded on the left.
+    device, dtype, revision, trust_remote_code
+        See `attnscope.capture.load.load_model`.
+    progress
+        Called with a `Progress` after each batch.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``sequence, step, layer, head``. ``span_weight`` (and ``span``): weight on the prompt, on each named
+        span, and on the model's ``own output``; of an encoder-decoder, on the ``source`` in cross-attention, and on the
+        decoder's ``start`` and its ``own output`` in its self-attention. ``entropy`` (nats), ``max_weight``,
+        ``first_token``, ``mean_offset`` (key minus query, tokens), ``top_key`` (place of the key with the largest
+        weight), ``bin_weight`` over ``offset_bin``. ``equal_span_weight``, ...: what equal weights over the same keys
+        give; ``place_span_weight``: what the head's offsets and the first token alone give. NaN behind the end of a
+        text. Coordinates ``token`` and ``token_id`` (what was chosen) and ``position`` (of the query, from the start of
+        the text), all of ``sequence, step``; ``text_token`` the whole texts, ``written`` what is new in them.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> attnscope.generate("bundled", ["Once upon a time"])
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: the bundled model is a masked language model, which cannot generate: give ...
+    """
+    asked = _asked(
+        new_tokens=new_tokens,
+        beams=beams,
+        sample=sample,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        cache=cache,
+        window=window,
+        limit=limit,
+        batch_size=batch_size,
+    )
+    patterns = patterns_of(spans)
+    given = kept(texts) if isinstance(texts, Iterator) else texts
+    refuse_senses("generate", model, given, field=field, revision=revision)
+    corpus, _ = read_sides(
+        given, None, field=field, by_line=by_line, stride=None, chat=chat, chat_template=chat_template
+    )
+    grouping = grouping_for(groups, corpus)
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    _check_writes(loaded)
+    if isinstance(corpus, Chats):
+        corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
+    length = _prompt_length(loaded, window, new_tokens)
+    prompts = prompts_of(corpus, loaded, length=length, limit=limit)
+    refuse_unmatched(prompts, patterns)
+    grouping = None if grouping is None else grouping.over(prompts)
+    job = _Job(loaded, prompts, grouping, patterns, asked, progress or tell_nobody)
+    signature = signature_of("generate", loaded, corpus, None, job.settings(length))
+    attributes = {"signature": signature.to_json(), "model": loaded.name}
+    attributes |= beyond_note(
+        loaded, _whole_length(loaded, length, new_tokens), "Texts, with what is written,"
+    )
+    if out is None:
+        results = in_a_row([part for _, part in job.parts()], "sequence")
+        return results.assign_attrs(attributes)
+    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+        return _in_folder(job, attributes, run)
+
+
+def _check_writes(loaded: LoadedModel) -> None:
+    """Refuse a model that cannot generate."""
+    if loaded.model.can_generate():
+        return
+    is_bundled = loaded.name == MODEL.name
+    what = (
+        "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
+    )
+    raise AttnscopeError(f"{what} cannot generate: give a causal model or an encoder-decoder")
+
+
+def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Dataset:
+    """Write what the run lacks, and read all of it."""
+    if not run.complete:
+        for first, part in job.parts(run):
+            run.append(part.rename(sequence="text"), first)
+        run.finish(attributes=attributes)
+    return load_generation(run)
+
+
+def load_generation(run: RunFolder) -> xr.Dataset:
+    """What `generate` returned, from the folder of a finished run.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {"command": "generate"}) as run:
+    ...     run.append(xr.Dataset({"entropy": (("text", "step"), [[0.5, 1.5]])}, {"text": [0]}), 0)
+    ...     run.finish(attributes={"model": "m"})
+    ...     results = load_generation(run)
+    >>> results.entropy.dims, results.attrs["model"]
+    (('sequence', 'step'), 'm')
+    """
+    results = run.results().rename(text="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
+    results.encoding["source"] = str(run.path)
+    return results
+
+
+def _asked(**given: Any) -> dict[str, Any]:
+    """What is asked for, checked."""
+    whole = ("new_tokens", "batch_size", "window", "limit")
+    check_whole(1, **{name: given[name] for name in whole})
+    check_whole(1, BEAMS, beams=given["beams"])
+    check_real(0.0, 1.0, top_p=given["top_p"])
+    check_real(0.0, temperature=given["temperature"])
+    check_seed(given["seed"])
+    if given["cache"] not in CACHES:
+        raise AttnscopeError(f"cache (--cache) is {given['cache']!r:.40}; expected {', '.join(CACHES)}")
+    if not given["temperature"] or not given["top_p"]:
+        raise AttnscopeError("temperature (--temperature) and top_p (--top-p) must be above 0")
+    if not given["sample"] and (given["temperature"], given["top_p"]) != (1.0, 1.0):
+        raise AttnscopeError("temperature and top_p are of drawn tokens: ask for them with sample (--sample)")
+    return given
+
+
+def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> int:
+    """Tokens of a prompt: those asked for, if the model can take them; else what is left beside the new ones."""
+    if loaded.model.config.is_encoder_decoder:
+        return window_length(loaded, window)
+    if window is not None:
+        window_length(loaded, window + new_tokens)
+        return window
+    whole = window_length(loaded, None)
+    if whole <= new_tokens:
+        raise AttnscopeError(
+            f"new_tokens (--new-tokens) is {new_tokens}, and {loaded.name} takes {whole} tokens in all: no prompt fits"
+        )
+    return whole - new_tokens
+
+
+def _whole_length(loaded: LoadedModel, length: int, new_tokens: int) -> int:
+    """Tokens of a whole text, at most: of an encoder-decoder, of either side."""
+    return max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
+
+
+@dataclass(eq=False)
+class _Job:
+    """Prompts to go on with."""
+
+    loaded: LoadedModel
+    prompts: Sequence[Window]
+    grouping: Grouping | None
+    patterns: Mapping[str, str]
+    asked: Mapping[str, Any]
+    tell: Tell
+
+    def settings(self, length: int) -> dict[str, Any]:
+        """What the numbers depend on beside model and texts, of prompts of so many tokens at most."""
+        return {
+            **self.asked,
+            "window": length,
+            "spans": [f"{name}={pattern}" for name, pattern in self.patterns.items()],
+            "groups": None if self.grouping is None else self.grouping.signature,
+            "generation_config": short_hash(self.loaded.model.generation_config.to_diff_dict()),
+        }
+
+    def parts(self, run: RunFolder | None = None) -> Iterator[tuple[int, xr.Dataset]]:
+        """The results of each batch that the run does not hold yet, with the number of its first prompt."""
+        size, count = self.asked["batch_size"], len(self.prompts)
+        for first in range(0, count, size):
+            numbers = range(first, min(first + size, count))
+            if run is None or not run.holds(numbers):
+                yield first, self._batch(numbers)
+            self.tell(Progress("generate", numbers.stop / count, {"prompts": numbers.stop}))
+
+    def _batch(self, numbers: range) -> xr.Dataset:
+        prompts = [self.prompts[number] for number in numbers]
+        spans = [spans_of(prompt, self.patterns, self.grouping) for prompt in prompts]
+        model: Any = self.loaded.model
+        call = GenerationCall(model, model.generate, (), self._arguments(prompts))
+        with (
+            own_random_numbers(),
+            quiet(),
+            explaining(f"{self.loaded.name} does not generate", "Try another cache"),
+        ):
+            torch.manual_seed(self.asked["seed"] + numbers.start)
+            _, texts = call.run(spans)
+        checked: dict[str, str] = {}  # in the first piece, so that a run that resumes has it too
+        if numbers.start == 0:
+            away = full_pass_difference(call, texts[0])
+            checked["full_pass"] = f"{away:.1e}"
+            if away > TOLERANCE[model.dtype]:
+                checked["cached"] = (
+                    "While it generates the model weighs otherwise than in one pass over the final text, by up to "
+                    f"{away:.2g} of a row's weight (as where its rotary angles change with the length)."
+                )
+        longest = max(map(len, self.prompts))
+        is_pair = model.config.is_encoder_decoder
+        results = generation_dataset(
+            texts,
+            IdNames(self.loaded.tokenizer).of,
+            steps=self.asked["new_tokens"],
+            places=self.asked["new_tokens"] + (1 if is_pair else longest),
+            source_places=longest if is_pair else 0,
+            spans=self._names,
+        )
+        written = [self.loaded.tokenizer.decode(text.new) for text in texts]
+        results = results.assign_attrs(checked)
+        return results.assign(written=("sequence", np.array(written, dtype=object))).assign_coords(
+            sequence=list(numbers),
+            prompt=("sequence", list(numbers)),
+            source=("sequence", np.array([p.source for p in prompts], dtype=object)),
+        )
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """All named spans, in the order in which they are named."""
+        groups = [] if self.grouping is None else list(self.grouping.names)
+        return list(dict.fromkeys([*groups, *self.patterns]))
+
+    def _arguments(self, prompts: Sequence[Window]) -> dict[str, Any]:
+        """Of `generate`: the prompts side by side, padded on the left (those of an encoder on the right)."""
+        model, asked = self.loaded.model, self.asked
+        device = device_of(model)
+        longest = max(map(len, prompts))
+        pad = next(
+            token
+            for token in (self.loaded.tokenizer.pad_token_id, model.generation_config.pad_token_id, 0)
+            if token is not None
+        )
+        ids = torch.full((len(prompts), longest), pad)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            at = (
+                slice(0, len(prompt))
+                if model.config.is_encoder_decoder
+                else slice(longest - len(prompt), None)
+            )
+            ids[row, at], mask[row, at] = torch.tensor(prompt.ids), 1
+        drawn = {"temperature": asked["temperature"], "top_p": asked["top_p"], "top_k": 0}
+        caches: dict[str, dict[str, Any]] = {
+            "dynamic": {},
+            "static": {"cache_implementation": "static"},
+            "none": {"use_cache": False},
+        }
+        return {
+            "input_ids": ids.to(device),
+            "attention_mask": mask.to(device),
+            "pad_token_id": pad,
+            "max_new_tokens": asked["new_tokens"],
+            "num_beams": asked["beams"],
+            "do_sample": asked["sample"],
+            **(drawn if asked["sample"] else {"temperature": 1.0, "top_p": 1.0, "top_k": 50}),
+            **caches[asked["cache"]],
+        }

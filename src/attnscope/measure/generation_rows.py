@@ -1,0 +1,368 @@
+"""What a head's places alone give each span of a text that is being written.
+
+Of all tables of weights over the steps of a text the one of `attnscope.statistics._fitted_places`, whose places are
+bins of offsets and the first token. A head whose scores know nothing but the place is foretold by it. Its own output's
+share grows as the output does, and if it looks close by, it soon has nearly all of the weight: that is no turn to what
+the model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import torch
+
+from attnscope.kernels.bins import bin_ranges
+from attnscope.kernels.sums import row_weights
+from attnscope.measure.forms import fitted_places, row_factors
+from attnscope.measure.quantities import EQUAL
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.kernels.call import AttentionCall
+
+SPANS, BINS = "span_weight", "bin_weight"
+_REACH = 1 << 17  # tokens: what lies farther back is in the last bin
+_PARTS = 4  # of a doubling, so that a head's decay within a bin is small
+
+
+#: First and last offset of each bin that a result has, from far left to the query itself.
+DOUBLINGS = [(first, last) for first, last in bin_ranges(0, _REACH) if last <= 0]
+
+
+def _ranges() -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for first, last in DOUBLINGS:
+        width = last - first + 1
+        cuts = [first + width * part // _PARTS for part in range(_PARTS + 1)]
+        ranges += [(start, stop - 1) for start, stop in pairwise(cuts) if stop > start]
+    return ranges
+
+
+#: The same of the bins that are measured, parts of those.
+RANGES = _ranges()
+
+
+@dataclass(frozen=True, eq=False)
+class KeyMarks:
+    """What is known of the keys of a side.
+
+    Attributes
+    ----------
+    padding
+        ``(batch,)``: places before the first token of each text.
+    spans
+        ``(batch, place, span)``, float32: which places belong to a span.
+    beyond
+        Number of the span that goes on behind these places; -1 if there is none.
+    """
+
+    padding: Tensor
+    spans: Tensor
+    beyond: int
+    _columns: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
+
+    def columns(self, keys: int, shift: int) -> Tensor:
+        """The spans of keys of which the first stands at place `shift`, ``(batch, key, span)``."""
+        if (keys, shift) not in self._columns:
+            self._columns.clear()  # the layers of one pass share them
+            known = self.spans[:, max(shift, 0) : max(shift + keys, 0)]
+            columns = torch.nn.functional.pad(known, (0, 0, max(-shift, 0), 0))
+            missing = keys - columns.shape[1]
+            columns = torch.nn.functional.pad(columns, (0, 0, 0, missing))
+            if self.beyond >= 0 and missing:
+                columns[:, -missing:, self.beyond] = 1.0
+            self._columns[keys, shift] = columns.double()
+        return self._columns[keys, shift]
+
+
+def measure_rows(
+    call: AttentionCall, first: int, place: int, marks: KeyMarks, *, is_cross: bool
+) -> dict[str, Tensor]:
+    """Statistics of the rows from `first` on: ``(batch, head, row)``, spans behind; one head for equal weights.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    first
+        The first query that is measured.
+    place
+        Where that query stands in its text, counted from 0 with padding.
+    marks
+        Marks of the keys' text.
+    is_cross
+        Whether that is another text.
+
+    Notes
+    -----
+    A query sees itself and no later token of its own text. So the last key that it may see is its own, in whichever way
+    a cache keeps the keys before it: that tells where each key stands.
+
+    Raises
+    ------
+    AttnscopeError
+        If that key is another one in each text of the batch.
+    """
+    weights, allowed = row_weights(call, first)
+    rows, keys = weights.shape[-2:]
+    index = torch.arange(keys, device=weights.device)
+    shift = 0 if is_cross else place - _own_key(call, allowed, rows)
+    query = torch.arange(place, place + rows, device=weights.device)
+    offset = (index + shift - query[:, None])[None, None]
+    if is_cross:
+        offset = offset - marks.padding[:, None, None, None]
+    keys_of = _Keys(offset, marks.columns(keys, shift), marks.padding - shift)
+    even = allowed[:, :1].double()
+    even = even / even.sum(-1, keepdim=True).clamp_min(1.0)
+    largest, top = weights.max(-1)
+    return {
+        "max_weight": largest,
+        "top_key": (top - keys_of.start[:, None, None]).double(),
+        BINS: _bins(weights, None if is_cross else place - shift),
+        **_sums(weights, keys_of),
+        **{f"{EQUAL}{name}": value for name, value in _sums(even, keys_of).items()},
+    }
+
+
+class _Keys(NamedTuple):
+    offset: Tensor  # (batch or 1, 1, row, key)
+    columns: Tensor  # (batch, key, span)
+    start: Tensor  # (batch,), the first token of each text as a key: below 0 where it is out of sight
+
+
+def _sums(weights: Tensor, keys: _Keys) -> dict[str, Tensor]:
+    at = keys.start.clamp(0, weights.shape[-1] - 1)[:, None, None, None].expand(*weights.shape[:-1], 1)
+    is_there = (keys.start >= 0)[:, None, None]
+    return {
+        "entropy": -torch.xlogy(weights, weights).sum(-1),
+        "first_token": weights.gather(-1, at)[..., 0].where(is_there, 0.0),
+        "mean_offset": (weights * keys.offset).sum(-1) / weights.sum(-1),
+        SPANS: weights @ keys.columns[:, None],
+    }
+
+
+def _bins(weights: Tensor, own: int | None) -> Tensor:
+    """Weight in each bin of offsets, from far left to the query itself, float32; NaN where keys are another text's."""
+    if own is None:
+        return weights.new_full((*weights.shape[:-1], len(RANGES)), torch.nan).float()
+    rows, keys = weights.shape[-2:]
+    edges = torch.tensor([-keys, *(last + 1 for _, last in RANGES)], device=weights.device)
+    query = torch.arange(own, own + rows, device=weights.device)
+    at = (query[:, None] + edges).clamp(0, keys).expand(*weights.shape[:2], -1, -1)
+    return torch.nn.functional.pad(weights.cumsum(-1), (1, 0)).gather(-1, at).diff(dim=-1).float()
+
+
+def _own_key(call: AttentionCall, allowed: Tensor, rows: int) -> int:
+    """The first measured query's own key: the last one that it may see."""
+    keys = allowed.shape[-1]
+    if not call.query.shape[
+        -1
+    ]:  # weights alone: a cache holds the query's own key last, and nothing behind it
+        return keys - rows
+    last = keys - 1 - allowed.any(1).flip(-1).to(torch.uint8).argmax(-1)  # (batch, row)
+    own = last - torch.arange(rows, device=last.device)
+    if bool((own != own[0, 0]).any()):
+        raise AttnscopeError(
+            "a layer lets the texts of a batch look at different last keys: where its keys stand is not known"
+        )
+    return int(own[0, 0])
+
+
+PLACES = f"place_{SPANS}"
+
+
+def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: int) -> np.ndarray:
+    """The weight on each span by the places of each head alone, ``(step, layer, head, span)``.
+
+    Parameters
+    ----------
+    measured
+        Measures of one sequence: ``bin_weight``, ``first_token``, and ``equal_entropy``, the log of how many keys are
+        seen.
+    columns
+        Indicators of the spans, ``(place in the text, span)``.
+    given
+        Tokens of the prompt.
+
+    Examples
+    --------
+    A head that weighs all tokens alike has no more on its own output than that gives:
+
+    >>> bins = np.zeros((2, 1, 1, len(RANGES)))
+    >>> bins[0, ..., -2:], bins[1, ..., -3:] = 1 / 2, 1 / 3
+    >>> first, seen = np.array([1 / 2, 1 / 3]).reshape(2, 1, 1), np.log([2, 3]).reshape(2, 1, 1)
+    >>> measured = {"bin_weight": bins, "first_token": first, "equal_entropy": seen}
+    >>> own = by_places(measured, np.array([[1, 0], [1, 0], [0, 1]]), given=2)[..., 1]
+    >>> own.ravel().round(3).tolist()
+    [0.0, 0.333]
+    """
+    steps, layers, heads = measured["first_token"].shape
+    fitted = np.full((steps, layers, heads, columns.shape[1]), np.nan)
+    query = given - 1 + np.arange(steps)
+    for layer in range(layers):
+        bins, first = measured[BINS][:, layer], measured["first_token"][:, layer]
+        known = np.isfinite(bins).all((0, 2))  # neither of another text, nor a head that the layer lacks
+        if not known.any():
+            continue
+        seen = np.rint(np.exp(measured[f"{EQUAL}entropy"][:, layer, 0])).astype(np.int64)
+        counts, of_spans = _counts(query, seen, columns)
+        weights = _weights(bins[:, known], first[:, known], query)
+        fitted[:, layer, known] = _fitted(weights, counts, of_spans)
+    return fitted
+
+
+def _counts(query: np.ndarray, seen: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many keys each query sees at each place, ``(step, place)``, and how many of each span."""
+    edges = np.array([-query.max() - 1, *(last + 1 for _, last in RANGES)])
+    at = np.clip(query[:, None] + edges, (query - seen + 1)[:, None], query[:, None] + 1)
+    both = np.concatenate([np.ones((len(columns), 1)), columns], axis=1)
+    rest = both.copy()
+    rest[0] = 0.0  # the first token is a place by itself
+    before = np.concatenate([np.zeros((1, both.shape[1])), rest.cumsum(0)])
+    of_bins = np.diff(before[at], axis=1)
+    of_first = np.where((seen > query)[:, None], both[0], 0.0)[:, None]
+    counts = np.concatenate([of_bins, of_first], axis=1)
+    return counts[..., 0], counts[..., 1:]
+
+
+def _weights(bins: np.ndarray, first: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Weight at each place, ``(step, head, place)``: what lies on the first token is taken out of its bin."""
+    lasts = np.array([last for _, last in RANGES])
+    place = np.searchsorted(lasts, -query)
+    rest = bins.astype(np.float64)
+    rest[np.arange(len(query)), :, place] -= first
+    return np.concatenate([rest.clip(0.0), first[..., None]], axis=-1)
+
+
+def _fitted(weights: np.ndarray, counts: np.ndarray, of_spans: np.ndarray) -> np.ndarray:
+    mass = weights.sum(-1).T  # (head, step)
+    share, _ = fitted_places(weights.sum(0), mass, counts)
+    return np.einsum("hp,spk,hs->shk", share, of_spans, row_factors(share, mass, counts))
+
+
+PROMPT, SOURCE, START, OWN = "prompt", "source", "start", "own output"
+_TAKEN = (PROMPT, SOURCE, START, OWN)
+MOST = 16  # spans: each is kept for every head and token
+
+#: Spans of one prompt by name: first token and the one after the last, a slice, or numbers of tokens.
+Spans = Mapping[str, tuple[int, int] | slice | Iterable[int]]
+#: The same for all prompts, for each prompt of a batch, or as a function of the token ids of a prompt.
+GivenSpans = Spans | Sequence[Spans] | Callable[[list[int]], Spans]
+
+
+class Prompts:
+    """The texts that a model is to go on with (an encoder-decoder: that it reads), and their spans.
+
+    Parameters
+    ----------
+    ids
+        ``(text, token)``; None where the model is given something else.
+    mask
+        ``(text, token)``: 0 on padding; None without any.
+    given
+        Spans.
+
+    Raises
+    ------
+    AttnscopeError
+        A span lies outside of its prompt, or there are too many.
+
+    Examples
+    --------
+    >>> prompts = Prompts(torch.tensor([[0, 5, 6]]), torch.tensor([[0, 1, 1]]), {"question": (1, 2)})
+    >>> prompts.tokens(0), prompts.names, prompts.spans[0]["question"].tolist()
+    ([5, 6], ('question',), [1])
+    """
+
+    def __init__(self, ids: Tensor | None, mask: Tensor | None, given: GivenSpans | None = None) -> None:
+        self.ids, self.mask = ids, mask
+        self.spans = self._read(given)
+        self.names = tuple(dict.fromkeys(name for spans in self.spans for name in spans))
+        if len(self.names) > MOST:
+            raise AttnscopeError(f"there are {len(self.names)} named spans; expected at most {MOST}")
+
+    def tokens(self, text: int) -> list[int]:
+        """The ids of a text without padding; none where the model is given something else."""
+        if self.ids is None:
+            return []
+        ids = self.ids[text] if self.mask is None else self.ids[text][self.mask[text] > 0]
+        return [int(token) for token in ids]
+
+    def padding(self, batch: int) -> Tensor:
+        """``(batch,)``: places before the first token of each text, which may be there several times."""
+        if self.mask is None:
+            return torch.zeros(batch, dtype=torch.int64)
+        first = self.mask.to(torch.uint8).argmax(1).cpu()
+        return first.repeat_interleave(batch // len(first))
+
+    def columns(self, batch: int, length: int) -> Tensor:
+        """Indicators of the whole text and of each span, ``(batch, place, 1 + name)``, float32."""
+        padding = self.padding(batch)
+        columns = torch.zeros(batch, length, 1 + len(self.names), dtype=torch.float32)
+        columns[..., 0] = (torch.arange(length) >= padding[:, None]).float()
+        for row in range(batch if self.spans else 0):
+            for name, tokens in self.spans[row * len(self.spans) // batch].items():
+                columns[row, torch.from_numpy(tokens) + padding[row], 1 + self.names.index(name)] = 1.0
+        return columns
+
+    def _read(self, given: Any) -> list[dict[str, np.ndarray]]:
+        if given is None:
+            return []
+        if self.ids is None:
+            raise AttnscopeError(
+                "spans are of the tokens of a prompt, and the model was given none: give input_ids"
+            )
+        texts = range(len(self.ids))
+        if callable(given):
+            each = [given(self.tokens(text)) for text in texts]
+        elif isinstance(given, Mapping):
+            each = [given] * len(texts)
+        else:
+            each = list(given) if isinstance(given, Iterable) else [given] * len(texts)
+        if len(each) != len(texts):
+            raise AttnscopeError(
+                f"spans of {len(each)} prompts were given, and generate() reads {len(texts)}"
+            )
+        return [_of_text(spans, len(self.tokens(text))) for text, spans in enumerate(each)]
+
+
+def _of_text(spans: Any, length: int) -> dict[str, np.ndarray]:
+    if not isinstance(spans, Mapping):
+        raise AttnscopeError(f'spans are {spans!r:.60}; expected them by name, as {{"question": (3, 12)}}')
+    named = cast("Mapping[Any, Any]", spans).items()
+    return {_name(name): _tokens(name, value, length) for name, value in named}
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not name.strip() or name in _TAKEN:
+        raise AttnscopeError(
+            f"a span has the name {name!r:.60}; expected another word than {', '.join(_TAKEN)}"
+        )
+    return name
+
+
+def _tokens(name: str, value: Any, length: int) -> np.ndarray:
+    """Numbers of the tokens of a span."""
+    if isinstance(value, tuple) and len(cast("tuple[Any, ...]", value)) == 2:  # noqa: PLR2004
+        value = slice(*value)
+    try:
+        if isinstance(value, slice):
+            last = [at for at in (value.start, value.stop) if at is not None]
+            tokens, outside = np.arange(length)[value], any(not 0 <= at <= length for at in last)
+        else:
+            tokens = np.unique(np.array(list(value), dtype=np.int64))
+            outside = bool(tokens.size) and not (tokens[0] >= 0 and tokens[-1] < length)
+    except (TypeError, ValueError) as error:
+        raise AttnscopeError(
+            f"the span {name!r} is {value!r:.60}; expected its first token and the one after the last, as (3, 12)"
+        ) from error
+    if outside:
+        raise AttnscopeError(f"the span {name!r} goes beyond the prompt, which has {length} tokens")
+    return tokens

@@ -1,0 +1,616 @@
+"""A scan of texts with images: through a model of vision and language, statistics per text, kinds, signature."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+
+from attnscope.capture.families import configured_length
+from attnscope.capture.forward import forward
+from attnscope.capture.functional import sees_ahead
+from attnscope.capture.modalities import load_pictured_model
+from attnscope.capture.notes import capture_notes
+from attnscope.capture.placement import Team, device_of
+from attnscope.capture.signature import signature_of
+from attnscope.capture.watching import watching
+from attnscope.kernels.measure import output_of
+from attnscope.measure.grid import jpeg, jpeg_of
+from attnscope.measure.labels import labelled
+from attnscope.measure.maps import ROWS, share_room
+from attnscope.measure.measurement import UNIT
+from attnscope.measure.observer import Reading, settings_of
+from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.quantities import OF_GROUPS, choose
+from attnscope.measure.questions import BY_DEFAULT, Asked
+from attnscope.measure.sample import (
+    WEIGHTS,
+    WINDOWS,
+    MapObserver,
+    refuse_absent,
+    sample_dataset,
+    shown_heads,
+    tile_size,
+)
+from attnscope.measure.sides import one_by_one
+from attnscope.measure.summary import kinds_of
+from attnscope.measure.tiles import Frames, Tile, Tiles, pixels_of
+from attnscope.measure.writing import measured
+from attnscope.read.files import decode_utf8, read_bytes
+from attnscope.read.groups import ROLES, GroupedWindows, Grouping, check_names, grouping_of
+from attnscope.read.image_text import picture_groups, pictured_window
+from attnscope.read.picture_parts import IMAGE, VIDEO
+from attnscope.read.windows import Window, collate
+from attnscope.store.signature import short_hash, tokenizer_sha256
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import tell_nobody
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import xarray as xr
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.modalities import PicturedModel
+    from attnscope.capture.watch import Observer, Site
+    from attnscope.kernels.call import AttentionCall
+    from attnscope.measure.questions import Asked
+    from attnscope.measure.tiles import Tile
+    from attnscope.read.groups import Groups
+    from attnscope.read.image_text import PicturedText, PicturedTexts
+    from attnscope.read.windows import Window
+
+
+def scan_pictured(
+    model: Model,
+    texts: PicturedTexts,
+    asked: Asked = BY_DEFAULT,
+    *,
+    groups: Groups | None = None,
+    chat_template: str | Path | None = None,
+) -> xr.Dataset:
+    """Measure where every head of a decoder looks that reads texts with images; `attnscope.scan` calls this for them.
+
+    Parameters
+    ----------
+    model
+        A model of vision and language that puts images into its text as tokens (LLaVA, Qwen-VL, Idefics3, ...).
+    texts
+        From `attnscope.read.image_text.pictured_of`.
+    asked
+        What any scan is asked for: see `attnscope.scan`. Its ``processor`` is the model's processor or the folder of
+        one, by default the one beside the model.
+    groups
+        A rule for what is no image: images are always groups of their own. By default text and special tokens, and of
+        chats the roles.
+    chat_template
+        See `attnscope.scan`.
+
+    Returns
+    -------
+    xarray.Dataset
+        As of text with groups. Beside it, per text and image, ``image_first``, ``image_tokens``, ``image_tiles``,
+        ``image_rows`` and ``image_columns``, of videos ``video_first``, ``video_tokens``, ``video_frames``,
+        ``video_rows`` and ``video_columns``, -1 where not known. The attributes ``pictures`` and ``videos`` say how
+        rows and columns are known, or why not.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.read import pictured_of
+    >>> texts = pictured_of([{"text": "<image> What is this?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
+    >>> scan_pictured("bundled", texts)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: EncoderForMaskedLM puts no images into a text, and these texts have images: ...
+    """
+    names = (*choose(asked.statistics), *OF_GROUPS)
+    if chat_template is not None and all(item.messages == () for item in texts):
+        raise AttnscopeError("a chat template is given, and none of the texts is a chat: leave it out")
+    template = (
+        decode_utf8(read_bytes(chat_template), str(chat_template))
+        if isinstance(chat_template, Path)
+        else chat_template
+    )
+    grouping = None if groups is None else grouping_of(groups)
+    pictured = load_pictured_model(
+        model, processor=asked.processor, loading=asked.loading, videos=texts.has_videos
+    )
+    job = PicturedMeasurement(pictured, texts, names, asked, grouping, template)
+    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
+    settings = {
+        "limit": asked.limit,
+        "statistics": list(names),
+        "band": job.band,
+        "seed": asked.seed,
+        "groups": job.grouping.signature,
+        "template": None if template is None else short_hash(template),
+    }
+    settings |= settings_of(names, asked.observation)
+    reader = {
+        "sha256": tokenizer_sha256(pictured.loaded.tokenizer),
+        "processor": pictured.processing(),
+        "read": job.sha256(),
+    }
+    signature = signature_of(
+        "scan", pictured.loaded, texts, None, settings, reader=reader, packages=("pillow",)
+    )
+    attributes = {"model": pictured.loaded.name, "reads": "texts with images"}
+    return measured(job, asked, signature, kinds_of(settings), attributes)
+
+
+class PicturedMeasurement:
+    """The forward passes of one scan of texts with images: each has a length of its own, and is read by itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, LlamaConfig, LlavaConfig
+    >>> from transformers import LlavaForConditionalGeneration, LlavaProcessor
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.capture import load_pictured_model
+    >>> from attnscope.read import pictured_of
+    >>> from attnscope.measure.questions import Asked
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> _ = tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> config = LlavaConfig(
+    ...     vision_config=CLIPVisionConfig(image_size=8, patch_size=4, **sizes),
+    ...     text_config=LlamaConfig(vocab_size=len(tokenizer), **sizes),
+    ...     image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+    ...     vision_feature_layer=-1,
+    ... )
+    >>> images = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    >>> processor = LlavaProcessor(
+    ...     images, tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    ... )
+    >>> model = load_pictured_model(LlavaForConditionalGeneration(config).eval(), processor=processor)
+    >>> texts = pictured_of([{"text": "<image> What?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
+    >>> job = PicturedMeasurement(model, texts, ["entropy"], Asked(band=2), None, None)
+    >>> job.grouping.names, [int(part.length[0]) for part in job.batches()]
+    (('image', 'text', 'special'), [10])
+    """
+
+    unit = UNIT
+
+    def __init__(
+        self,
+        model: PicturedModel,
+        texts: PicturedTexts,
+        names: Sequence[str],
+        asked: Asked,
+        grouping: Grouping | None,
+        template: str | None,
+    ) -> None:
+        self.model, self.texts, self.template = model, list(islice(texts, asked.limit)), template
+        self.observation = asked.observation
+        self.names, self.progress = names, asked.progress or tell_nobody
+        self.tiles, self.frames = Tiles(model), Frames(model)
+        self.notes: dict[str, str] = {}
+        self.team = Team()
+        if not self.texts:
+            raise AttnscopeError("no text: expected at least one, with its images or videos")
+        placed = [self._place(item) for item in self.texts]
+        windows, pictures = picture_groups([each.window for each in placed])
+        self.grouping = grouping_of_pictured(grouping, windows, pictures)
+        windows = list(GroupedWindows(windows, self.grouping))
+        self.placed = [replace(each, window=window) for each, window in zip(placed, windows, strict=True)]
+        self.images = max(len(item.images) for item in self.texts)
+        self.videos = max(len(item.videos) for item in self.texts)
+        self.reach = max(map(len, windows)) - 1
+        self.band = asked.band_within(self.reach, f"texts of {self.reach + 1} tokens")
+        first = max(
+            range(len(windows)),
+            key=lambda number: bool(self.placed[number].images or self.placed[number].videos),
+        )
+        _, given = model.read(self.texts[first], template)
+        self.sites = model.verify(given, self.texts[first].name)
+        self.notes |= capture_notes(model.decoder)
+        self._check_places(windows[first], given)
+        self.notes["tower"] = (
+            f"Measured are the layers of {type(model.decoder).__name__}, which reads the text with the images in it; "
+            "the vision tower's own attention is not."
+        )
+        self._say_tiles()
+
+    def sha256(self) -> str:
+        """Hash of what the decoder reads of the texts: chats as the template writes them, too."""
+        digest = hashlib.sha256(b"read")
+        for placed in self.placed:
+            window = placed.window
+            digest.update(
+                json.dumps([window.ids, window.tokens, window.special, window.roles]).encode() + b"\n"
+            )
+        return digest.hexdigest()
+
+    def _place(self, item: PicturedText) -> Placed:
+        expanded, given = self.model.read(item, self.template)
+        most = configured_length(self.model.loaded.model.config.get_text_config())
+        if most is not None and 0 < most < len(expanded.ids):
+            raise AttnscopeError(
+                f"{item.name} has {len(expanded.ids):,} tokens with its images, and the model takes {most:,}: give "
+                "smaller or fewer images or frames, or less text"
+            )
+        frames, of_frames = self.frames.of(expanded, given, len(item.images))
+        tiles = (*self.tiles.of(expanded, given), *of_frames)
+        names = {token: name for tile in tiles for token, name in tile.names.items()}
+        window = pictured_window(expanded, self.model.loaded.tokenizer, names, frames)
+        return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles)
+
+    def _say_tiles(self) -> None:
+        for kind, key, tellers in ((IMAGE, "pictures", self.tiles), (VIDEO, "videos", self.frames)):
+            self._say_tiles_of(kind, key, tellers)
+
+    def _say_tiles_of(self, kind: str, key: str, tellers: Tiles | Frames) -> None:
+        told = [tile for placed in self.placed for tile in placed.tiles if tile.kind == kind]
+        part = "each frame" if kind == VIDEO else "an image"
+        grids = sorted({(tile.rows, tile.columns) for tile in told})
+        shown = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
+        if told:
+            how = (
+                "by the grids that the processor tells"
+                if tellers.told == {"processor"}
+                else "found by changing pixels place by place"
+            )
+            self.notes[key] = f"Rows and columns of {kind} tokens: {shown} ({how})." + self._together() * (
+                kind == VIDEO
+            )
+        if tellers.unknown:
+            self.notes[key] = " ".join(
+                [self.notes.get(key, ""), f"No map over {part}: {tellers.unknown}."]
+            ).strip()
+
+    def _together(self) -> str:
+        """How many frames that were given are read as one, where that is not 1."""
+        shares = {
+            len(video.frames) / steps
+            for placed, text in zip(self.placed, self.texts, strict=True)
+            for number, video in enumerate(text.videos, start=1)
+            if (steps := sum((tile.kind, tile.image) == (VIDEO, number) for tile in placed.tiles))
+        }
+        most = max(shares, default=1)
+        return f" A frame is a step of up to {-(-most // 1):g} frames that were given, read as one." * (
+            most > 1
+        )
+
+    @torch.no_grad()
+    def _check_places(self, window: Window, given: dict[str, Any]) -> None:
+        """Refuse a decoder that attends over other places than its tokens; find the layers that look back only."""
+        ahead: set[int] = set()
+
+        def look(site: Site, call: AttentionCall) -> Tensor:
+            if [call.query.shape[2], call.key.shape[2]] != [len(window)] * 2:
+                raise AttnscopeError(
+                    f"layer {site.index} ({site.name}) of {type(self.model.loaded.model).__name__} attends from "
+                    f"{call.query.shape[2]} to {call.key.shape[2]} places, and the text has {len(window)} tokens: "
+                    "images that are not in the text itself are not measured"
+                )
+            if sees_ahead(call) if call.key.shape[-1] else site.kind != "causal":
+                ahead.add(site.index)
+            return output_of(call) if call.key.shape[-1] else call.query
+
+        with watching(self.model.decoder, look, weights_suffice=True):
+            self.model.run(given)
+        self.sites = [replace(site, kind="self" if site.index in ahead else "causal") for site in self.sites]
+        if ahead:
+            self.notes["causality"] = (
+                f"In {len(ahead)} of {len(self.sites)} layers some tokens (of an image, as a rule) see later ones: "
+                "these layers are of the kind self."
+            )
+
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
+        """Measure text after text, but those that are done."""
+        return one_by_one(self.texts, self._measure, done, self.progress, count=len(self.texts))
+
+    def _read(self, number: int) -> PicturedReading:
+        _, given = self.model.read(self.texts[number], self.template)
+        return PicturedReading.of_one(self.placed[number].window, given, device_of(self.model.loaded.model))
+
+    @torch.no_grad()
+    def _run(self, reading: PicturedReading, observer: Observer, name: str) -> None:
+        model = self.model.loaded.model
+        with watching(self.model.decoder, observer, weights_suffice=True):
+            forward(model, reading.inputs(model), lambda _: name)
+
+    def watch_first(self, observer: Observer) -> Window:
+        """Run the first text with an observer; it is returned as a page shows it."""
+        window = self.placed[0].window
+        self._run(self._read(0), observer, window.source)
+        return window
+
+    def _measure(self, _: PicturedText, number: int) -> xr.Dataset:
+        reading, window = self._read(number), self.placed[number].window
+        observer = StatisticsObserver(
+            self.names, self.band, reading, self.reach, len(self.grouping.names), observation=self.observation
+        )
+        self._run(reading, observer, window.source)
+        results = labelled(
+            observer.stacked(),
+            self.sites,
+            self.band,
+            self.reach,
+            {"length": np.array([len(window)])},
+            [(window.source, window.start)],
+            number,
+            self.grouping.names,
+        )
+        return results.assign(picture_sizes(self.placed[number], self.images, self.videos))
+
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
+        """The attention over the first texts, and their images."""
+        shown = range(min(WINDOWS, len(self.texts)))
+        windows = [self.placed[number].window for number in shown]
+        longest = min(ROWS, max(map(len, windows)))
+        listed = [
+            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
+        ]
+        others = len(self.sites) * results.sizes["head"] - len(listed[0])
+        observed: list[MapObserver] = []
+        pixels: list[dict[str, Any]] = []
+        for number, of_window in zip(shown, listed, strict=False):
+            tile = tile_size(others, longest) if others and not observed else 0
+            observer = MapObserver(of_window, WEIGHTS, tile, lambda: None)
+            reading = self._read(number)
+            self._run(reading, observer, windows[number].source)
+            observed.append(observer)
+            share_room([every.maps for every in observed], WEIGHTS)
+            pixels.append(reading.given)
+        kinds = [site.kind for site in self.sites]
+        sample = sample_dataset(observed, windows, kinds, results.sizes["head"], asked)
+        return with_views(
+            sample,
+            [self.placed[number] for number in shown],
+            [self.texts[number] for number in shown],
+            pixels,
+            {kind: getattr(self.model.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)},
+        )
+
+
+@dataclass(frozen=True)
+class PicturedReading(Reading):
+    """One text with its images, as `StatisticsObserver` asks of it.
+
+    Attributes
+    ----------
+    given
+        Arguments of the forward pass.
+
+    Examples
+    --------
+    >>> import torch
+    >>> window = Window((9, 3), (False,) * 2, ((0, 1), (1, 2)), "text 1", 0, ("", "a"))
+    >>> reading = PicturedReading.of_one(window, {"pixel_values": torch.zeros(1, 3, 4, 4)}, "cpu")
+    >>> reading.target.input_ids.tolist(), list(reading.given)
+    ([[9, 3]], ['pixel_values'])
+    """
+
+    given: dict[str, Any]
+
+    @classmethod
+    def of_one(cls, window: Window, given: dict[str, Any], device: torch.device | str) -> PicturedReading:
+        """One window and what the processor gave for it."""
+        text = collate([window], 0).to(device)
+        return cls(text, text, given)
+
+    def inputs(self, model: PreTrainedModel) -> dict[str, Tensor]:  # noqa: ARG002
+        """Arguments of the forward pass."""
+        return self.given
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A window, the tokens of each of its images and videos, and frames, rows and columns where known.
+
+    Examples
+    --------
+    >>> from attnscope.measure import Tile
+    >>> window = Window((9, 9, 3), (False,) * 3, ((0, 1), (1, 2), (2, 3)), "text 1", 0, ("", "", "a"))
+    >>> placed = Placed(window, images=[[0, 1]], videos=[], tiles=(Tile(1, 0, 1, 2, (0, 1), 0),))
+    >>> placed.tiles[0].names, [token for token in range(len(window)) if token not in placed.images[0]]
+    ({0: 'image 1 r0c0', 1: 'image 1 r0c1'}, [2])
+    """
+
+    window: Window
+    images: list[list[int]]
+    videos: list[list[int]]
+    tiles: tuple[Tile, ...]
+
+
+_OF_TEXTS = ("text", "special")
+
+
+def grouping_of_pictured(
+    asked: Grouping | None, windows: Sequence[Window], images: Sequence[str]
+) -> Grouping:
+    """Images, and beside them what was asked for; by default text and special tokens, of chats the roles.
+
+    Parameters
+    ----------
+    asked
+        A rule for what is no image; None for the usual one.
+    windows
+        Whose `roles` say which image a token is of, if any.
+    images
+        Names of the images' groups.
+
+    Raises
+    ------
+    AttnscopeError
+        If the rule has a group of such a name, or there are more groups than can be kept.
+
+    Examples
+    --------
+    >>> from attnscope.read import Window
+    >>> window = Window((9, 3), (False, False), ((0, 1), (1, 2)), "text 1", 0, ("", "a"), roles=("image", "text"))
+    >>> grouping = grouping_of_pictured(None, [window], ["image"])
+    >>> grouping.names, grouping.rule(window)
+    (('image', 'text', 'special'), ('image', 'text'))
+    """
+    used = {role for window in windows for role in window.roles}
+    if asked is not None and asked.signature == "roles" and not used & set(ROLES):
+        raise AttnscopeError(
+            "roles are those of a chat, and none of the texts is one: give chats (messages), or other groups"
+        )
+    if asked is None or asked.signature == "roles":
+        kinds = [kind for kind in (_OF_TEXTS, ROLES) if used & set(kind)]
+        names = (*images, *(name for kind in kinds for name in kind))
+        return Grouping("pictured", names, lambda window: window.roles)
+
+    numbers = {window.source: number for number, window in enumerate(windows)}
+
+    def rule(window: Window) -> list[str]:
+        given = asked.given(window, numbers.get(window.source, 0))
+        return [
+            role if role in images else name if name not in images else _taken(name)
+            for role, name in zip(window.roles, given, strict=True)
+        ]
+
+    grouping = replace(asked, signature=f"pictured {asked.signature}", rule=rule)
+    if asked.names:
+        names = (*images, *(name if name not in images else _taken(name) for name in asked.names))
+        check_names(names)
+        return replace(grouping, names=names)
+    return grouping.over(windows)
+
+
+def _taken(name: str) -> NoReturn:
+    raise AttnscopeError(f"a group of tokens has the name {name!r}, as the images have: give it another")
+
+
+_OF_IMAGES = {
+    "image_first": "first token",
+    "image_tokens": "tokens",
+    "image_tiles": "parts read by themselves",
+    "image_rows": "rows of tokens in each part",
+    "image_columns": "columns of tokens in each part",
+}
+
+
+_OF_VIDEOS = {
+    "video_first": "first token",
+    "video_tokens": "tokens",
+    "video_frames": "frames that are read by themselves",
+    "video_rows": "rows of tokens in each frame",
+    "video_columns": "columns of tokens in each frame",
+}
+
+
+def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
+    """Where the tokens of each image and video of a text lie; -1 where there is none, or it is not known.
+
+    Parameters
+    ----------
+    placed
+        The text.
+    images, videos
+        The most that a text has.
+    """
+    of_images = _sizes(placed, IMAGE, placed.images, images, _OF_IMAGES) if images else {}
+    return of_images | (_sizes(placed, VIDEO, placed.videos, videos, _OF_VIDEOS) if videos else {})
+
+
+def _sizes(
+    placed: Placed, kind: str, pieces: list[list[int]], most: int, named: dict[str, str]
+) -> dict[str, Any]:
+    """Of one kind, ``(text, image)`` or ``(text, video)``."""
+    sizes = {name: np.full((1, most), -1) for name in named}
+    for image, tokens in enumerate(pieces):
+        tiles = [tile for tile in placed.tiles if (tile.kind, tile.image) == (kind, image + 1)]
+        known = (tokens[0] if tokens else -1, len(tokens))
+        shape = (len(tiles), tiles[0].rows, tiles[0].columns) if tiles else ()
+        for name, value in zip(named, (*known, *shape), strict=False):
+            sizes[name][0, image] = value
+    return {
+        name: (("text", kind), sizes[name], {"long_name": f"of {kind}s: {words}", "units": ""})
+        for name, words in named.items()
+    }
+
+
+def with_views(
+    sample: xr.Dataset,
+    placed: Sequence[Placed],
+    texts: Sequence[PicturedText],
+    given: Sequence[dict[str, Any]],
+    processors: dict[str, Any],
+) -> xr.Dataset:
+    """The sample with its images.
+
+    ``view_name``, ``view_picture`` (base64 of a JPEG), ``view_window``, ``view_rows`` and ``view_columns (view)``;
+    ``view_of`` and ``view_place (window, query)`` say on which, and where in its rows, a token lies, -1 for none.
+
+    Parameters
+    ----------
+    sample
+        Attention of a few windows, as the run keeps it.
+    placed
+        Images and frames in each window, and where they are among its tokens.
+    texts
+        Texts of these windows, with their images.
+    given
+        Arguments of the model's forward pass, of each window.
+    processors
+        Image processors, by the kind of tile.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xarray as xr
+    >>> from attnscope.read import Window, pictured_of
+    >>> from attnscope.measure import Placed, Tile
+    >>> window = Window((9, 9, 3), (False,) * 3, ((0, 1), (1, 2), (2, 3)), "text 1", 0, ("", "", "a"))
+    >>> placed = Placed(window, [[0, 1]], [], (Tile(1, 0, 1, 2, (0, 1), 0),))
+    >>> sample = xr.Dataset({"weight": (("window", "query"), np.zeros((1, 3)))})
+    >>> given = {"pixel_values": torch.rand(1, 3, 4, 8)}
+    >>> texts = pictured_of([{"text": "<image>a", "images": [np.zeros((4, 8, 3), np.uint8)]}])
+    >>> shown = with_views(sample, [placed], list(texts), [given], {"image": None})
+    >>> shown.view_name.values.tolist(), shown.view_of.values.tolist(), shown.view_place.values.tolist()
+    (['image 1'], [[0, 0, -1]], [[0, 1, -1]])
+    """
+    of = np.full((len(placed), sample.sizes["query"]), -1)
+    place = of.copy()
+    views: list[tuple[int, Tile, str]] = []
+    for window, window_tiles in enumerate(placed):
+        for tile in window_tiles.tiles:
+            tokens = np.array([token for token in tile.tokens if token < of.shape[1]], dtype=int)
+            of[window, tokens], place[window, tokens] = len(views), np.arange(len(tokens))
+            pixels = pixels_of(given[window], tile.key)
+            picture = (
+                jpeg(pixels[tile.source], processors[tile.kind])
+                if pixels is not None and tile.source >= 0
+                else jpeg_of(_original(texts[window], window_tiles, tile), tile.columns / tile.rows)
+            )
+            views.append((window, tile, picture))
+    if not views:
+        return sample
+    return sample.assign_coords(
+        view_of=(("window", "query"), of),
+        view_place=(("window", "query"), place),
+        view_name=("view", np.array([tile.name for _, tile, _ in views], dtype=object)),
+        view_picture=("view", np.array([picture for _, _, picture in views], dtype=object)),
+        view_window=("view", np.array([window for window, _, _ in views])),
+        view_rows=("view", np.array([tile.rows for _, tile, _ in views])),
+        view_columns=("view", np.array([tile.columns for _, tile, _ in views])),
+    )
+
+
+def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:
+    """What was given of a tile: an image, or of a video the first of the frames that are read in one."""
+    if tile.kind == IMAGE:
+        return text.pixels()[tile.image - 1]
+    frames = text.videos[tile.image - 1].pixels()
+    steps = sum((other.kind, other.image) == (VIDEO, tile.image) for other in placed.tiles)
+    together = -(-len(frames) // steps)
+    return frames[min(len(frames) - 1, (tile.number - 1) * together)]

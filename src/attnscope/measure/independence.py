@@ -1,0 +1,314 @@
+"""How far the direction of a head is independent of the text (docs/mathematics.md, Independence of the text)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.sparse import coo_array
+from sklearn.metrics import mutual_info_score
+
+from attnscope.measure.documents import LEAST, jackknife_interval, units_of
+
+RARE = 0.01  # a label with a smaller share of a head's texts does not count
+
+
+def label_shares(labels: Int[np.ndarray, "text head"], clusters: int) -> Float[np.ndarray, "head cluster"]:
+    """Share of texts in which a head has each label.
+
+    Parameters
+    ----------
+    labels
+        Label of each head in each text, ``(text, head)``, from 0.
+    clusters
+        Number of labels.
+
+    Examples
+    --------
+    >>> label_shares(np.array([[0, 1], [0, 0]]), 2).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    return (labels[..., None] == np.arange(clusters)).mean(0)
+
+
+def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndarray, "*any"]:
+    """Exp of the entropy of label shares: 1 when a head always has the same label.
+
+    Examples
+    --------
+    >>> float(effective_labels(np.array([0.5, 0.5])).round(6))
+    2.0
+    """
+    logs = np.log(np.where(shares > 0, shares, 1.0))
+    return np.asarray(np.exp(-(shares * logs).sum(-1)))
+
+
+def intraclass_correlation(values: Float[np.ndarray, "text head"]) -> float:
+    """ICC(1) of heads over texts: (MSB - MSW) / (MSB + (C - 1) MSW), C texts.
+
+    1 when a head has the same value in every text, about 0 when heads do not differ. NaN for one text or one
+    head, or where nothing varies at all.
+
+    Examples
+    --------
+    >>> intraclass_correlation(np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]))
+    1.0
+    """
+    texts, heads = values.shape
+    if texts < 2 or heads < 2:  # noqa: PLR2004
+        return float("nan")
+    means = values.mean(0)
+    between = texts * ((means - means.mean()) ** 2).sum() / (heads - 1)
+    within = ((values - means) ** 2).sum() / (heads * (texts - 1))
+    total = between + (texts - 1) * within
+    return float((between - within) / total) if total > 0 else float("nan")
+
+
+def between_head_share(profiles: Float[np.ndarray, "text head offset"]) -> float:
+    """Share of the profiles' total sum of squares that lies between heads (eta squared).
+
+    Examples
+    --------
+    >>> between_head_share(np.array([[[1.0], [2.0]], [[1.0], [2.0]]]))
+    1.0
+    """
+    grand = profiles.mean((0, 1))
+    total = ((profiles - grand) ** 2).sum()
+    between = profiles.shape[0] * ((profiles.mean(0) - grand) ** 2).sum()
+    return float(between / total) if total > 0 else float("nan")
+
+
+def sign_agreement(values: Float[np.ndarray, "text head"]) -> Float[np.ndarray, " head"]:
+    """Share of texts in which the sign agrees with that of the head's median; NaN of a head with NaN in a text.
+
+    Examples
+    --------
+    >>> sign_agreement(np.array([[-1.0], [-2.0], [3.0]])).round(3).tolist()
+    [0.667]
+    """
+    agrees = (np.sign(values) == np.sign(np.median(values, axis=0))).mean(0)
+    return np.where(np.isnan(values).any(0), np.nan, agrees)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95% interval over documents; NaN where none holds.
+
+    Examples
+    --------
+    >>> share = Estimate(value=0.8, low=0.7, high=0.9)
+    >>> share.low > 0.5  # told from a half
+    True
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def independence(
+    labels: Int[np.ndarray, "text head"],
+    directions: Float[np.ndarray, "text head"],
+    profiles: Float[np.ndarray, "text head offset"],
+    *,
+    clusters: int,
+    documents: Sequence[Hashable] | None = None,
+) -> dict[str, Estimate]:
+    """Statistics of text independence over a set of heads, with intervals over documents where one holds.
+
+    Neither the heads of one text nor the texts of one document are independent of each other, so intervals leave out
+    whole documents: the jackknife's, with Student's t. It also takes out the bias of few texts, so that the number
+    itself may lie outside. Labels and signs have no interval: a mixed head has a usual label and side in any few texts,
+    and none of the usual intervals holds (docs/coverage.md).
+
+    Parameters
+    ----------
+    labels, directions, profiles
+        Per text and head.
+    clusters
+        Number of labels.
+    documents
+        The document of each text; by default each text is one. See `units_of`.
+
+    Returns
+    -------
+    dict
+        ``majority_share`` and ``effective_labels`` (means over heads), ``at_most_two_labels`` (share of heads with
+        at most two labels that take 1% of texts), ``sign_agreement`` (mean over heads), all without interval;
+        ``direction_icc`` and ``profile_between_heads``, with intervals of 6 documents or more. NaN where a number is
+        not defined.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> profiles = rng.random((6, 2, 3))
+    >>> dependence = independence(np.zeros((6, 2), int), profiles[..., 0], profiles, clusters=2)
+    >>> dependence["majority_share"]
+    Estimate(value=1.0, low=nan, high=nan)
+    """
+    sums = _Sums.of(labels, directions, profiles, clusters, documents)
+    count = len(sums.texts)
+    point = {name: float(value[0]) for name, value in sums.numbers(np.ones((1, count))).items()}
+    estimates = {name: Estimate(value, np.nan, np.nan) for name, value in point.items()}
+    if count < LEAST:
+        return estimates
+    left = sums.numbers(1.0 - np.eye(count))
+    for name in ("direction_icc", "profile_between_heads"):
+        low, high = jackknife_interval(point[name], left[name])
+        estimates[name] = Estimate(point[name], float(low), float(min(high, 1.0)))
+    return estimates
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """What the statistics need of each document: sums over its texts, the head's mean taken off where squares follow.
+
+    Attributes
+    ----------
+    texts
+        ``(document,)``.
+    counts
+        ``(document, head, label)``: texts with each label.
+    signs
+        ``(document, head, 3)``: texts whose direction is negative, 0 and positive.
+    directions, squares
+        ``(document, head)`` and ``(document,)``.
+    profiles, profile_squares
+        ``(document, head, offset)`` and ``(document,)``.
+    """
+
+    texts: np.ndarray
+    counts: np.ndarray
+    signs: np.ndarray
+    directions: np.ndarray
+    squares: np.ndarray
+    profiles: np.ndarray
+    profile_squares: np.ndarray
+    mean_direction: np.ndarray
+    mean_profile: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        labels: np.ndarray,
+        directions: np.ndarray,
+        profiles: np.ndarray,
+        clusters: int,
+        documents: Sequence[Hashable] | None,
+    ) -> _Sums:
+        units, _ = units_of(range(len(labels)) if documents is None else documents)
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
+        member = np.array([numbers[name] for name in units])
+        document = coo_array(
+            (np.ones(len(member)), (member, np.arange(len(member)))), (len(numbers), len(member))
+        ).tocsr()
+
+        def summed(values: np.ndarray) -> np.ndarray:
+            return (document @ values.reshape(len(values), -1)).reshape(len(numbers), *values.shape[1:])
+
+        mean_direction, mean_profile = directions.mean(0), profiles.mean(0)
+        apart, away = directions - mean_direction, profiles - mean_profile
+        return cls(
+            texts=np.bincount(member).astype(float),
+            counts=summed((labels[..., None] == np.arange(clusters)).astype(float)),
+            signs=summed(_signs(directions)),
+            directions=summed(apart),
+            squares=summed((apart**2).sum(-1)),
+            profiles=summed(away),
+            profile_squares=summed((away**2).sum((-2, -1))),
+            mean_direction=mean_direction,
+            mean_profile=mean_profile,
+        )
+
+    def numbers(self, times: np.ndarray) -> dict[str, np.ndarray]:
+        """Every statistic, ``(resample,)``, where each document is taken so many times, ``(resample, document)``."""
+
+        def total(sums: np.ndarray) -> np.ndarray:
+            return np.tensordot(times, sums, 1)
+
+        texts = total(self.texts)
+        shares = total(self.counts) / texts[:, None, None]
+        return {
+            "majority_share": shares.max(-1).mean(-1),
+            "effective_labels": effective_labels(shares).mean(-1),
+            "at_most_two_labels": ((shares >= RARE).sum(-1) <= 2).mean(-1),  # noqa: PLR2004 the papers' claim
+            "sign_agreement": _usual(total(self.signs) / texts[:, None, None]).mean(-1),
+            "direction_icc": self._correlation(texts, total(self.directions), total(self.squares)),
+            "profile_between_heads": self._between(texts, total(self.profiles), total(self.profile_squares)),
+        }
+
+    def _correlation(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        """`intraclass_correlation` from sums of what the head's mean is taken off, ``(resample, head)``."""
+        heads = sums.shape[1]
+        if self.texts.sum() < 2 or heads < 2:  # noqa: PLR2004
+            return np.full(len(texts), np.nan)
+        off = sums / texts[:, None]
+        means = self.mean_direction + off
+        between = texts * ((means - means.mean(-1, keepdims=True)) ** 2).sum(-1) / (heads - 1)
+        within = (squares - texts * (off**2).sum(-1)).clip(0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            within = within / (heads * (texts - 1))
+            total = between + (texts - 1) * within
+            return np.where(total > 0, (between - within) / total, np.nan)
+
+    def _between(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        """`between_head_share` from the same, ``(resample, head, offset)``."""
+        off = sums / texts[:, None, None]
+        means = self.mean_profile + off
+        between = texts * ((means - means.mean(1, keepdims=True)) ** 2).sum((-2, -1))
+        total = between + (squares - texts * (off**2).sum((-2, -1))).clip(0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(total > 0, between / total, np.nan)
+
+
+def _signs(directions: np.ndarray) -> np.ndarray:
+    """Which of the signs -1, 0, 1 each has, ``(..., 3)``; NaN where a direction is."""
+    signs = (np.sign(directions)[..., None] == (-1, 0, 1)).astype(float)
+    return np.where(np.isnan(directions)[..., None], np.nan, signs)
+
+
+def _usual(shares: np.ndarray) -> np.ndarray:
+    """Share of the sign that the median has, ``(...)``, of shares of the signs -1, 0, 1 ``(..., 3)``."""
+    negative, zero, positive = np.moveaxis(shares, -1, 0)
+    half = 0.5 - 1e-12
+    return np.where(positive >= half, positive, np.where(negative >= half, negative, zero))
+
+
+def label_information(
+    labels: Int[np.ndarray, "text head"], *, seed: int = 0, permutations: int = 20
+) -> tuple[float, float]:
+    """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level.
+
+    The chance level is the mean over permutations of all labels, which keeps their marginal shares.
+
+    Parameters
+    ----------
+    labels
+        Label of each head in each text, ``(text, head)``, from 0.
+    seed
+        Seed of the permutations.
+    permutations
+        Number of permutations of the chance level.
+
+    Returns
+    -------
+    tuple of float
+        The share and its chance level; NaN where all labels are the same.
+
+    Examples
+    --------
+    >>> share, chance = label_information(np.array([[0, 1]] * 50))
+    >>> round(share, 6), chance < 0.1
+    (1.0, True)
+    """
+    heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
+    flat = labels.ravel()
+    counts = np.bincount(flat) / flat.size
+    entropy = -sum(share * np.log(share) for share in counts if share > 0)
+    if entropy == 0:
+        return float("nan"), float("nan")
+    rng = np.random.default_rng(seed)
+    chance = [mutual_info_score(rng.permutation(flat), heads) for _ in range(permutations)]
+    return float(mutual_info_score(flat, heads) / entropy), float(np.mean(chance) / entropy)

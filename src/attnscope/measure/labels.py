@@ -1,0 +1,257 @@
+"""Kinds of heads: clusters of offset profiles, and names for them by a fixed rule (docs/mathematics.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float, Int
+from sklearn.cluster import KMeans
+
+from attnscope.capture.notes import layer_coordinates
+from attnscope.measure.maps import KEPT
+from attnscope.measure.passes import dimensions
+from attnscope.measure.quantities import wording
+from attnscope.measure.rows import bin_coordinates
+from attnscope.support.checks import check_seed, check_whole, shaped
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from attnscope.capture.watch import Site
+
+PEAK_SHARE = 0.3  # of the weight at one offset: a head that looks at one neighbour
+LEAN = 0.2  # of (right - left) / (right + left): a head that leans to a side
+DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
+
+
+def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
+    """Name a profile as the papers do (docs/mathematics.md, Kinds of heads); a scan's own kinds ask for more.
+
+    Parameters
+    ----------
+    shares
+        Share of all weight at each offset ``-n..n``: band sums divided by the number of tokens.
+
+    Returns
+    -------
+    str
+        ``next-to-left`` or ``next-to-right`` where the largest share is at -1 or +1 and at least 0.3; else
+        ``leftward`` or ``rightward`` where the sides differ by more than 0.2 of their sum; else ``self`` where the
+        largest is at 0 and at least 0.3; else ``flat``.
+
+    Raises
+    ------
+    AttnscopeError
+        If the shares are not one for each of an odd number of offsets, or one is NaN or infinite.
+
+    Examples
+    --------
+    >>> name_profile(np.array([0.05, 0.6, 0.1, 0.1, 0.05]))
+    'next-to-left'
+    >>> name_profile(np.array([0.1, 0.1, 0.1, 0.1, 0.1]))
+    'flat'
+    """
+    shaped("the profile", shares, "offset")
+    centre = _centre(shares)
+    peak = int(np.argmax(shares)) - centre
+    if abs(peak) == 1 and shares[peak + centre] >= PEAK_SHARE:
+        return "next-to-left" if peak < 0 else "next-to-right"
+    lean = float(direction(shares))
+    if abs(lean) > LEAN:
+        return "leftward" if lean < 0 else "rightward"
+    return "self" if peak == 0 and shares[centre] >= PEAK_SHARE else "flat"
+
+
+def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, "*any"]:
+    """Direction index (right - left) / (right + left), -1..1; 0 where nothing lies on either side, NaN where NaN does.
+
+    Raises
+    ------
+    AttnscopeError
+        If the number of offsets is even, so that none is in the middle.
+
+    Examples
+    --------
+    >>> float(direction(np.array([3.0, 5.0, 1.0])))
+    -0.5
+    """
+    centre = _centre(band_sums)
+    left, right = band_sums[..., :centre].sum(-1), band_sums[..., centre + 1 :].sum(-1)
+    both = left + right
+    known = np.where(np.isnan(both), both, 0.0)
+    return np.where(both > 0, (right - left) / np.where(both > 0, both, 1.0), known)
+
+
+def _centre(profiles: np.ndarray) -> int:
+    """Where offset 0 stands in ``-n..n``."""
+    offsets = profiles.shape[-1]
+    if offsets % 2 == 0:
+        raise AttnscopeError(
+            f"found {offsets} offsets; expected an odd number, -n..n, of which 0 is in the middle"
+        )
+    return offsets // 2
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """k-means over profiles.
+
+    Attributes
+    ----------
+    labels
+        Cluster of each vector, in the order of the names below.
+    centroids
+        Share of the weight at each offset.
+    names
+        By `name_profile`; a second cluster of the same name is called ``leftward (no. 2)``.
+    inertia
+        Sum of squared distances to the centroids.
+
+    Examples
+    --------
+    >>> left, flat = [0.0, 0.9, 0.1, 0.0, 0.0], [0.1, 0.1, 0.1, 0.1, 0.1]
+    >>> found = cluster_profiles(np.array([left, flat, left]), clusters=2)
+    >>> found.names, found.centroids[found.labels[0]].round(2).tolist(), round(found.inertia, 6)
+    (('next-to-left', 'flat'), [0.0, 0.9, 0.1, 0.0, 0.0], 0.0)
+    """
+
+    labels: Int[np.ndarray, " vector"]
+    centroids: Float[np.ndarray, "cluster offset"]
+    names: tuple[str, ...]
+    inertia: float
+
+
+def cluster_profiles(
+    shares: Float[np.ndarray, "vector offset"], *, clusters: int = 6, seed: int = 0, restarts: int = 20
+) -> Clustering:
+    """Cluster per-text profiles: k-means++, Euclidean, unstandardised, the best of several starts.
+
+    Parameters
+    ----------
+    shares
+        Band sums divided by the number of tokens, so that texts of all lengths compare. For texts of one
+        length this is the papers' clustering of band sums.
+    clusters
+        k; fewer where there are fewer distinct vectors.
+    seed
+        Seed of the starts.
+    restarts
+        How many starts; the one with the least inertia is kept.
+
+    Returns
+    -------
+    Clustering
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no profile, one has entries that are NaN or infinite, the number of offsets is even, or a parameter
+        is out of range.
+
+    Examples
+    --------
+    >>> left, flat = [0.0, 0.9, 0.1, 0.0, 0.0], [0.1, 0.1, 0.1, 0.1, 0.1]
+    >>> clusters = cluster_profiles(np.array([left, flat, left]), clusters=2)
+    >>> [clusters.names[label] for label in clusters.labels]
+    ['next-to-left', 'flat', 'next-to-left']
+    """
+    check_whole(1, clusters=clusters, restarts=restarts)
+    check_seed(seed)
+    shaped("the profiles", shares, "vector, offset")
+    _centre(shares)
+    if not len(shares):
+        raise AttnscopeError("found no profile; expected one or more, (vector, offset)")
+    distinct = len(np.unique(shares, axis=0))
+    model = KMeans(min(clusters, distinct), n_init=restarts, random_state=seed).fit(shares)  # pyright: ignore[reportArgumentType]
+    centroids = np.asarray(model.cluster_centers_)
+    base = [name_profile(centroid) for centroid in centroids]
+    # order: by name, then by how much weight lies in the band, so that numbers do not depend on the starts
+    order = sorted(range(len(base)), key=lambda cluster: (_rank(base[cluster]), -centroids[cluster].sum()))
+    names: list[str] = []
+    for cluster in order:
+        again = sum(name.split(" ")[0] == base[cluster] for name in names)
+        names.append(base[cluster] if not again else f"{base[cluster]} (no. {again + 1})")
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    labels = position[np.asarray(model.labels_)]
+    return Clustering(labels, centroids[order], tuple(names), float(cast("float", model.inertia_)))
+
+
+def _rank(name: str) -> int:
+    return (*DIRECTED, "self", "flat").index(name)
+
+
+def labelled(
+    arrays: Mapping[str, np.ndarray],
+    sites: Sequence[Site],
+    band: int,
+    reach: int,
+    lengths: Mapping[str, np.ndarray],
+    sources: Sequence[tuple[str, int]],
+    first: int = 0,
+    groups: Sequence[str] = (),
+    unit: str = "tokens",
+    by: Sequence[str] | None = None,
+    chosen: Sequence[int] = (),
+) -> xr.Dataset:
+    """Name the dimensions of arrays, and say what stands along them.
+
+    Parameters
+    ----------
+    arrays
+        From `stacked`.
+    sites
+        One for each layer.
+    band, reach
+        The largest offset of the band, and the largest that has a bin.
+    lengths
+        Tokens of each text, ``(text,)``, by the variable's name.
+    sources
+        Name and first character of each text.
+    first
+        Number of the first text.
+    groups
+        Names of the groups that tokens are in.
+    unit
+        What lengths and offsets count.
+    by
+        The value of each text by which they are held apart.
+    chosen
+        Offsets that were chosen.
+    """
+    heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
+    tokens = {"long_name": unit, "units": unit}
+    return xr.Dataset(
+        {name: (dimensions(name), array, _attributes(name, unit)) for name, array in arrays.items()}
+        | {name: ("text", counts, tokens) for name, counts in lengths.items()}
+        | {
+            "source": ("text", np.array([source for source, _ in sources], dtype=object)),
+            "start": ("text", np.array([start for _, start in sources], dtype=np.int64)),
+        },
+        coords={
+            "text": np.arange(first, first + len(sources)),
+            **({} if by is None else {"by": ("text", np.array(by, dtype=object))}),
+            **layer_coordinates(sites),
+            "head": np.arange(heads),
+            "offset": np.arange(-band, band + 1),
+            **({"kept": list(KEPT)} if any("kept" in dimensions(name) for name in arrays) else {}),
+            **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
+            **({} if "weight_at" not in arrays else _chosen_coordinate(chosen, unit)),
+            **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),
+            **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
+        },
+    ).set_coords(["source", "start"])
+
+
+def _chosen_coordinate(chosen: Sequence[int], unit: str) -> dict[str, Any]:
+    attributes = {"long_name": "Chosen offset, key minus query", "units": unit}
+    return {"chosen_offset": ("chosen_offset", np.array(chosen, dtype=np.int64), attributes)}
+
+
+def _attributes(name: str, unit: str) -> dict[str, str]:
+    attributes = wording(name).attributes
+    return attributes | {"units": attributes["units"].replace("tokens", unit)}

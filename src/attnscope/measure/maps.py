@@ -1,0 +1,245 @@
+"""How much of the weight the best blocks hold: what block-sparse attention could leave out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from attnscope.kernels.blocks import BLOCK, block_weights
+from attnscope.kernels.call import Need
+from attnscope.kernels.measure import measure
+from attnscope.kernels.reference import attend
+from attnscope.measure.forms import equal_rows
+from attnscope.measure.visible import bias_forbids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from attnscope.kernels.call import AttentionCall
+
+KEPT = (5, 10, 25)  # percent of the blocks
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSums:
+    """Weights of a call in blocks of 64 queries by 64 keys.
+
+    Attributes
+    ----------
+    total
+        ``(batch, head, query_block, key_block)``: sum of the weights of the queries that count.
+    seen
+        ``(batch, 1, query_block, key_block)``: whether any of them may look at a key of the block.
+    """
+
+    total: Tensor
+    seen: Tensor
+
+    @classmethod
+    def of(
+        cls, call: AttentionCall, log_sum_exp: Tensor, counted: Tensor, equal: AttentionCall | None = None
+    ) -> tuple[BlockSums, BlockSums]:
+        """Those of a call and those of equal weights; `counted` is ``(batch, query)``, False on padding."""
+        even = equal_call(call) if equal is None else equal
+        level = (
+            equal_rows(call, Need()).log_sum_exp if equal is None else measure(even, Need())[1].log_sum_exp
+        )
+        own, null = (
+            block_weights(each, lse.masked_fill(~counted[:, None], torch.inf), BLOCK).total
+            for each, lse in ((call, log_sum_exp), (even, level))
+        )
+        seen = null[:, :1] > 0
+        return cls(own, seen), cls(null[:, :1], seen)
+
+    def recall(self) -> Tensor:
+        r"""Share of the weight that the best blocks of each row of blocks hold, ``(batch, head, kept)``.
+
+        Of v blocks that a row of blocks may see, those :math:`\lceil k v / 100 \rceil` with the largest sums are kept:
+        what a method would keep that knew the weights and gave each block of queries the same share of its keys (the
+        block-sparse pattern of MInference, Jiang et al. 2024, section 3).
+        """
+        return self._held(self.total, self.seen)
+
+    def map_recall(self) -> Tensor:
+        """The same where the best blocks of the whole map are kept, in whatever rows they lie."""
+        return self._held(self.total.flatten(2)[:, :, None], self.seen.flatten(2)[:, :, None])
+
+    @staticmethod
+    def _held(total: Tensor, seen: Tensor) -> Tensor:
+        best = total.double().sort(-1, descending=True).values.cumsum(-1)
+        count = seen.sum(-1)
+        held: list[Tensor] = []
+        for percent in KEPT:
+            last = ((count * percent + 99) // 100).clamp_min(1) - 1
+            held.append(best.gather(-1, last.expand(best.shape[:-1])[..., None])[..., 0].sum(-1))
+        return torch.stack(held, -1) / best[..., -1].sum(-1, keepdim=True)
+
+
+def equal_call(call: AttentionCall) -> AttentionCall:
+    """A call of one head with equal weights over what may be seen: queries and keys without width."""
+    forbidden = None
+    if call.bias is not None and bias_forbids(call):
+        least = torch.finfo(call.bias.dtype).min / 2
+        forbidden = torch.zeros_like(call.bias[:, :1]).masked_fill_(call.bias[:, :1] <= least, -torch.inf)
+    return replace(
+        call,
+        query=call.query[:, :1, :, :0],
+        key=call.key[:, :1, :, :0],
+        value=call.value[:, :1, :, :0],
+        mask=None if call.mask is None else call.mask[:, :1],
+        bias=forbidden,
+        softcap=None,
+        sinks=None,
+    )
+
+
+ROWS = 4096  # tokens of a window: more than a reader can read
+ENOUGH = 0.95  # of a map's weight: the rest is not worth its room
+_EACH_ROW = 8  # weights that every row lists at least
+_SMALL = 128**2  # weights: a map of no more is listed whole
+_OCTAVES = 20  # below 1: weights that count
+_FINE = 19  # bits of a float's mantissa that do not matter: weights are counted in 16 levels an octave,
+_ONE = 127 << 4  # of which this is the weight 1
+_ROWS_AT_ONCE = 512
+
+
+def weight_rows(
+    call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE, *, text: int = 0
+) -> Iterator[Tensor]:
+    """The first rows of one head's weights on one text, some at a time.
+
+    Parameters
+    ----------
+    call
+        Arguments of the attention call.
+    head
+        Number of the head, from 0.
+    rows
+        Number of rows, from the first.
+    at_once
+        Number of rows in memory at a time.
+    text
+        Number of the text in the batch, from 0.
+
+    Yields
+    ------
+    Tensor
+        Weights ``(row, key)``, float32.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.kernels import AttentionCall
+    >>> x = torch.zeros(1, 1, 3, 4)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> [part.tolist() for part in weight_rows(call, head=0, rows=2, at_once=1)]
+    [[[1.0, 0.0, 0.0]], [[0.5, 0.5, 0.0]]]
+    """
+    at = head // call.group
+    bias = (
+        None
+        if call.bias is None
+        else call.bias[min(text, len(call.bias) - 1), min(head, call.bias.shape[1] - 1)]
+    )
+    rows = min(rows, call.query.shape[2])
+    for first in range(0, rows, at_once):
+        part = slice(first, min(rows, first + at_once))
+        yield attend(
+            call.query[text, head, part].float(),
+            call.key[text, at].float(),
+            call.value[text, at].float(),
+            call.allowed(text, head, part),
+            call.scale,
+            bias=None if bias is None else bias[part].float(),
+            softcap=call.softcap,
+            sinks=None if call.sinks is None else call.sinks[head].float().view(1, 1),
+        )[1]
+
+
+def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarray, ...]:
+    """The largest weights of one head, whatever their rows, and some of every row.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        How many weights each row lists; their keys, ascending within a row; the weights; what each row leaves out;
+        which weights are among the few that every row lists.
+    """
+    least = _least_weight(call, head, room)
+    parts: list[tuple[Tensor, ...]] = []
+    for weights in weight_rows(call, head, ROWS):
+        few = torch.zeros_like(weights, dtype=torch.bool)
+        few.scatter_(-1, weights.topk(min(_EACH_ROW, weights.shape[-1])).indices, value=True)
+        kept = (few | (weights >= least)) & (weights > 2.0**-_OCTAVES)
+        rest = (weights.sum(-1) - (weights * kept).sum(-1)).clamp_min(0)
+        parts.append((kept.sum(-1), kept.nonzero()[:, 1], weights[kept], rest, few[kept]))
+    counts, keys, weights, rest, few = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
+    return counts.astype(np.int32), keys.astype(np.int32), weights, rest, few
+
+
+def share_room(maps: Sequence[dict[tuple[int, int], tuple[np.ndarray, ...]]], room: int) -> None:
+    """Cut maps down to `room` weights together: each lists what it needs, or as much as any other that is cut.
+
+    The level to which they are cut only falls as maps are added, so that the order in which they come makes no
+    difference.
+    """
+    sizes = [len(parts[1]) for of_window in maps for parts in of_window.values()]
+    if sum(sizes) <= room:
+        return
+    level, left = 0, room
+    for number, size in enumerate(sorted(sizes)):
+        level = left // (len(sizes) - number)
+        if size > level:
+            break
+        left -= size
+    for of_window in maps:
+        for place, parts in of_window.items():
+            if len(parts[1]) > level:
+                of_window[place] = _cut(parts, level)
+
+
+def _cut(parts: tuple[np.ndarray, ...], size: int) -> tuple[np.ndarray, ...]:
+    """The `size` largest of a map's weights, and the few that every row lists."""
+    counts, keys, weights, rest, few = parts
+    largest = np.zeros(len(weights), bool)
+    largest[np.argpartition(weights, len(weights) - size)[len(weights) - size :]] = True
+    kept = largest | few
+    query = np.repeat(np.arange(len(counts)), counts)
+    left_out = np.bincount(query[~kept], weights[~kept], len(counts))
+    counts = np.bincount(query[kept], minlength=len(counts)).astype(np.int32)
+    return counts, keys[kept], weights[kept], (rest + left_out).astype(rest.dtype), few[kept]
+
+
+def _least_weight(call: AttentionCall, head: int, room: int) -> float:
+    """The weight from which on all are listed: as many as there is room for, or enough of the mass."""
+    count = torch.zeros(_ONE + 1, dtype=torch.int64)
+    for weights in weight_rows(call, head, ROWS):
+        level = weights.contiguous().view(torch.int32).flatten() >> _FINE
+        count += torch.bincount(level.clamp_max(_ONE), minlength=_ONE + 1).cpu()
+    least = (torch.arange(_ONE + 1, dtype=torch.int32) << _FINE).view(torch.float32).double()
+    count[least < 2.0**-_OCTAVES] = 0
+    from_top = count.flip(0)
+    mass = (from_top * least.flip(0)).cumsum(0)
+    fits = int((from_top.cumsum(0) <= room).sum())
+    enough = int((mass < ENOUGH * mass[-1]).sum()) + 1
+    if int(count.sum()) <= _SMALL:
+        enough = fits
+    return float(least[_ONE + 1 - max(1, min(fits, enough))])
+
+
+def in_tiles(call: AttentionCall, head: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sum and maximum of one head's weights in tiles of so many queries by so many keys."""
+    parts: list[tuple[Tensor, Tensor]] = []
+    for every in weight_rows(call, head, ROWS, at_once=tile * max(1, _ROWS_AT_ONCE // tile)):
+        weights = every[:, :ROWS]
+        beyond = [(-size) % tile for size in weights.shape]
+        padded = torch.nn.functional.pad(weights, (0, beyond[1], 0, beyond[0]))
+        tiled = padded.unflatten(1, (-1, tile)).unflatten(0, (-1, tile))
+        parts.append((tiled.sum((1, 3)), tiled.amax((1, 3))))
+    total, largest = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
+    return total, largest

@@ -1,0 +1,240 @@
+"""Models that add to their scores by distance alone, as ALiBi and T5 do: that by itself can make heads local."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from attnscope.capture.families import named_scheme
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.measure import output_of
+from attnscope.measure.forms import text_mean
+from attnscope.measure.quantities import EQUAL, wording
+from attnscope.measure.ranking import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jaxtyping import Float, Int
+    from transformers import PreTrainedModel
+
+_ENOUGH = 64  # tokens
+_OF_TOKENS = 2  # dimensions: text, token
+_ROUNDING, _ALIKE = 1e-6, 1e-2  # of a bias in 32 or in 16 bits
+_SAID = (
+    "The model adds to scores by distance (as ALiBi and T5 do), which by itself can make heads local: that a head is "
+    "named so does not say that it learned it."
+)
+
+
+@torch.no_grad()
+def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, str]:
+    """What a reader of local heads has to know of a model that adds a bias by distance to the scores.
+
+    A model that gives its weights alone, and no scores, tells of it by its name only. The first tokens are enough to
+    see it.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> bias_note(load_model("bundled", device="cpu").model, {"input_ids": torch.tensor([[1, 9, 8, 2]])})
+    {}
+    """
+    if "ALiBi" in (named_scheme(model) or ""):
+        return {"bias": _SAID}
+    biased: list[Site] = []
+
+    def look(site: Site, call: AttentionCall) -> Tensor:
+        if site.kind != "cross" and call.bias is not None and _is_of_distance(call.bias):
+            biased.append(site)
+        return output_of(call)
+
+    short = inputs if any(part.dim() != _OF_TOKENS for part in inputs.values()) else _first(inputs)
+    with watching(model, look, weights_suffice=True):
+        model(**short)
+    return {"bias": _SAID} if biased else {}
+
+
+def _first(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: part[:, :_ENOUGH] for name, part in inputs.items()}
+
+
+def _is_of_distance(bias: Tensor) -> bool:
+    """Whether it tells keys apart, in every row alike at each distance; what is constant along a row tells nothing."""
+    bias = bias[..., :_ENOUGH, :_ENOUGH]  # of a long window the whole matrix is not to be written out
+    allowed = bias > torch.finfo(bias.dtype).min / 2
+    known = allowed[..., 1:] & allowed[..., :-1]
+    steps = bias.masked_fill(~allowed, 0.0).diff(dim=-1).masked_fill(~known, 0.0)
+    both = known[..., 1:, 1:] & known[..., :-1, :-1]
+    moved = (steps[..., 1:, 1:] - steps[..., :-1, :-1]).masked_fill(~both, 0.0)
+    size = float(steps.abs().amax())
+    return size > _ROUNDING and float(moved.abs().amax()) <= _ALIKE * size
+
+
+_NONE = 1e-9  # a share that is rounding alone
+
+#: What has shares by offset, by the name of its sums: bins that double, the band, every offset.
+SUMS = {"bins": "bin_sum", "band": "band_sum", "every": "offset_sum"}
+
+
+@dataclass(frozen=True, eq=False)
+class OffsetShares:
+    """Shares of a query's weight by offset, means over queries and over texts.
+
+    All bins together hold 1, less a learned sink; the band alone holds less.
+
+    Attributes
+    ----------
+    first, last
+        ``(bin,)``: the offsets that a bin holds, from the left to the right; one and the same where it holds one.
+    share
+        ``(layer, head, bin)``; NaN where there is no such head.
+    equal
+        ``(layer, bin)``: what equal weights over all that a token may see would put there; None where that was not
+        measured.
+
+    Examples
+    --------
+    >>> offsets = np.arange(-4, 1)
+    >>> shares = OffsetShares(offsets, offsets, np.array([[[0.125, 0.125, 0.25, 0.5, 0.0]]]), None)
+    >>> double = shares.binned()  # -4 and -3 are one bin
+    >>> double.first.tolist(), double.last.tolist(), double.share.tolist()
+    ([-4, -2, -1, 0], [-3, -2, -1, 0], [[[0.25, 0.25, 0.5, 0.0]]])
+    """
+
+    first: Int[np.ndarray, " bin"]
+    last: Int[np.ndarray, " bin"]
+    share: Float[np.ndarray, "layer head bin"]
+    equal: Float[np.ndarray, "layer bin"] | None
+
+    def take(self, bins: slice) -> OffsetShares:
+        """Some of the bins."""
+        equal = None if self.equal is None else self.equal[:, bins]
+        return replace(
+            self, first=self.first[bins], last=self.last[bins], share=self.share[..., bins], equal=equal
+        )
+
+    def seen(self) -> OffsetShares:
+        """Without the ends at which nothing ever lies: the right side where no token may look right."""
+        there = np.nan_to_num(self.share).max((0, 1)) > _NONE
+        if self.equal is not None:
+            there |= np.nan_to_num(self.equal).max(0) > 0
+        kept = np.flatnonzero(there | ((self.first <= 0) & (self.last >= 0)))
+        return self.take(slice(int(kept[0]), int(kept[-1]) + 1))
+
+    def binned(self) -> OffsetShares:
+        """Of single offsets, the sums in bins that double: those of ``bin_sum``."""
+        from attnscope.kernels.bins import bin_ranges  # with PyTorch, which a finished run does without
+
+        ranges = np.array(bin_ranges(0, int(max(self.last[-1], -self.first[0], 1))))
+        inside = (self.first >= ranges[:, :1]) & (self.first <= ranges[:, 1:])  # (bin, offset)
+        starts = inside.argmax(1)[inside.any(1)]
+        equal = None if self.equal is None else np.add.reduceat(self.equal, starts, -1)
+        kept = ranges[inside.any(1)]
+        return OffsetShares(kept[:, 0], kept[:, 1], np.add.reduceat(self.share, starts, -1), equal)
+
+
+def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | None:
+    """Shares of the weight by offset, from a scan; None where it does not have them.
+
+    Parameters
+    ----------
+    results
+        From `scan`.
+    of
+        Name among those of `SUMS`: ``bins`` that double, of which the far ones hold many offsets, found from the sums
+        at every offset where they were not measured themselves; the offsets of the ``band``; ``every`` offset.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> results = xr.Dataset(
+    ...     {"band_sum": (("text", "layer", "head", "offset"), [[[[2.0, 6.0, 0.0]]]]), "length": ("text", [10])},
+    ...     coords={"offset": [-1, 0, 1]},
+    ... )
+    >>> shares_by_offset(results, "band").share.tolist()
+    [[[0.2, 0.6, 0.0]]]
+    >>> shares_by_offset(results, "every") is None
+    True
+    """
+    name = SUMS[of]
+    if name not in results or "length" not in results:
+        every = shares_by_offset(results, "every") if of == "bins" else None
+        return None if every is None else every.binned()
+    along = str(next(dim for dim in results[name].dims if dim not in ("text", "layer", "head")))
+    if of == "bins":
+        first, last = results.bin_first.values, results.bin_last.values
+    else:
+        first = last = results[along].values
+    equal = results.get(f"{EQUAL}{name}")
+    return OffsetShares(
+        first,
+        last,
+        _mean(results, results[name], ("layer", "head", along)),
+        None if equal is None else _mean(results, equal, ("layer", along)),
+    )
+
+
+def _mean(results: xr.Dataset, sums: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
+    """Of each query, and then of each text that has the head."""
+    return text_mean(sums / queries(results)).transpose(*dims).values.astype(float)
+
+
+def rows_of(results: xr.Dataset) -> xr.DataArray:
+    """Queries of each window in each layer, ``(text, layer)``."""
+    rows = queries(results)
+    if "layer" not in rows.dims:
+        rows = rows.expand_dims(layer=results.sizes["layer"])
+    return rows.transpose("text", "layer").drop_vars([*rows.coords]).astype(float)
+
+
+def pairs_of(results: xr.Dataset) -> xr.DataArray:
+    """How many (query, key) pairs each window has in each layer at each offset, ``(text, layer, offset)``.
+
+    Examples
+    --------
+    >>> window = xr.Dataset(
+    ...     {"length": ("text", [4])}, {"layer": [0], "layer_kind": ("layer", ["self"]), "offset": [-1, 0, 1, 5]}
+    ... )
+    >>> pairs_of(window).values.tolist()
+    [[[3.0, 4.0, 3.0, 0.0]]]
+    """
+    if "pairs" in results:
+        return results.pairs.transpose("text", "layer", "offset")
+    rows, offset = rows_of(results), results.offset.values
+    kinds = results.layer_kind.values if "layer_kind" in results.coords else ["self"]
+    own = np.array([kind == "causal" for kind in kinds])
+    keys = np.where(own, rows.values, results.length.values[:, None])[..., None]
+    # query i has a key at offset t for max(0, -t) <= i < min(queries, keys - t)
+    pairs = (np.minimum(rows.values[..., None], keys - offset) - np.maximum(0, -offset)).clip(0)
+    return xr.DataArray(pairs.astype(float), dims=("text", "layer", "offset"))
+
+
+def profile_of(results: xr.Dataset) -> xr.DataArray:
+    """Mean weight at each offset, ``(text, layer, head, offset)``; NaN where no pair of tokens has it."""
+    dims = ("text", "layer", "head", "offset")
+    pairs = pairs_of(results).values[:, :, None]
+    sums = results.band_sum.transpose(*dims).values
+    profile = np.divide(sums, pairs, out=np.full(sums.shape, np.nan), where=pairs > 0)
+    return xr.DataArray(profile, dims=dims, attrs=wording("profile").attributes)
+
+
+def with_profile(results: xr.Dataset) -> xr.Dataset:
+    """Give the profile back to what `without_profile` took it from."""
+    return results if "profile" in results else results.assign(profile=profile_of(results))
+
+
+def without_profile(results: xr.Dataset) -> xr.Dataset:
+    """Leave the profile out where `profile_of` gives it back bit for bit."""
+    if "profile" not in results or "band_sum" not in results:
+        return results
+    there = results.profile.transpose("text", "layer", "head", "offset").values
+    same = there.dtype == np.float64 and np.array_equal(there, profile_of(results).values, equal_nan=True)
+    return results.drop_vars("profile") if same else results

@@ -1,0 +1,487 @@
+"""Windows in pools: what is kept of a corpus of which all windows in full would not fit on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from scipy import stats
+
+from attnscope.measure.documents import FEW, LEAST, interval, mean_by_document, units_of
+from attnscope.measure.offset_shares import pairs_of, profile_of, rows_of
+from attnscope.measure.places import with_rows
+from attnscope.measure.quantities import BY_GROUP, EQUAL, GROUP_ROWS, OF_GROUPS, OF_OFFSETS, wording
+from attnscope.measure.ranking import queries
+from attnscope.store.arrays import in_a_row
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.read.windows import Window
+    from attnscope.store.runs import RunFolder
+
+DRAWN = "drawn_"  # begins the names of what is kept in full of one window of each pool
+VARIANCE = "_variance"  # ends the name of a statistic's variance over the windows of a pool
+IN_FULL = ("band_sum", "bin_sum")
+GROUP_PAIR_ROWS = "group_pair_rows"
+OF_WINDOW = "window_"  # begins the names of what is kept of every window
+_SUMS = "_sum"
+_WAITING = 8  # pools of windows that wait, at most, in those of all values that are not full
+_SIZES = ("length", "target_length")
+
+
+def in_pools(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[dict[int, Window]]:
+    """Windows, by their numbers, in pools of `size` at least and fewer than three times as many, cut at documents.
+
+    A pool is of whole documents, or a part of one, so that documents tell which pools are independent of each other.
+    Documents that are held apart by a field (`Window.by`) are in a pool of their own value, which stays open while
+    those of other values are read. Fewer windows are in the pool before a document that makes pools of its own, in the
+    last of each value, and where windows of 8 pools wait in those that are open: then the fullest is closed, so that
+    memory does not grow with the number of values.
+
+    Parameters
+    ----------
+    numbered
+        Windows and their numbers, those of a document one after the other.
+    size
+        Number of windows in a pool at least.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> def pools(documents, values):
+    ...     windows = [SimpleNamespace(source=name, by=values[name]) for name in documents]
+    ...     return ["".join(window.source for window in pool.values()) for pool in in_pools(enumerate(windows), 3)]
+    >>> pools("aabccccccdeeee", dict.fromkeys("abcde", ""))
+    ['aab', 'ccc', 'ccc', 'deeee']
+    >>> pools("aabcdeef", dict(a="en", b="ja", c="en", d="ja", e="en", f="ja"))
+    ['aac', 'bdf', 'ee']
+    """
+    unfilled: dict[str, dict[int, Window]] = {}
+    for part, whole in _parts_of_documents(numbered, size):
+        value = next(iter(part.values())).by
+        if not whole and value in unfilled:
+            yield unfilled.pop(value)
+        pool = unfilled.pop(value, {}) | part
+        if not whole or len(pool) >= size:
+            yield pool
+        else:
+            unfilled[value] = pool
+        while sum(map(len, unfilled.values())) > _WAITING * size:
+            yield unfilled.pop(max(unfilled, key=lambda value: len(unfilled[value])))
+    yield from unfilled.values()
+
+
+def _parts_of_documents(
+    numbered: Iterable[tuple[int, Window]], size: int
+) -> Iterator[tuple[dict[int, Window], bool]]:
+    """Documents as they end, and before that what is `size` windows before the last; and whether it is the end."""
+    document: dict[int, Window] = {}
+    source = ""
+    for number, window in numbered:
+        if document and window.source != source:
+            yield document, True
+            document = {}
+        source = window.source
+        document[number] = window
+        if len(document) == 2 * size:
+            begun = [*document.items()]
+            yield dict(begun[:size]), False
+            document = dict(begun[size:])
+    if document:
+        yield document, True
+
+
+def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
+    """The windows of a pool as one entry of ``text``.
+
+    Sums are summed, and means over rows are means over the rows of all windows. ``..._variance`` is the variance of a
+    statistic over the windows, each weighted by its rows; ``window_...`` are the statistics of every window, float32,
+    and ``drawn_...`` sums of one window, drawn by the seed, alone. What is of the queries of a group of tokens is a
+    mean over those of all windows that have the groups: ``group_rows`` counts the queries of each group, and
+    ``group_pair_rows`` those of windows that have the group of keys too.
+
+    Parameters
+    ----------
+    results
+        The windows of the pool, as `Measurement` gives them.
+    number
+        Number of the pool.
+    seed
+        Seed of the drawing.
+
+    Examples
+    --------
+    >>> windows = xr.Dataset(
+    ...     {"length": ("text", [2, 6]), "entropy": (("text", "layer", "head"), [[[1.0]], [[2.0]]])},
+    ...     {"text": [4, 5], "source": ("text", ["a", "a"]), "layer": [0], "layer_kind": ("layer", ["self"])},
+    ... )
+    >>> pool = pooled(windows, 2, seed=0)
+    >>> pool.entropy.values.tolist(), pool.entropy_variance.values.tolist()  # of 2 and 6 rows
+    ([[[1.75]]], [[[0.1875]]])
+    >>> pool.text.values.tolist(), pool.window_entropy.values.ravel().tolist()
+    ([2], [1.0, 2.0])
+    """
+    rows = rows_of(results).variable
+    drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))
+    results = _with_columns_left(results)
+    variables: dict[str, xr.Variable] = {}  # without coordinates, which xarray would align in every step
+    for given in results.data_vars:
+        name, values = str(given), results.variables[given]
+        if name in _SIZES or name.endswith(_SUMS) or name.removeprefix(EQUAL) == GROUP_ROWS:
+            variables[name] = values.sum("text", skipna=False, keep_attrs=True)
+        elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
+            of = results.variables[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
+            variables[name] = _weighted_where_known(values, of)
+        elif (
+            name.removeprefix(EQUAL) in OF_OFFSETS
+        ):  # over all queries: those of windows that have none are at 0
+            variables[name] = _weighted(values.fillna(0), rows).where(values.notnull().any("text"))
+            variables[name].attrs = values.attrs
+        elif name == "profile":
+            pairs = pairs_of(results).variable
+            variables["pairs"] = pairs.sum("text")
+            variables[name] = _weighted(values.fillna(0), pairs).where(values.notnull().any("text"))
+            variables[name].attrs = values.attrs
+        elif "text" in values.dims:
+            mean = _weighted(values, rows)
+            variables[name] = mean
+            if values.dims == ("text", "layer", "head") and not name.startswith(EQUAL):
+                apart = _weighted((values - mean) ** 2, rows)
+                unit = values.attrs.get("units", "")
+                apart.attrs = {
+                    **values.attrs,
+                    "long_name": f"{wording(name).long_name}, variance over windows",
+                    "units": f"{unit}²" if unit else "",
+                }
+                variables[f"{name}{VARIANCE}"] = apart
+                alone = values.astype(np.float32)
+                variables[f"{OF_WINDOW}{name}"] = xr.Variable(
+                    ("window", *values.dims[1:]), alone.data, values.attrs
+                )
+        else:
+            variables[name] = values
+    if "group_weight" in results:
+        counted = results.variables[GROUP_ROWS]
+        known = _where(results.variables["group_weight"].notnull(), counted).sum("text")
+        of = known.where(counted.notnull().all("text")).transpose(*variables["group_weight"].dims)
+        of.attrs = {
+            "long_name": "Queries of a group in windows that have the group of keys",
+            "units": "tokens",
+        }
+        variables[GROUP_PAIR_ROWS] = of
+    for name in IN_FULL:
+        if name in results:
+            variables[f"{DRAWN}{name}"] = results.variables[name].isel(text=drawn)
+    variables[f"{DRAWN}length"] = results.variables["length"][drawn]
+    variables["window_count"] = xr.Variable((), results.sizes["text"])
+    whole = {
+        name: values if "window" in values.dims else values.set_dims(("text", *values.dims))
+        for name, values in variables.items()
+    } | {
+        f"{OF_WINDOW}{name}": xr.Variable("window", results.variables[name].values)
+        for name in ("length", "source", "start", "by")
+        if name in results.variables
+    }
+    coordinates = {name: values for name, values in results.coords.items() if "text" not in values.dims}
+    of_first = {
+        name: ("text", results.variables[name].values[:1])
+        for name in ("source", "start", "by")
+        if name in results.coords
+    }
+    coordinates |= {"text": [number], **of_first, "window": results.text.values}
+    pool = xr.Dataset(whole, coordinates)
+    if {"profile", "band_sum"} <= set(pool):
+        pool["profile"] = profile_of(pool)
+    return pool
+
+
+def _weighted(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
+    """Mean over windows; NaN stays where it is in any of them."""
+    mean = (values * weights).sum("text", skipna=False) / weights.sum("text")
+    return _like(mean, values)
+
+
+def _weighted_where_known(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
+    """Mean over the windows that have it; NaN where none has."""
+    known = _where(values.notnull(), weights)
+    total = known.sum("text")
+    return _like((values.fillna(0) * known).sum("text") / total.where(total > 0), values)
+
+
+def _where(condition: xr.Variable, values: xr.Variable) -> xr.Variable:
+    """Values where the condition holds, and 0 elsewhere."""
+    return values.where(condition, 0)  # pyright: ignore[reportArgumentType] it takes numbers too
+
+
+def _like(mean: xr.Variable, values: xr.Variable) -> xr.Variable:
+    """The mean with the dimensions in order, and the attributes, of `values`."""
+    mean = mean.transpose(*(dim for dim in values.dims if dim != "text"))
+    mean.attrs = values.attrs
+    return mean
+
+
+def _with_columns_left(results: xr.Dataset) -> xr.Dataset:
+    """What `with_rows` finds of each window cannot be found of their mean: it is kept."""
+    if "mean_offset" not in results:
+        return results
+    left = with_rows(results, queries(results)).columns_left
+    return results.assign(columns_left=left.assign_attrs(long_name="", units=""))
+
+
+def windows_alone(results: xr.Dataset) -> xr.Dataset:
+    """What is kept of every window, along ``window``."""
+    return results[[name for name, values in results.data_vars.items() if "window" in values.dims]]
+
+
+def pools_alone(results: xr.Dataset) -> xr.Dataset:
+    """What is kept of each pool, or of each window where there are no pools, along ``text``."""
+    return results.drop_vars([name for name, values in results.variables.items() if "window" in values.dims])
+
+
+def windows_of_pools(windows: xr.Dataset, pools: xr.Dataset, chosen: slice) -> xr.Dataset:
+    """What is kept of the windows of some pools of a piece."""
+    ends = np.concatenate([[0], np.cumsum(pools.window_count.values)])
+    return windows.isel(window=slice(int(ends[chosen.start]), int(ends[chosen.stop])))
+
+
+def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Batches, or pools, as one Dataset."""
+    whole = in_a_row([pools_alone(part) for part in parts])
+    if "window" not in parts[0].dims:
+        return whole
+    return whole.merge(in_a_row([windows_alone(part) for part in parts], "window"))
+
+
+def in_order(parts: Iterable[xr.Dataset]) -> list[xr.Dataset]:
+    """Batches, or pools, one text after the other."""
+    return sorted(parts, key=lambda pool: int(pool.text[0]))
+
+
+def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
+    """Batches, or pools, in any order: those that follow each other as one Dataset.
+
+    Examples
+    --------
+    >>> parts = [xr.Dataset(coords={"text": texts}) for texts in ([4, 5], [0, 1], [2], [6])]
+    >>> [part.text.values.tolist() for part in stretches(parts)]
+    [[0, 1, 2], [4, 5, 6]]
+    """
+    waiting: list[xr.Dataset] = []
+    for part in in_order(parts):
+        if waiting and part.text[0] != waiting[-1].text[-1] + 1:
+            yield joined(waiting)
+            waiting = []
+        waiting.append(part)
+    if waiting:
+        yield joined(waiting)
+
+
+_FIRST = 4  # batches before the first look; each look is at twice as many, so that looking costs little
+
+
+def widest_interval(results: xr.Dataset) -> float:
+    """Width of the widest 95% interval of the mean of any head, over all statistics that are shares.
+
+    By documents (by texts where there are fewer than 6): see `attnscope.measure.documents.mean_by_document`. Infinite with
+    fewer than 6 texts.
+
+    Raises
+    ------
+    AttnscopeError
+        No statistic is a share.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> share = ("text", "layer", "head"), np.tile([[0.2, 0.3]], (8, 1, 1)), {"units": "share"}
+    >>> widest_interval(xr.Dataset({"first_token": share}, {"source": ("text", np.arange(8))})) < 1e-12
+    True
+    """
+    shares = [
+        values.transpose("text", "layer", "head").values.reshape(results.sizes["text"], -1)
+        for values in _shares(results).data_vars.values()
+    ]
+    units, _ = units_of(results.source.values.tolist())
+    values = np.concatenate(shares, 1)
+    _, error, count = mean_by_document(values, units)
+    if count < LEAST:
+        return float("inf")
+    width = float(2 * stats.t.ppf(0.975, count - 1) * np.nanmax(error))
+    if count >= FEW:
+        return width
+    low, high = interval(values, units)  # which is wider where documents are skewed
+    return max(width, float(np.nanmax(high - low)))
+
+
+def is_look(batches: int) -> bool:
+    """Whether intervals are looked at after so many batches.
+
+    Examples
+    --------
+    >>> [batches for batches in range(1, 40) if is_look(batches)]
+    [4, 8, 16, 32]
+    """
+    return batches >= _FIRST and batches & (batches - 1) == 0
+
+
+class Enough:
+    """Looks at what is measured so far now and then, and ends the scan where it is enough.
+
+    The looks are after the same batches however often the scan was stopped and went on, so that it ends at the same.
+
+    Parameters
+    ----------
+    until
+        Width of the widest interval at which to end.
+    run
+        What holds the results of earlier calls, if something does.
+    """
+
+    def __init__(self, until: float, run: RunFolder | None) -> None:
+        self.until, self.batches, self.texts = until, 0, 0
+        self.parts = [] if run is None or not run.pieces else [_shares(run.results())]
+
+    def before(self, done: Callable[[range], bool]) -> Callable[[range], bool]:
+        """Look before a batch is measured."""
+
+        def look(texts: range) -> bool:
+            if is_look(self.batches) and self._is_enough(texts.start):
+                self.texts = texts.start
+                raise EnoughError
+            self.batches += 1
+            return done(texts)
+
+        return look
+
+    def over(self, batches: Iterator[xr.Dataset]) -> Iterator[xr.Dataset]:
+        """Batches until it is enough."""
+        try:
+            for results in batches:
+                self.parts.append(_shares(results))
+                yield results
+        except EnoughError:
+            return
+
+    def note(self, each: str) -> dict[str, str]:
+        """What a reader has to know of how wide intervals are, and of a scan that ended before its texts did.
+
+        Parameters
+        ----------
+        each
+            What entries of ``text`` are called, in the plural.
+        """
+        whole = in_a_row(self.parts)
+        if self.texts:
+            whole = whole.isel(text=whole.text.values < self.texts)
+        read, width = whole.sizes["text"], widest_interval(whole)
+        found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
+        if np.isinf(width):
+            found = f"fewer than {LEAST} {each} have no 95% interval"
+        if self.texts:
+            return {
+                "until": f"Stopped after {read} {each}, the first of the corpus: {found}, and {self.until:g} was asked "
+                "for. The rest was not read: these intervals tell of it only if texts come in no order."
+            }
+        first = ", ".join(str(_FIRST << power) for power in range(3))
+        looks = f"it is looked at after {first}, ... {'pools' if each == 'pools' else 'batches'}"
+        return {
+            "until": f"Not stopped, all {read} {each} were read: {found}, and {self.until:g} was asked for ({looks})."
+        }
+
+    def _is_enough(self, texts: int) -> bool:
+        whole = in_a_row(self.parts)
+        return widest_interval(whole.isel(text=whole.text.values < texts)) <= self.until
+
+
+class EnoughError(Exception):
+    """Enough is measured."""
+
+
+def _shares(results: xr.Dataset) -> xr.Dataset:
+    """The statistics that are shares, one a head."""
+    names = [
+        name
+        for name, values in results.data_vars.items()
+        if set(values.dims) == {"text", "layer", "head"} and values.attrs.get("units") == "share"
+    ]
+    if not names:
+        raise AttnscopeError(
+            "until (--until) is of statistics that are shares of weight, such as first_token or outside: name one with "
+            "statistics (--statistics)"
+        )
+    return results[names]
+
+
+@dataclass(frozen=True, eq=False)
+class Leaving:
+    """Tensors that leave a device: on CUDA behind what it was told to do before, and nobody waits until they are read.
+
+    Each number that is asked for at once empties the queue of a GPU, which then stands still until more is told. Other
+    devices than CUDA are asked at once: not all of them say when such a copy is whole.
+
+    Attributes
+    ----------
+    copies
+        On the host, in pinned memory; not to be read before they have arrived.
+    done
+        Comes to pass when they are whole; None where they are.
+
+    Examples
+    --------
+    >>> Leaving.of({"entropy": torch.tensor([1.5])}).arrived()
+    {'entropy': tensor([1.5000])}
+    """
+
+    copies: dict[str, Tensor]
+    done: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Leaving:
+        """Tell the device of `tensors`, one for all of them, to send copies."""
+        device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
+        if device is None:
+            return cls({name: tensor.cpu() for name, tensor in tensors.items()}, None)
+        with torch.cuda.device(device):  # whose stream the copies and the event are in
+            copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+            done = torch.cuda.Event()
+            done.record()
+        return cls(copies, done)
+
+    def arrived(self) -> dict[str, Tensor]:
+        """The copies, once they are whole."""
+        if self.done is not None:
+            self.done.synchronize()
+        return self.copies
+
+
+class LeavingLayers(Mapping[int, "dict[str, Tensor]"]):
+    """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when read.
+
+    Examples
+    --------
+    >>> layers = LeavingLayers()
+    >>> layers[1] = {"entropy": torch.tensor([1.5])}
+    >>> dict(layers)
+    {1: {'entropy': tensor([1.5000])}}
+    """
+
+    def __init__(self) -> None:
+        self._leaving: dict[int, Leaving] = {}
+
+    def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+        self._leaving[layer] = Leaving.of(tensors)
+
+    def __getitem__(self, layer: int) -> dict[str, Tensor]:
+        return self._leaving[layer].arrived()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._leaving))
+
+    def __len__(self) -> int:
+        return len(self._leaving)

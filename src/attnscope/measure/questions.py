@@ -1,0 +1,304 @@
+"""What a scan is asked for, whatever it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+import numpy as np
+import xarray as xr
+
+from attnscope.capture.load import AS_SAVED, Loading
+from attnscope.measure.forms import text_mean
+from attnscope.measure.observer import LEAST_SHARE, MORE, OBSERVATION, beyond_chance, beyond_shared
+from attnscope.measure.row_samples import RowSample
+from attnscope.store.files import local_folder
+from attnscope.store.signature import Signature
+from attnscope.store.tasks import Task, task_in
+from attnscope.support.checks import check_real, check_seed, check_whole
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from attnscope.capture.processors import Processor
+    from attnscope.read.windows import Place
+
+BAND = 10  # tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What `attnscope.scan` is asked for of texts, images and sounds alike; see there.
+
+    Attributes
+    ----------
+    processor
+        What reads for the model: tokenizer, image processor, feature extractor, or a folder of them.
+    loading
+        How the model is loaded.
+
+    Raises
+    ------
+    AttnscopeError
+        If a number is none that can be.
+
+    Examples
+    --------
+    >>> Asked(limit=0)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: limit (--limit) is 0; expected a whole number of 1 or more
+    """
+
+    processor: Processor = None
+    out: str | Path | Callable[[Signature], Path] | None = None
+    repair: bool = False
+    limit: int | None = None
+    batch_size: int | None = None
+    statistics: Sequence[str] | str | None = None
+    band: int | None = None
+    observation: int = OBSERVATION
+    seed: int = 0
+    task: str | Task | None = None
+    pool: int | None = None
+    until: float | None = None
+    rows: int | None = None
+    show: Sequence[tuple[int, int]] | None = None
+    progress: Tell | None = None
+    loading: Loading = AS_SAVED
+
+    def __post_init__(self) -> None:
+        check_whole(
+            1,
+            limit=self.limit,
+            batch_size=self.batch_size,
+            band=self.band,
+            pool=self.pool,
+            observation=self.observation,
+        )
+        check_seed(self.seed)
+        if self.rows is not None:
+            RowSample(self.rows)
+            if self.pool is not None:
+                raise AttnscopeError(
+                    "rows (--rows) are drawn of single windows: leave out rows or pool (--pool)"
+                )
+        if self.until is not None:
+            check_real(0.0, 1.0, until=self.until)
+            if self.task is not None:
+                raise AttnscopeError(
+                    "until (--until) looks at all that is measured, and a task (--task) has a part of it: leave out one"
+                )
+            if self.loading.tp_plan is not None:
+                raise AttnscopeError(
+                    "until (--until) does not go with tp_plan (--tp-plan): leave out one of them"
+                )
+        task_in(self.task, self.out)
+
+    def band_within(self, reach: int, where: str) -> int:
+        """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most.
+
+        Raises
+        ------
+        AttnscopeError
+            If a larger one was asked for.
+
+        Examples
+        --------
+        >>> Asked().band_within(30, "windows"), Asked().band_within(4, "windows")
+        (10, 4)
+        """
+        if self.band is not None and self.band > reach:
+            raise AttnscopeError(f"band (--band) is {self.band}; in {where} the largest offset is {reach}")
+        return max(1, min(BAND, reach)) if self.band is None else self.band
+
+    def folder(self, signature: Signature) -> Path | None:
+        """Where the run is kept; None keeps none."""
+        place = self.out(signature) if callable(self.out) else self.out
+        return None if place is None else local_folder(place)
+
+
+BY_DEFAULT = Asked()
+
+
+class RankedHead(TypedDict):
+    """A head among those that a reader asks for first.
+
+    ``value`` is what it is ranked by; ``label`` its kind, empty where kinds are not known; ``attention`` the kind of
+    its layer, where these differ; ``offset`` where a positional head looks: tokens, or for a patch in words.
+
+    Examples
+    --------
+    >>> first = RankedHead(layer=0, head=3, value=0.9, label="previous", offset=-1)
+    >>> second = RankedHead(layer=1, head=0, value=0.5, label="")
+    >>> [head.get("offset", "not known") for head in (first, second)]
+    [-1, 'not known']
+    """
+
+    layer: int
+    head: int
+    value: float
+    label: str
+    attention: NotRequired[str]
+    offset: NotRequired[int | str]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What a reader asks of all heads.
+
+    Attributes
+    ----------
+    name
+        Name of what heads do, more or less.
+    score
+        How much each does it, ``(layer, head)``; NaN where it does not.
+    place
+        Where a head does it, from its layer and head; None where nothing is to be said.
+    """
+
+    name: str
+    score: xr.DataArray
+    place: Callable[[int, int], int | str] | None = None
+
+
+def beyond(
+    shares: xr.DataArray, equal: xr.DataArray | None, least: float, rows: xr.DataArray | None = None
+) -> xr.DataArray:
+    """Shares that are large, and larger than of equal weights and than by chance; NaN for others.
+
+    Parameters
+    ----------
+    shares
+        Means over texts.
+    equal
+        The same of equal weights; without them shares have to be large alone.
+    least
+        What is large.
+    rows
+        Rows that they are means over, for the bound by chance that kinds of heads have too; without it there is none.
+
+    Examples
+    --------
+    >>> shares, equal = xr.DataArray([0.3, 0.3, 0.05]), xr.DataArray([0.1, 0.2, 0.0])
+    >>> beyond(shares, equal, LEAST_SHARE).values.tolist()
+    [0.3, nan, nan]
+    >>> beyond(shares, equal, LEAST_SHARE, xr.DataArray(20.0)).values.tolist()
+    [nan, nan, nan]
+    """
+    enough = shares >= least
+    if equal is None:
+        return shares.where(enough)
+    enough &= shares >= MORE * equal
+    if rows is not None:
+        each = xr.broadcast(shares, equal, rows.astype(float))
+        enough &= xr.apply_ufunc(beyond_chance, *each)
+    return shares.where(enough)
+
+
+def sink_like(results: xr.Dataset, names: Iterable[str]) -> list[Question]:
+    """Which heads put most weight on one of these, where a scan has any: tokens that hold no place in particular.
+
+    All rows share them, so that no bound by chance holds (see `beyond_shared`): their odds must be six times those of
+    equal weights. A learned sink has none of these, and is held against nothing.
+    """
+    sinks: list[xr.DataArray] = []
+    for name in names:
+        if name not in results:
+            continue
+        share, equal = text_mean(results[name]), _equal(results, name)
+        enough = share >= LEAST_SHARE
+        if equal is not None:
+            enough &= xr.apply_ufunc(beyond_shared, *xr.broadcast(share, equal))
+        sinks.append(share.where(enough))
+    if not sinks:
+        return []
+    return [Question("sink-like", xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind"))]
+
+
+def _equal(results: xr.Dataset, name: str) -> xr.DataArray | None:
+    return text_mean(results[f"equal_{name}"]) if f"equal_{name}" in results else None
+
+
+def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> dict[str, list[RankedHead]]:
+    """The first heads of each question, those that do it most first; none of those that do not.
+
+    Where layers attend in more than one way, as in an encoder-decoder, ``attention`` says in which.
+
+    Examples
+    --------
+    >>> score = xr.DataArray([[0.1, np.nan, 0.8]], dims=("layer", "head"))
+    >>> answered([Question("local", score, lambda layer, head: head - 2)], xr.Dataset(), top=5)["local"]
+    [{'layer': 0, 'head': 2, 'value': 0.8, 'label': '', 'offset': 0}, \
+{'layer': 0, 'head': 0, 'value': 0.1, 'label': '', 'offset': -2}]
+    """
+    names = majority_names(results)
+    attention = results.layer_kind.values if "layer_kind" in results.coords else []
+    ranking: dict[str, list[RankedHead]] = {}
+    for question in questions:
+        values = question.score.transpose("layer", "head").values
+        order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
+        ranking[question.name] = []
+        for at in order:
+            layer, head = (int(i) for i in np.unravel_index(at, values.shape))
+            if not np.isfinite(values[layer, head]):
+                continue
+            row = RankedHead(
+                layer=layer,
+                head=head,
+                value=round(float(values[layer, head]), 6),
+                label="" if names is None else names[layer][head],
+            )
+            if len(set(attention)) > 1:
+                row["attention"] = str(attention[layer])
+            if question.place is not None:
+                row["offset"] = question.place(layer, head)
+            ranking[question.name].append(row)
+    return ranking
+
+
+def majority_names(results: xr.Dataset) -> list[list[str]] | None:
+    """The kind that each head is of in most texts, by layer and head; None where kinds are not known.
+
+    Examples
+    --------
+    >>> share = (("layer", "head", "cluster"), [[[0.9, 0.1], [0.2, 0.8]]])
+    >>> majority_names(xr.Dataset({"label_share": share}, {"cluster": ["previous token", "spread"]}))
+    [['previous token', 'spread']]
+    """
+    if "label_share" not in results:
+        return None
+    shares = results.label_share.transpose("layer", "head", "cluster")
+    names = results.cluster.values
+    return [[str(names[cluster]) for cluster in row] for row in shares.fillna(-1).argmax("cluster").values]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a scan has counted of all before a batch or a pool, and where that begins.
+
+    Attributes
+    ----------
+    parts
+        How many batches or pools come before.
+    place
+        Where its first window begins.
+    share
+        Part of all characters that came before.
+    tokens, unknown
+        How many came before, and how many of them the tokenizer does not know.
+    doubled, packed
+        Windows before with a special token twice at an end, and with several documents.
+    """
+
+    parts: int
+    place: Place
+    share: float
+    tokens: int
+    unknown: int
+    doubled: int = 0
+    packed: int = 0

@@ -1,0 +1,193 @@
+"""Which heads a reader asks for first, and where each looks, from the statistics of a scan."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+from attnscope.measure.forms import text_mean
+from attnscope.measure.grid import rank_patch_heads
+from attnscope.measure.observer import LEAST_SHARE, LOCAL
+from attnscope.measure.quantities import EQUAL, SEVERAL, without_end
+from attnscope.measure.questions import Question, RankedHead, answered, beyond, sink_like
+from attnscope.support.arguments import reads
+
+_SAME = 1e-6  # relative: what differs less between heads does not tell them apart
+
+
+def queries(results: xr.Dataset) -> xr.DataArray:
+    """Rows of each map, ``(text)`` or ``(text, layer)``: in a decoder that reads a target, as many as that has tokens.
+
+    Where each layer has a number of its own, it stands in ``queries (text, layer)``.
+
+    Examples
+    --------
+    >>> lengths = {"length": ("text", [3]), "target_length": ("text", [5])}
+    >>> kinds = {"layer_kind": ("layer", ["self", "causal", "cross"])}
+    >>> queries(xr.Dataset(lengths, coords=kinds)).values.tolist()
+    [[3, 5, 5]]
+    """
+    if "queries" in results:
+        return results.queries.transpose("text", "layer")
+    if "target_length" not in results:
+        return results.length
+    return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose(
+        "text", "layer"
+    )
+
+
+@reads("scan")
+def peaks(results: xr.Dataset) -> xr.Dataset | None:
+    """Where the profile of each head has its peak, by means over texts.
+
+    Parameters
+    ----------
+    results
+        From `scan`.
+
+    Returns
+    -------
+    xarray.Dataset or None
+        ``peak_offset`` (tokens; NaN where there is no head) and ``peak_weight`` ``(layer, head)``: the offset of the
+        band that holds the largest share of all weight, and that share. None without ``band_sum``.
+
+    Examples
+    --------
+    >>> sums = [[[[1.0, 6.0, 2.0]]]]
+    >>> highest = peaks(
+    ...     xr.Dataset(
+    ...         {"band_sum": (("text", "layer", "head", "offset"), sums), "length": ("text", [10])},
+    ...         coords={"offset": [-1, 0, 1]},
+    ...     )
+    ... )
+    >>> highest.peak_offset.item(), highest.peak_weight.item()
+    (0.0, 0.6)
+    """
+    shares = _shares(results)
+    if shares is None:
+        return None
+    largest = shares.max("offset")
+    place = results.offset[shares.fillna(-1).argmax("offset")].drop_vars("offset").astype(float)
+    return xr.Dataset(
+        {
+            "peak_offset": place.where(largest.notnull()).assign_attrs(units="tokens"),
+            "peak_weight": largest.assign_attrs(units="share"),
+        }
+    )
+
+
+def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
+    """Share of all weight at each offset: at a large one the mean over the few rows that have it would say little."""
+    if name not in results or "length" not in results:
+        return None
+    shares = results[name] / queries(results)
+    return text_mean(shares)
+
+
+def _rows_told(results: xr.Dataset) -> xr.DataArray | None:
+    """How many rows means are over, of all texts, by layer where layers differ; None where it is not known."""
+    if "length" not in results:
+        return None
+    rows = queries(results)
+    if "sampled_rows" in results:
+        rows = xr.where(rows < results.sampled_rows, rows, results.sampled_rows)
+    return rows.sum("text") if "text" in rows.dims else rows
+
+
+@reads("scan")
+def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
+    """The most positional, most local and most sink-like heads, by means over texts; none where there is none.
+
+    ``positional``: largest share of all weight at one offset other than 0, at least 0.1. ``local``: most weight inside
+    the band, at least 0.5. ``sink-like``: most weight on the first token, on special tokens or on no token, whichever
+    is most, at least 0.1. The first two are at least twice what equal weights over the same tokens give, and more than
+    chance as kinds of heads are, where the result says so (``equal_...``, ``length``). Of the last the odds are at
+    least six times those of equal weights (which leave a learned sink nothing: there any share counts); it is a ranking
+    and no test, for all rows look at the same token, and heads of random weights may suit it: `attnscope.roles` sets
+    such heads beside. Where layers attend in more than one way,
+    as in an encoder-decoder, ``attention`` says in which: self, causal or cross.
+
+    Parameters
+    ----------
+    results
+        From `scan`.
+    top
+        Number of heads for each question at most.
+
+    Examples
+    --------
+    >>> entropy = xr.Dataset({"outside": (("text", "layer", "head"), [[[0.9, 0.2]]])})
+    >>> rank_heads(entropy)["local"]
+    [{'layer': 0, 'head': 1, 'value': 0.8, 'label': ''}]
+    """
+    if "row_offset" in results.dims:
+        return rank_patch_heads(results, top)
+    questions: list[Question] = []
+    shares, told = _shares(results), _rows_told(results)
+    if shares is not None:
+        away = beyond(
+            shares.where(results.offset != 0), _shares(results, "equal_band_sum"), LEAST_SHARE, told
+        )
+
+        def offset(layer: int, head: int) -> int:
+            at = away.transpose("layer", "head", "offset").values[layer, head]
+            return int(results.offset[int(np.nanargmax(at))])
+
+        questions.append(Question("positional", away.max("offset"), offset))
+    if "outside" in results:
+        equal = 1 - text_mean(results.equal_outside) if "equal_outside" in results else None
+        questions.append(Question("local", beyond(1 - text_mean(results.outside), equal, LOCAL, told)))
+    questions += sink_like(results, ("first_token", "special_tokens", "learned_sink"))
+    return answered(questions, results, top)
+
+
+@reads("scan")
+def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int, int]]] | None:
+    """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic.
+
+    Of a statistic without what equal weights give, those furthest from the median of all heads.
+
+    Parameters
+    ----------
+    results
+        From `scan`.
+    top
+        Number of heads at most.
+
+    Returns
+    -------
+    tuple or None
+        The first statistic whose means over texts are not the same for all heads, and so many heads (layer, head), the
+        furthest first. None where no statistic tells heads apart.
+
+    Examples
+    --------
+    >>> dims = ("text", "layer", "head")
+    >>> same, other = xr.DataArray([[[0.0, 0.0, 0.0]]], dims=dims), xr.DataArray([[[0.2, 0.3, 0.9]]], dims=dims)
+    >>> heads_apart(xr.Dataset({"learned_sink": same, "top_key": other}), top=1)
+    ('top_key', [(0, 2)])
+    >>> heads_apart(xr.Dataset({"learned_sink": same})) is None
+    True
+    """
+    for key, variable in results.data_vars.items():
+        name = str(key)
+        if not {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head", *SEVERAL}:
+            continue
+        if variable.dtype.kind != "f" or without_end(name) != name or name.endswith("_variance"):
+            continue
+        values = _one_each(variable, ("layer", "head"))
+        known = np.isfinite(values)
+        if not known.any() or np.ptp(values[known]) <= _SAME * np.abs(values[known]).max():
+            continue
+        equal = results.get(f"{EQUAL}{name}")
+        middle = np.median(values[known]) if equal is None else _one_each(equal, ("layer",))[:, None]
+        away = np.nan_to_num(np.abs(values - middle), nan=-1.0)
+        order = [divmod(int(place), away.shape[1]) for place in np.argsort(-away, axis=None, kind="stable")]
+        return name, [place for place in order if known[place]][:top]
+    return None
+
+
+def _one_each(variable: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
+    """Means over texts; of several numbers of a head (shares of blocks, chosen offsets), of the first."""
+    first = variable.isel({dim: 0 for dim in variable.dims if dim in SEVERAL})
+    return text_mean(first).transpose(*dims).values.astype(float)

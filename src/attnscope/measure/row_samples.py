@@ -1,0 +1,411 @@
+"""Which queries of a window are measured where not all are: drawn at random, those that look far more often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from attnscope.kernels.bins import bin_ranges
+from attnscope.kernels.sampled import measure_by_level, measure_rows
+from attnscope.measure.observer import reduce_call
+from attnscope.measure.places import NEEDED
+from attnscope.measure.quantities import CHOSEN, EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
+from attnscope.measure.rows import Rows, first_of, there
+from attnscope.support.checks import check_whole
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from attnscope.kernels.call import AttentionCall, Need, RowMeasures
+    from attnscope.measure.observer import Asking
+
+LEAST = 16  # rows of a window: with fewer, a standard error knows too little of itself
+_BY_SIZE = 0.5  # share of the draws that goes by the far weight
+_FLOOR = 1e-4  # far weight below which rows differ by rounding
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """How rows are drawn.
+
+    Attributes
+    ----------
+    rows
+        Number of rows of each window; an even number.
+    seed
+        Seed of the random numbers, with the number of the window.
+    first
+        Number of the first window of a batch.
+
+    Raises
+    ------
+    AttnscopeError
+        If `rows` is odd, or too small for an interval.
+    """
+
+    rows: int
+    seed: int = 0
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole(LEAST, rows=self.rows)
+        if self.rows % 2:
+            raise AttnscopeError(
+                f"rows (--rows) is {self.rows}; expected an even number: they are drawn in pairs"
+            )
+
+    def draw(self, lengths: Sequence[int], sizes: Tensor | None = None) -> Draw:
+        """Draw rows of windows of these lengths.
+
+        The chance of each is half by its place, see `by_place`, half by `sizes`, ``(batch, kv_head, query)``, which sum
+        to 1 over the queries of a window. The chances, one after another, fill the stretch from 0 to 1; it is cut into
+        `rows` / 2 equal strata, and two points are drawn evenly from each. So a row may be drawn twice, and one whose
+        chance fills a stratum always is. Of a window with no more than `rows` queries all are taken, and nothing is
+        estimated.
+
+        Examples
+        --------
+        >>> draw = RowSample(rows=16).draw([100, 10])
+        >>> draw.queries.shape, draw.is_drawn.tolist()
+        (torch.Size([2, 1, 16]), [True, False])
+        >>> draw.queries[1, 0, :10].tolist(), draw.weight[1].sum().item()
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 10.0)
+        """
+        heads = 1 if sizes is None else sizes.shape[1]
+        size = None if sizes is None else sizes.double().cpu().numpy()  # at once: a GPU waits each time
+        queries = np.zeros((len(lengths), heads, self.rows), dtype=np.int64)
+        weight = np.zeros((len(lengths), heads, self.rows))
+        for text, length in enumerate(lengths):
+            if length <= self.rows:
+                queries[text, :, :length], weight[text, :, :length] = np.arange(length), 1.0
+                continue
+            random = np.random.default_rng([self.seed, self.first + text, length])
+            points = (np.arange(self.rows) // 2 + random.random(self.rows)) / (self.rows // 2)
+            for head in range(heads):
+                chances = by_place(length)
+                if size is not None:
+                    chances = (1 - _BY_SIZE) * chances + _BY_SIZE * size[text, head, :length]
+                ends = np.cumsum(chances)
+                drawn = np.searchsorted(ends / ends[-1], points, side="right").clip(max=length - 1)
+                queries[text, head] = drawn
+                weight[text, head] = ends[-1] / (self.rows * chances[drawn])
+        is_drawn = torch.tensor([length > self.rows for length in lengths])
+        return Draw(torch.from_numpy(queries), torch.from_numpy(weight), is_drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Rows that were drawn of some windows.
+
+    Attributes
+    ----------
+    queries
+        ``(batch, kv_head or 1, row)``; neighbours 2h and 2h + 1 are of one stratum.
+    weight
+        ``(batch, kv_head or 1, row)``: how many rows each stands for; 0 where a window has no more.
+    is_drawn
+        ``(batch,)``: False where all rows of a window were taken.
+    """
+
+    queries: Tensor
+    weight: Tensor
+    is_drawn: Tensor
+
+    def of_heads(self, heads: int) -> Draw:
+        """The same with queries and weights for each query head."""
+        group = heads // self.queries.shape[1]
+        return Draw(
+            self.queries.repeat_interleave(group, 1), self.weight.repeat_interleave(group, 1), self.is_drawn
+        )
+
+
+def by_place(length: int) -> np.ndarray:
+    """Chance of each query by its place: half of it spread evenly, half over the logarithm of the place.
+
+    The first queries of a causal model see few keys, and differ most from each other.
+
+    Examples
+    --------
+    >>> by_place(3).round(3).tolist()
+    [0.417, 0.313, 0.27]
+    """
+    place = np.arange(length + 1)
+    return np.diff(place / length + np.log1p(place) / np.log1p(length)) / 2
+
+
+def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int) -> Tensor | None:
+    r"""How much of what lies far away is each row's, ``(batch, kv_head, query)``; they sum to 1. None without a band.
+
+    With :math:`w_i` the weight of row i beyond the offsets up to `near` and :math:`r_i` the largest distance that it
+    may look, the mean of the row's shares in the sums of :math:`w`, :math:`w r` and :math:`w r^2`, which bound what it
+    adds to the weight in a far bin, to the mean offset and to its variance; then the mean over the heads of a key head.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.kernels import AttentionCall, Need, measure
+    >>> x = torch.zeros(1, 1, 4, 8)
+    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
+    >>> rows = measure(call, Need(band=1))[1]
+    >>> sizes_of(call, rows, rows.mass > 0, near=1)[0, 0].round(decimals=2).tolist()
+    [0.0, 0.0, 0.34, 0.66]
+    """
+    if every.band is None:
+        return None
+    reach = every.band.shape[-1] // 2
+    inside = every.band[..., reach - near : reach + near + 1].sum(-1, dtype=torch.float64)
+    far = ((every.mass - inside).clamp_min(0) + _FLOOR).where(counted, 0.0)
+    start, stop = call.extent
+    distance = torch.maximum(call.query_positions - start, stop - 1 - call.query_positions).clamp_min(0) + 1
+    powers = [far * distance[:, None].double() ** power for power in range(3)]
+    shares = [each / each.sum(-1, keepdim=True).clamp_min(_FLOOR) for each in powers]
+    return torch.stack(shares).mean(0).unflatten(1, (-1, call.group)).mean(2)
+
+
+ESTIMATED = "Estimated: "  # begins the names in the note
+OF_ALL_ROWS = frozenset({"band", "columns", CHOSEN})  # had of every row from its log-sum-exp
+_STEP = 2.0**-12  # of a row's part, by which its influence is found
+
+
+@dataclass(frozen=True, eq=False)
+class KnownOfAll:
+    """What is known of all rows, whichever are drawn.
+
+    Attributes
+    ----------
+    queries, keys
+        ``(batch,)``: real tokens on either side.
+    first_key
+        ``(batch,)``: place of the first real key.
+    rows
+        ``(batch, head)``: how many rows are counted.
+    band
+        ``(batch, head, offset)``: the weights at each offset, summed over rows, if they are wanted.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    first_key: Tensor
+    rows: Tensor
+    band: Tensor | None
+
+    @classmethod
+    def of(cls, every: RowMeasures, valid: tuple[Tensor, Tensor]) -> KnownOfAll:
+        """From what was measured of every row; `valid` is of queries and keys, as in `reduce_call`."""
+        counted = valid[0][:, None] & (every.mass > 0)
+        band = every.band
+        if band is not None:
+            band = band.where(counted[..., None], 0.0).sum(2, dtype=torch.float64)
+        return cls(valid[0].sum(1), valid[1].sum(1), first_of(valid[1]), counted.sum(2), band)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SampledRows(Rows):
+    r"""Rows that stand for others.
+
+    A sum over all rows is estimated by :math:`\sum_r w_r y_r`, with :math:`w_r = 1 / (N p_r)` for N draws of chance
+    :math:`p_r` (Hansen and Hurwitz 1943); a mean is divided by the estimated number of rows (Hajek 1971). To it, along
+    a dimension before all others, come as many neighbours as there are rows: the estimate with a small part of
+    :math:`w_r y_r` added. Whatever smooth function of sums a statistic is, what that moves is each row's influence (the
+    delta method).
+
+    Attributes
+    ----------
+    drawn
+        ``(batch, head, row)``: the queries.
+    weight
+        ``(batch, head, row)``: :math:`w_r`.
+    is_drawn
+        ``(batch,)``: False where all rows of a window were taken, which have no influence.
+    known
+        What is known of all rows.
+    """
+
+    drawn: Tensor
+    weight: Tensor
+    is_drawn: Tensor
+    known: KnownOfAll
+
+    @property
+    def places(self) -> Tensor:
+        """Those of the queries that were drawn."""
+        return self.drawn
+
+    def total(self, values: Tensor) -> Tensor:
+        """Estimates of sums over all rows, ``(1 + row, batch, head, ...)``."""
+        more = (None,) * (values.ndim - 3)
+        counted = values.double().where(self.counted[(..., *more)], 0.0)
+        weighted = counted * self.weight[(..., *more)]
+        estimate = weighted.sum(2)[None]
+        parts = weighted * self.is_drawn[(slice(None), None, None, *more)] * _STEP
+        return torch.cat([estimate, estimate + parts.movedim(2, 0)])
+
+    @cached_property
+    def band_sum(self) -> Tensor:
+        """That of all rows, which is known."""
+        band = there(self.known.band)
+        return band[None].expand(1 + self.weight.shape[-1], *band.shape)
+
+    @cached_property
+    def bin_sum(self) -> Tensor:
+        """``(1 + row, batch, head, bin)``: near bins are known, far ones the number of rows times a mean."""
+        far = self.total(there(self.measures.bins)) / self.count[..., None] * self.known.rows[..., None]
+        return self._with_near_bins(far)
+
+
+@dataclass(frozen=True, eq=False)
+class Influences:
+    """Drawn rows' parts in the error of an estimate.
+
+    Attributes
+    ----------
+    estimate
+        ``(batch, head, ...)``.
+    of_rows
+        ``(row, batch, head, ...)``: what each row moves it by.
+    share
+        ``(row, batch, head, ...)``: the share of all rows for which it stands.
+    """
+
+    estimate: Tensor
+    of_rows: Tensor
+    share: Tensor
+
+    def variance(self) -> tuple[Tensor, Tensor]:
+        """That of the estimate from the differences of the pairs, and its degrees of freedom.
+
+        Each difference has one degree of freedom (Satterthwaite 1946); its fourth power is 3 times too large.
+        """
+        first, second = self.of_rows.unflatten(0, (-1, 2)).unbind(1)
+        parts = (first - second).square()
+        variance = parts.sum(0)
+        freedom = 3 * variance**2 / parts.square().sum(0).clamp_min(torch.finfo(torch.float64).tiny) - 2
+        return variance, freedom.clamp(1, len(parts))
+
+    def third_moment(self) -> Tensor:
+        """The central one of the estimate, from neighbouring strata two by two.
+
+        A pair alone knows nothing of skewness. With m the mean of four and n = 4, n² / ((n - 1)(n - 2)) times the mean
+        of (u - m)³ is the unbiased third moment of each (Fisher 1929), and the sum of four has four of them.
+        """
+        fours = self.of_rows[: len(self.of_rows) // 4 * 4].unflatten(0, (-1, 4))
+        cubes = (fours - fours.mean(1, keepdim=True)).pow(3).sum((0, 1))
+        return cubes * (8 / 3) * (len(self.of_rows) / (4 * len(fours)))
+
+    def effective(self) -> Tensor:
+        """As how many rows with parts alike these are (Kish 1965): NaN where no row has any part."""
+        parts = self.of_rows + self.share * self.estimate
+        return parts.abs().sum(0).square() / parts.square().sum(0)
+
+
+def sampled_statistics(
+    call: AttentionCall,
+    need: Need,
+    names: Sequence[str],
+    valid: tuple[Tensor, Tensor],
+    sample: RowSample,
+    asking: Asking,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Output and statistics of one call, those that need more than the log-sum-exp with what their intervals need.
+
+    `valid` is of queries and keys, as in `reduce_call`; `asking` is of chosen offsets alone.
+    """
+    output, every = measure_by_level(call, need)
+    known = KnownOfAll.of(every, valid)
+    counted = valid[0][:, None] & (every.mass > 0)
+    near = 0 if need.band is None else min(need.band, need.bins[0] - 1 if need.bins else need.band)
+    draw = sample.draw(known.queries.tolist(), sizes_of(call, every, counted, near))
+    of_all = [name for name in names if set(KNOWN[name].needs) <= OF_ALL_ROWS]
+    exact = reduce_call(every, of_all, *valid, second=asking.of(call, every.log_sum_exp, valid[0]))
+    others = [name for name in names if name not in of_all]
+    if not others:
+        return output, exact
+    queries = draw.queries.to(call.query.device).expand(-1, call.key.shape[1], -1)
+    some = measure_rows(call, replace(need, columns=None, band=None), queries)
+    estimated = estimates(some, others, draw, known)
+    if "bin_sum" in others:
+        estimated[f"bin_sum{EFFECTIVE}"].masked_fill_(
+            _beyond(call, need, estimated["bin_sum"])[:, None], torch.inf
+        )
+    return output, exact | estimated
+
+
+def _beyond(call: AttentionCall, need: Need, bins: Tensor) -> Tensor:
+    """``(batch or 1, bin)``: those that no row reaches, whose weight is 0 for sure."""
+    start, stop = call.extent
+    left = (start - call.query_positions).amin(1)[:, None]
+    right = (stop - 1 - call.query_positions).amax(1)[:, None]
+    last = need.bins[-1]
+    ranges = torch.tensor(bin_ranges(need.band or 0, last), device=bins.device)
+    return (ranges[:, 1] < left) | (ranges[:, 0] > right)
+
+
+def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: KnownOfAll) -> dict[str, Tensor]:
+    """Statistics of the rows that were drawn, each with what its interval needs: see `intervals`.
+
+    Parameters
+    ----------
+    rows
+        What was measured of the rows that were drawn.
+    names
+        Statistics.
+    draw
+        The rows.
+    known
+        Measures of all rows.
+    """
+    device = rows.mass.device
+    draw = draw.of_heads(rows.mass.shape[1])
+    weight, is_drawn = draw.weight.to(device), draw.is_drawn.to(device)
+    counted = (weight > 0) & (rows.mass > 0)
+    standing = SampledRows(
+        rows,
+        counted,
+        known.queries,
+        known.keys,
+        known.first_key,
+        drawn=draw.queries.to(device),
+        weight=weight,
+        is_drawn=is_drawn,
+        known=known,
+    )
+    share = (weight / weight.sum(-1, keepdim=True)).movedim(-1, 0)
+    made: dict[str, Tensor] = {}
+    for name in names:
+        estimate, *neighbours = KNOWN[name].reduce(standing)
+        of_rows = (torch.stack(neighbours) - estimate) / _STEP
+        of = Influences(estimate, of_rows, share[(..., *(None,) * (estimate.ndim - 2))])
+        variance, freedom = of.variance()
+        made |= {
+            name: estimate,
+            f"{name}{ERROR}": variance.sqrt(),
+            f"{name}{FREEDOM}": freedom,
+            f"{name}{SKEWNESS}": (of.third_moment() / variance.pow(1.5)).where(variance > 0, 0.0),
+            f"{name}{EFFECTIVE}": of.effective().where(
+                is_drawn[(..., *(None,) * (estimate.ndim - 1))], torch.inf
+            ),
+        }
+    return made
+
+
+def rows_note(count: int, names: Sequence[str]) -> str:
+    """What a reader has to know of numbers that are estimates."""
+    estimated = [name for name in STATISTICS if name in names and not set(KNOWN[name].needs) <= OF_ALL_ROWS]
+    exact = [name for name in names if name not in estimated]
+    kinds = (
+        ", and kinds of heads rest on them"
+        if set(NEEDED) <= set(names) and set(NEEDED) & set(estimated)
+        else ""
+    )
+    known = f"some numbers are estimates{kinds}" if estimated else "no number here is an estimate"
+    return (
+        f"{count} queries of each window that has more, drawn at random, were measured: {known}. "
+        f"{ESTIMATED}{', '.join(estimated) or 'nothing'}. Of all queries: {', '.join(exact) or 'nothing'}."
+    )

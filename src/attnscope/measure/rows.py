@@ -1,0 +1,333 @@
+"""What is measured of one attention call: its rows, and sums over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.kernels.bins import bin_ranges
+from attnscope.kernels.call import RowMeasures
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.measure.group_places import GroupPlaces
+    from attnscope.measure.maps import BlockSums
+
+Measured = TypeVar("Measured")
+FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
+GROUPS = 2  # the first of those of groups, if there are some
+
+
+@dataclass(frozen=True, eq=False)
+class GroupMarks:
+    """In which group each token of an attention call is, by number; -1 where it is in none, as padding is.
+
+    Attributes
+    ----------
+    queries, keys
+        ``(batch, query)`` and ``(batch, key)``.
+    count
+        How many groups there are.
+    places
+        Where each group stands, as seen from each query; set by `measure_call`.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    count: int
+    places: GroupPlaces | None = None
+
+    def columns(self, numbers: Tensor) -> Tensor:
+        """Indicators of the groups, ``(batch, token, group)``, float32."""
+        return (numbers[..., None] == torch.arange(self.count, device=numbers.device)).float()
+
+
+@dataclass(frozen=True, eq=False)
+class SecondPass:
+    """Sums of the weights over the queries of one attention call; None where not asked for.
+
+    Attributes
+    ----------
+    received
+        ``(batch, head, key)``: what each key receives from all queries that are real tokens.
+    recent
+        The same from the last of them alone, the observation window.
+    offsets
+        ``(batch, head, offset)``: the weights at every offset.
+    blocks
+        The weights in blocks.
+    chosen
+        ``(batch, head, chosen offset)``: the weights at offsets that were chosen.
+    """
+
+    received: Tensor | None = None
+    recent: Tensor | None = None
+    offsets: Tensor | None = None
+    blocks: BlockSums | None = None
+    chosen: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The measured rows of one attention call, with what is known of the texts.
+
+    Attributes
+    ----------
+    measures
+        ``(batch, head, query)`` each.
+    counted
+        ``(batch, head, query)``: True for rows that enter the averages, False for padding, whatever it holds, and for
+        rows that may look nowhere.
+    queries, keys
+        ``(batch,)``: real tokens on either side.
+    first_key
+        ``(batch,)``: place of the first real key.
+    groups
+        The groups of the tokens, where they are in some.
+    second
+        What a second pass over the scores gave.
+    """
+
+    measures: RowMeasures
+    counted: Tensor
+    queries: Tensor
+    keys: Tensor
+    first_key: Tensor
+    groups: GroupMarks | None = None
+    second: SecondPass | None = None
+
+    @property
+    def blocks(self) -> BlockSums:
+        """The weights in blocks."""
+        return there(there(self.second).blocks)
+
+    @property
+    def received(self) -> Tensor:
+        """``(batch, head, key)``: the weights on each key, summed over rows."""
+        return there(there(self.second).received)
+
+    @property
+    def recent(self) -> Tensor:
+        """``(batch, head, key)``: the same over the last rows, those of the observation window."""
+        return there(there(self.second).recent)
+
+    @property
+    def offset_sum(self) -> Tensor:
+        """``(batch, head, offset)``: tr_t at every offset."""
+        return there(there(self.second).offsets)
+
+    @property
+    def weight_at_chosen(self) -> Tensor:
+        """``(batch, head, chosen offset)``: mean over rows of the weight at each."""
+        return there(there(self.second).chosen) / self.count[..., None]
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
+        counted = self.counted[(...,) + (None,) * (values.ndim - self.counted.ndim)]
+        return values.where(counted, 0.0).sum(2, dtype=torch.float64)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """How many rows are counted, ``(batch, head)``."""
+        return self.total(self.counted.double())
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over the counted rows: ``(batch, head)``; NaN where there is none."""
+        return self.total(values.double()) / self.count
+
+    @cached_property
+    def band_sum(self) -> Tensor:
+        """tr_t, ``(batch, head, offset)``: the weights at offset t, summed over rows.
+
+        See docs/mathematics.md, Offset profile.
+        """
+        return self.total(there(self.measures.band))
+
+    @cached_property
+    def bin_sum(self) -> Tensor:
+        """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins are read off the band."""
+        return self._with_near_bins(self.total(there(self.measures.bins)))
+
+    def _with_near_bins(self, far: Tensor) -> Tensor:
+        band = self.band_sum
+        reach = band.shape[-1] // 2
+        near = [
+            band[..., first + reach : last + reach + 1].sum(-1)
+            for first, last in bin_ranges(0, reach)
+            if max(-first, last) <= reach
+        ]
+        # the pass counts far bins alone, farthest left to farthest right: the near ones belong in their middle
+        left, right = far.split(far.shape[-1] // 2, dim=-1)
+        return torch.cat([left, torch.stack(near, -1), right], dim=-1)
+
+    def within(self, distance: int) -> Tensor:
+        """``(batch, head)``: share of the weight on tokens that lies no farther away than a power of two."""
+        sums = self.bin_sum
+        beyond = max(0, sums.shape[-1] - len(bin_ranges(0, distance))) // 2
+        return sums[..., beyond : sums.shape[-1] - beyond].sum(-1) / sums.sum(-1)
+
+    @property
+    def attention_distance(self) -> Tensor:
+        """``(batch, head)``: mean distance of the weight; where no row looks right, by its mean offset."""
+        offsets = there(self.second).offsets
+        if offsets is None:
+            return -self.mean(self.measures.mass * there(self.measures.mean_offset)) / self.mass
+        reach = offsets.shape[-1] // 2
+        away = torch.arange(-reach, reach + 1, device=offsets.device).abs().double()
+        return offsets @ away / offsets.sum(-1)
+
+    def pairs(self, band: int) -> Tensor:
+        """How many (query, key) pairs of real tokens lie at each offset: T - abs(t) in self-attention."""
+        offset = torch.arange(-band, band + 1, device=self.keys.device)
+        queries, keys = self.queries[:, None], self.keys[:, None]
+        # query i has a key at offset t for max(0, -t) <= i < min(queries, keys - t)
+        return (torch.minimum(queries, keys - offset) - (-offset).clamp_min(0)).clamp_min(0)
+
+    @cached_property
+    def profile(self) -> Tensor:
+        """``(batch, head, offset)``: `band_sum` divided by how many pairs have the offset; NaN where none has."""
+        pairs = self.pairs(self.band_sum.shape[-1] // 2)[:, None].double()
+        return torch.where(pairs > 0, self.band_sum / pairs, torch.nan)
+
+    @property
+    def outside(self) -> Tensor:
+        """``(batch, head)``: share of the weight beyond the band."""
+        inside = self.band_sum.sum(-1) / self.count
+        return (self.mass - inside).clamp_min(0.0)
+
+    @property
+    def mass(self) -> Tensor:
+        """``(batch, head)``: sum of a row's weights, which a learned sink takes below 1."""
+        return self.mean(self.measures.mass)
+
+    @property
+    def first_token(self) -> Tensor:
+        """``(batch, head)``: weight on the first real key."""
+        return self.mean(there(self.measures.columns)[..., FIRST])
+
+    @property
+    def special_tokens(self) -> Tensor:
+        """``(batch, head)``: weight on special tokens."""
+        return self.mean(there(self.measures.columns)[..., SPECIAL])
+
+    @property
+    def places(self) -> Tensor:
+        """``(batch or 1, head or 1, row)``: place of each row's query among the keys."""
+        return torch.arange(self.counted.shape[-1], device=self.counted.device)[None, None]
+
+    @property
+    def largest_offset(self) -> Tensor:
+        """``(batch, head, row)``: offset of the key with the largest weight."""
+        return there(self.measures.largest_key) - self.places
+
+    @property
+    def largest_first(self) -> Tensor:
+        """``(batch, head)``: share of the rows whose largest weight is on the first real key."""
+        is_first = there(self.measures.largest_key) == self.first_key[:, None, None]
+        return self.mean(is_first.double())
+
+    def weight_at(self, offset: int) -> Tensor:
+        """``(batch, head)``: mean over rows of the weight at an offset of the band."""
+        return self.band_sum[..., self.band_sum.shape[-1] // 2 + offset] / self.count
+
+    @property
+    def group_weight(self) -> Tensor:
+        """``(batch, head, query group, key group)``: mean over the rows of one group of the weight on another.
+
+        Rows sum to 1 over key groups, less a learned sink. NaN where either group has no token in a text.
+        """
+        on_keys = there(self.measures.columns)[..., GROUPS:].double()
+        return self._by_groups(self._members.mT @ on_keys.where(self.counted[..., None], 0.0))
+
+    @property
+    def group_rows(self) -> Tensor:
+        """How many rows are counted of each group, ``(batch, head, query group)``."""
+        return self._members.sum(2)
+
+    @property
+    def place_group_weight(self) -> Tensor:
+        """The same, of a head that has these weights at each place, whatever stands there; see `GroupPlaces`."""
+        places = there(there(self.groups).places)
+        on_first = there(self.measures.columns)[..., FIRST]
+        sums = places.sums(self.measures, on_first, self.counted)
+        mass = self.measures.mass.double().where(self.counted, 0.0)
+        return self._by_groups(places.fitted(sums, mass, self._members))
+
+    @property
+    def _members(self) -> Tensor:
+        """Indicators of the groups of queries, ``(batch, head, query, group)``; of counted rows alone."""
+        groups = there(self.groups)
+        return groups.columns(groups.queries).double()[:, None] * self.counted[..., None]
+
+    def _by_groups(self, sums: Tensor) -> Tensor:
+        """Means over queries from sums over them; NaN where either group is not there."""
+        groups = there(self.groups)
+        rows = self._members.sum(2)[..., None]
+        present = (rows > 0) & groups.columns(groups.keys).any(1)[:, None, None]
+        return (sums / rows.clamp_min(1)).where(present, torch.nan)
+
+    def mean_of(self, measure: str) -> Tensor:
+        """``(batch, head)``: mean over rows of a field of `RowMeasures`."""
+        return self.mean(there(getattr(self.measures, measure)))
+
+
+def there(measured: Measured | None) -> Measured:
+    if measured is None:  # the planner asked for it
+        raise AttnscopeError("a statistic was reduced that was not measured")
+    return measured
+
+
+def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
+    """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds.
+
+    Examples
+    --------
+    >>> bin_coordinates(1, 4)["offset_bin"].tolist()
+    [-3, -2, -1, 0, 1, 2, 3]
+    """
+    ranges = np.array(bin_ranges(band, reach))
+    return {
+        "offset_bin": np.where(ranges[:, 0] < 0, ranges[:, 1], ranges[:, 0]),
+        "bin_first": ("offset_bin", ranges[:, 0]),
+        "bin_last": ("offset_bin", ranges[:, 1]),
+    }
+
+
+def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None = None) -> Tensor:
+    """Value columns for `FIRST` and `SPECIAL`, ``(batch, key, 2)``, and one for each group; float32.
+
+    Parameters
+    ----------
+    valid
+        Mask of real tokens, ``(batch, key)``.
+    special
+        Mask of special tokens, ``(batch, key)``.
+    groups
+        Groups of tokens, where sums by them are wanted.
+
+    Examples
+    --------
+    >>> import torch
+    >>> indicator_columns(torch.tensor([[False, True, True]]), torch.tensor([[False, True, False]])).tolist()
+    [[[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]]
+    """
+    first = torch.zeros_like(special)
+    first.scatter_(1, first_of(valid)[:, None], value=True)
+    columns = torch.stack([first, special & valid], dim=-1).float()
+    return columns if groups is None else torch.cat([columns, groups.columns(groups.keys)], dim=-1)
+
+
+def first_of(valid: Tensor) -> Tensor:
+    """Place of the first real token of each text, ``(batch,)``.
+
+    Examples
+    --------
+    >>> first_of(torch.tensor([[True, True], [False, True]])).tolist()
+    [0, 1]
+    """
+    return valid.to(torch.uint8).argmax(1)

@@ -1,0 +1,495 @@
+"""The attention of a few windows, as a page shows it: some heads token by token, the others in tiles."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.kernels.call import AttentionCall, Need, call_of_weights
+from attnscope.kernels.measure import attend_in_full, measure
+from attnscope.kernels.sums import column_sums
+from attnscope.measure.forms import equal_rows
+from attnscope.measure.long_maps import blocks_of, long_dataset
+from attnscope.measure.maps import ROWS, in_tiles, largest_weights, share_room, weight_rows
+from attnscope.measure.observer import Reading, evenly
+from attnscope.measure.ranking import heads_apart, rank_heads
+from attnscope.read.words import in_words
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from attnscope.capture.watch import Site
+    from attnscope.kernels.call import AttentionCall, RowMeasures
+    from attnscope.read.windows import Window
+
+if TYPE_CHECKING:
+    Place = tuple[int, int]  # layer, head
+
+WINDOWS = 3
+WEIGHTS = 5_500_000  # listed one by one, over all maps: about 8 MB in a page
+TILES = 400_000  # over all heads
+_USUAL_ROW = 128  # weights that a row lists as a rule
+# Numbers of what keys receive, over all heads and windows: of more, listed heads alone have them.
+KEYS = 1 << 23
+
+
+def refuse_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> None:
+    """Refuse heads to show that a model of so many layers, of so many heads at most, does not have.
+
+    Examples
+    --------
+    >>> refuse_absent([(0, 9)], 3, 4)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: there is no head 0.9 to show: layers go from 0 to 2, heads from 0 to 3
+    """
+    for layer, head in asked or ():
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise AttnscopeError(
+                f"there is no head {layer}.{head} to show: layers go from 0 to {layers - 1}, "
+                f"heads from 0 to {heads - 1}"
+            )
+
+
+def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, windows: int = 1) -> list[Place]:
+    """Heads to list token by token: those asked for and those that lead the rankings; all, where there is room.
+
+    Where nothing ranks heads, those that a statistic sets furthest apart take the place of those that lead.
+
+    Examples
+    --------
+    >>> outside = np.linspace(0.0, 0.9, 1024).reshape(1, 32, 32)
+    >>> results = xr.Dataset({"outside": (("text", "layer", "head"), outside)})
+    >>> shown_heads(results, [(3, 6)], tokens=2048)
+    [(3, 6), (0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
+    >>> len(shown_heads(results, [], tokens=20)), len(shown_heads(results, [], tokens=60, windows=3))
+    (1024, 5)
+    """
+    layers, heads = results.sizes["layer"], results.sizes["head"]
+    refuse_absent(asked, layers, heads)
+    ranked = [
+        (row["layer"], row["head"])
+        for rows in zip_longest(*rank_heads(results).values())
+        for row in rows
+        if row is not None
+    ]
+    if not ranked and (apart := heads_apart(results)) is not None:
+        ranked = apart[1]
+    room = layers * heads * tokens * min(tokens, _USUAL_ROW) * windows <= WEIGHTS
+    every = [(layer, head) for layer in range(layers) for head in range(heads)] if room else []
+    return list(dict.fromkeys([*asked, *ranked, *every]))
+
+
+@dataclass
+class MapObserver:
+    """Takes the maps of one window from a forward pass: `listed` heads token by token, all others in tiles.
+
+    Parameters
+    ----------
+    listed
+        Heads (layer, head).
+    room
+        How many weights the maps of this window may list together; what some do not need goes to the others.
+    tile
+        Tokens on a side of a tile; 0 for no tiles.
+    layer_done
+        Called after each layer.
+    words
+        The window by words, where these are shown instead of tokens.
+    first_head
+        From a site and its heads here to the number of the first, where other processes have those before.
+    receiving
+        Heads of which it is also taken what each key receives; none by default.
+    last
+        The last so many queries, from which alone it is taken beside that; of none by default.
+    block
+        Tokens on a side of the blocks that all heads are kept in beside that, to the end of a long window; 0 for none.
+    """
+
+    listed: Sequence[Place]
+    room: int
+    tile: int
+    layer_done: Callable[[], None]
+    words: WordReading | None = None
+    first_head: Callable[[Site, int], int] | None = None
+    receiving: Callable[[Place], bool] | None = None
+    last: int | None = field(default=None, kw_only=True)
+    block: int = 0
+    maps: dict[Place, tuple[np.ndarray, ...]] = field(
+        default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]]
+    )
+    tiles: dict[Place, tuple[np.ndarray, np.ndarray]] = field(
+        default_factory=dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]
+    )
+    blocks: dict[Place, np.ndarray] = field(default_factory=dict[tuple[int, int], np.ndarray])
+    received: dict[Place, np.ndarray] = field(default_factory=dict[tuple[int, int], np.ndarray])
+    equal: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
+    recent: dict[Place, np.ndarray] = field(default_factory=dict[tuple[int, int], np.ndarray])
+    equal_recent: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
+
+    def __call__(self, site: Site, call: AttentionCall) -> Tensor:
+        output, rows = measure(call, Need())
+        merged = None if self.words is None else self.words.merged(site.kind, call)
+        call = call if merged is None else merged.call
+        heads = call.query.shape[1]
+        first = 0 if self.first_head is None else self.first_head(site, heads)
+        places = [(site.index, first + head) for head in range(heads)]
+        if self.receiving is not None and any(map(self.receiving, places)):
+            self._receive(places, call, rows if merged is None else None, merged)
+        if self.block:
+            level = rows.log_sum_exp if merged is None else _level(call, None, merged)
+            kept = blocks_of(call, level, self.block)
+            self.blocks |= {place: kept[:, head] for head, place in enumerate(places)}
+        for head, place in enumerate(places):
+            if place in self.listed:
+                self.maps[place] = largest_weights(call, head, self.room)
+                share_room([self.maps], self.room)
+            elif self.tile:
+                self.tiles[place] = in_tiles(call, head, self.tile)
+        self.layer_done()
+        return output
+
+    def _receive(
+        self,
+        places: Sequence[Place],
+        call: AttentionCall,
+        rows: RowMeasures | None,
+        merged: MergedCall | None,
+    ) -> None:
+        """What each key receives, and what it would of equal weights."""
+        level = _level(call, rows, merged)
+        even = evenly(call) if merged is None else merged.equal
+        level_of_equal = (
+            equal_rows(call, Need()) if merged is None else measure(even, Need())[1]
+        ).log_sum_exp
+        kept: dict[int | None, Any] = {None: (self.received, self.equal)}
+        if self.last is not None:
+            kept[self.last] = self.recent, self.equal_recent
+        for last, (own, equal) in kept.items():
+            for head, sums in enumerate(column_sums(call, level, last=last)[0].float().cpu().numpy()):
+                if self.receiving is not None and self.receiving(places[head]):
+                    own[places[head]] = sums
+            equal[places[0][0]] = column_sums(even, level_of_equal, last=last)[0, 0].float().cpu().numpy()
+
+
+def _level(call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | None) -> Tensor:
+    """The log-sum-exp of each row; of words, of rows that sum to less."""
+    level = (measure(call, Need())[1] if rows is None else rows).log_sum_exp
+    return level if merged is None else level - merged.mass.log()
+
+
+def tile_size(heads: int, tokens: int) -> int:
+    """Tokens on a side of a tile: a power of two, so large that the tiles of all heads keep to their room.
+
+    Examples
+    --------
+    >>> tile_size(1024, 2048), tile_size(144, 512)
+    (128, 16)
+    """
+    tile = 1
+    while heads * (min(tokens, ROWS) / tile) ** 2 > TILES:
+        tile *= 2
+    return tile
+
+
+if TYPE_CHECKING:
+    Place = tuple[int, int]  # layer, head
+
+
+def sample_dataset(
+    observed: Sequence[MapObserver],
+    windows: Sequence[Window],
+    kinds: Sequence[str],
+    heads: int,
+    asked: Sequence[Place],
+    *,
+    with_decoder: bool = False,
+) -> xr.Dataset:
+    """Gather the maps of some windows.
+
+    A map is one head in one window: ``layer_of``, ``head_of``, ``window_of (map)``. ``count (map, query)`` says how
+    many ``key`` and ``weight (entry)`` a row lists, map after map and row after row; ``rest (map, query)`` is what it
+    leaves out. ``tile_sum`` and ``tile_max (layer, head, tile_query, tile_key)`` are of the first window, in tiles of
+    attribute ``tile`` tokens on a side; NaN for heads that are listed. ``token`` and ``special (window, query)`` are of
+    the text; with a decoder beside the encoder, ``target_token`` and ``target_special`` are of what it reads.
+    ``tokens`` and ``target_tokens (window)`` say how many tokens there are: beyond, rows are padding.
+
+    ``received (window, layer, head, position)`` is what each key receives from all queries, ``equal_received (window,
+    layer, position)`` what it would of equal weights, and ``position_token``, ``target_position_token (window,
+    position)`` name all tokens, also where maps show the first ones alone. ``recent (window, layer, head, position)``
+    and ``equal_recent`` are the same from the last queries, as many as attribute ``observation`` says, where a
+    statistic is over these.
+    """
+    places = [(window, place) for window, observer in enumerate(observed) for place in observer.maps]
+    maps = [observed[window].maps[place] for window, place in places]
+    texts = {"": list(windows)} | (
+        {"target_": [window.target or window for window in windows]} if with_decoder else {}
+    )
+    queries = max(len(text) for side in texts.values() for text in side)
+    rows = max([min(queries, ROWS), *(len(parts[0]) for parts in maps)])
+
+    def padded(part: int, dtype: type) -> np.ndarray:
+        whole = np.zeros((len(maps), rows), dtype)
+        for row, parts in zip(whole, maps, strict=True):
+            row[: len(parts[part])] = parts[part]
+        return whole
+
+    def entries(part: int, dtype: type) -> np.ndarray:
+        return np.concatenate([np.zeros(0, dtype), *(parts[part] for parts in maps)]).astype(dtype)
+
+    sample = xr.Dataset(
+        {
+            "count": (("map", "query"), padded(0, np.int32)),
+            "rest": (("map", "query"), padded(3, np.float32)),
+            "key": ("entry", entries(1, np.int32)),
+            "weight": ("entry", entries(2, np.float32)),
+            **_tiles(observed[0], len(kinds), heads),
+        },
+        coords={
+            "layer": np.arange(len(kinds)),
+            "head": np.arange(heads),
+            "layer_kind": ("layer", np.array(kinds, dtype=object)),
+            "window_of": ("map", np.array([window for window, _ in places], dtype=np.int64)),
+            "layer_of": ("map", np.array([layer for _, (layer, _) in places], dtype=np.int64)),
+            "head_of": ("map", np.array([head for _, (_, head) in places], dtype=np.int64)),
+            "source": ("window", np.array([window.source for window in windows], dtype=object)),
+            "start": ("window", np.array([window.start for window in windows])),
+        },
+        attrs={"asked": json.dumps([list(place) for place in asked]), "tile": observed[0].tile},
+    )
+    for side, of_windows in texts.items():
+        tokens = np.full((len(windows), rows), "", dtype=object)
+        special = np.zeros((len(windows), rows), dtype=bool)
+        for window, text in enumerate(of_windows):
+            shown = min(rows, len(text))
+            tokens[window, :shown], special[window, :shown] = text.tokens[:shown], text.special[:shown]
+        sample = sample.assign_coords(
+            {
+                f"{side}token": (("window", "query"), tokens),
+                f"{side}special": (("window", "query"), special),
+                f"{side}tokens": ("window", [len(text) for text in of_windows]),
+            }
+        )
+    first = {side: of_windows[0] for side, of_windows in texts.items()}
+    long = long_dataset(observed[0].blocks, observed[0].block, len(kinds), heads, first)
+    keys = _received(observed, texts, len(kinds), heads)
+    return sample.merge(keys).merge(long).assign_attrs(keys.attrs | long.attrs)
+
+
+def _received(
+    observed: Sequence[MapObserver], texts: dict[str, list[Window]], layers: int, heads: int
+) -> xr.Dataset:
+    if not any(sample.received for sample in observed):
+        return xr.Dataset()
+    longest = max(len(keys) for sample in observed for keys in sample.received.values())
+
+    def of_heads(each: Sequence[dict[Place, np.ndarray]]) -> np.ndarray:
+        sums = np.full((len(observed), layers, heads, longest), np.nan, np.float32)
+        for window, of_window in enumerate(each):
+            for (layer, head), keys in of_window.items():
+                sums[window, layer, head, : len(keys)] = keys
+        return sums
+
+    def of_layers(each: Sequence[dict[int, np.ndarray]]) -> np.ndarray:
+        """What equal weights give, as of one head."""
+        return of_heads([{(layer, 0): keys for layer, keys in of_window.items()} for of_window in each])[
+            :, :, 0
+        ]
+
+    named = {
+        f"{side}position_token": (
+            ("window", "position"),
+            np.array([[*text.tokens, *[""] * longest][:longest] for text in of_windows], dtype=object),
+        )
+        for side, of_windows in texts.items()
+    }
+    dims, last = ("window", "layer", "head", "position"), observed[0].last
+    keys = xr.Dataset(
+        {
+            "received": (dims, of_heads([sample.received for sample in observed]), _words("all queries")),
+            "equal_received": (
+                (*dims[:2], "position"),
+                of_layers([sample.equal for sample in observed]),
+                _words("all queries, of equal weights"),
+            ),
+        },
+        coords=named,
+    )
+    if last is None:
+        return keys
+    recent = of_heads([sample.recent for sample in observed])
+    equal = of_layers([sample.equal_recent for sample in observed])
+    of = f"the last {last} queries"
+    keys["recent"] = (dims, recent, _words(of))
+    keys["equal_recent"] = ((*dims[:2], "position"), equal, _words(f"{of}, of equal weights"))
+    return keys.assign_attrs(observation=last)
+
+
+def _words(of: str) -> dict[str, str]:
+    return {"long_name": f"Sum of the weights on each key, over {of}", "units": "queries"}
+
+
+def _tiles(observer: MapObserver, layers: int, heads: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    if not observer.tiles:
+        return {}
+    shapes = [total.shape for total, _ in observer.tiles.values()]
+    shape = (2, layers, heads, max(rows for rows, _ in shapes), max(columns for _, columns in shapes))
+    whole = np.full(shape, np.nan, np.float32)
+    for (layer, head), both in observer.tiles.items():
+        for part, tiles in enumerate(both):
+            whole[part, layer, head] = 0
+            whole[part, layer, head, : tiles.shape[0], : tiles.shape[1]] = tiles
+    dims = ("layer", "head", "tile_query", "tile_key")
+    return {"tile_sum": (dims, whole[0]), "tile_max": (dims, whole[1])}
+
+
+_ROWS = 512  # of one head, written out at once
+
+
+@dataclass(frozen=True, eq=False)
+class MergedCall:
+    """What one attention call is from word to word.
+
+    Attributes
+    ----------
+    call
+        Attention call of these weights, each row scaled to sum to 1; it has no output.
+    mass
+        What the rows sum to, ``(batch, head, word)``.
+    equal
+        Equal weights over the tokens that each token may see, merged likewise, as those of one head.
+    """
+
+    call: AttentionCall
+    mass: Tensor
+    equal: AttentionCall
+
+
+@dataclass(frozen=True, eq=False)
+class WordReading:
+    """Windows side by side, read by tokens and measured by words.
+
+    Attributes
+    ----------
+    words
+        The same windows as if their words were their tokens.
+    numbers
+        ``(batch, token)``: the number of each token's word, -1 on padding; of the text, and of what a decoder reads.
+
+    Examples
+    --------
+    >>> from attnscope.read import Window
+    >>> window = Window((5, 6, 7), (False,) * 3, ((0, 1), (1, 4), (4, 5)), "t", 0, ("e", "bbs", "."), words=(0, 0, 1))
+    >>> reading = WordReading.of([window])
+    >>> reading.words.text.valid.shape, reading.numbers[0].tolist()
+    (torch.Size([1, 2]), [[0, 0, 1]])
+    """
+
+    words: Reading
+    numbers: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], device: torch.device | str = "cpu") -> WordReading:
+        """Merge windows, and their targets."""
+        words = Reading.of([in_words(window) for window in windows], 0, device)
+        sides = (windows, [window.target or window for window in windows])
+        text, target = (_padded([window.words for window in side]).to(device) for side in sides)
+        return cls(words, (text, target))
+
+    def merged(self, kind: str, call: AttentionCall) -> MergedCall | None:
+        """The call from word to word; None where its places are not the tokens."""
+        text, target = self.numbers
+        queries = text if kind == "self" else target
+        keys = target if kind == "causal" else text
+        if (queries.shape[1], keys.shape[1]) != (call.query.shape[2], call.key.shape[2]):
+            return None
+        return merge_call(call, queries.to(call.query.device), keys.to(call.query.device))
+
+    def weights(self, site: Site, call: AttentionCall) -> Tensor:
+        """The weights from word to word, ``(batch, head, word, word)``.
+
+        Raises
+        ------
+        AttnscopeError
+            If places of the call are not the tokens.
+        """
+        merged = self.merged(site.kind, call)
+        if merged is None:
+            raise AttnscopeError(
+                f"layer {site.index} does not attend from token to token (pooled tokens, a prompt), so its weights are "
+                "not merged to words: leave out words"
+            )
+        return attend_in_full(merged.call)[1] * merged.mass[..., None]
+
+
+@torch.no_grad()
+def merge_call(
+    call: AttentionCall, queries: Int[Tensor, "batch query"], keys: Int[Tensor, "batch key"]
+) -> MergedCall:
+    """Merge tokens to words, on either side by the number of each token's word; -1 is none (padding).
+
+    A token that may look nowhere is left out of the average over its word.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 3, 4)
+    >>> words = torch.tensor([[0, 0, 1]])
+    >>> merge_call(AttentionCall(x, x, x, scale=1.0, causal=True), words, words).call.bias.exp()[0, 0]
+    tensor([[1.0000, 0.0000],
+            [0.6667, 0.3333]])
+    """
+    weights, mass = _words_words(call, queries, keys, range(call.query.shape[1]))
+    nothing = torch.zeros_like(call.query[:, :1])
+    flat = replace(
+        call, query=nothing, key=torch.zeros_like(call.key[:, :1]), value=call.value[:, :1], sinks=None
+    )
+    flat = replace(flat, bias=None if call.bias is None else _forbidding(call.bias[:, :1]))
+    equal, _ = _words_words(flat, queries, keys, range(1))
+    seen = (equal > 0) | (weights > 0).any(1, keepdim=True)
+    return MergedCall(replace(call_of_weights(weights), mask=seen), mass, call_of_weights(equal))
+
+
+def _words_words(call: AttentionCall, queries: Tensor, keys: Tensor, heads: range) -> tuple[Tensor, Tensor]:
+    """Shares of each word's weight on each, ``(batch, head, word, word)``, and what they are shares of."""
+    words = [int(side.max()) + 1 for side in (queries, keys)]
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    merged = torch.zeros(
+        len(queries), len(heads), words[0] + 1, words[1] + 1, dtype=wide, device=queries.device
+    )
+    rows = torch.zeros(len(queries), len(heads), words[0] + 1, dtype=wide, device=queries.device)
+    for text, (own, others) in enumerate(zip(queries % (words[0] + 1), keys % (words[1] + 1), strict=True)):
+        for head in heads:
+            first = 0
+            for weights in weight_rows(call, head, len(own), _ROWS, text=text):
+                at = own[first : first + len(weights)]
+                on_words = weights.new_zeros(len(weights), words[1] + 1).index_add_(1, others, weights)
+                merged[text, head].index_add_(0, at, on_words.to(wide))
+                rows[text, head].index_add_(0, at, (weights.sum(-1) > 0).to(wide))
+                first += len(weights)
+    merged = merged[..., :-1, :-1] / rows[..., :-1, None].clamp_min(1)
+    mass = merged.sum(-1, dtype=torch.float64)
+    shares = merged / torch.where(mass > 0, mass, 1.0)[..., None].to(wide)
+    return shares, torch.where((mass - 1).abs() < 1e-5, 1.0, mass)  # noqa: PLR2004 no learned sink
+
+
+def _forbidding(bias: Tensor) -> Tensor:
+    """A bias without what it adds, but for where it forbids."""
+    forbids = bias <= torch.finfo(bias.dtype).min / 2
+    return torch.zeros_like(bias).masked_fill(forbids, -torch.inf)
+
+
+def _padded(words: Sequence[tuple[int, ...]]) -> Tensor:
+    whole = torch.full((len(words), max(map(len, words))), -1)
+    for row, own in zip(whole, words, strict=True):
+        row[: len(own)] = torch.tensor(own)
+    return whole

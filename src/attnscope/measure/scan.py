@@ -1,0 +1,363 @@
+"""`scan`: where does every head look? A corpus through a model, statistics per text, labels, signature."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import xarray as xr
+
+from attnscope.bundled import MODEL
+from attnscope.capture.borrow import borrowing
+from attnscope.capture.load import Loading
+from attnscope.capture.modalities import sense_of
+from attnscope.capture.placement import Placement
+from attnscope.measure.by_workers import scan_by_workers
+from attnscope.measure.image_text import scan_pictured
+from attnscope.measure.images import scan_images
+from attnscope.measure.observer import OBSERVATION
+from attnscope.measure.questions import Asked
+from attnscope.measure.sounds import scan_sounds
+from attnscope.measure.videos import scan_videos
+from attnscope.measure.windows import OfTexts, scan_texts
+from attnscope.read.encoded import Sources
+from attnscope.read.groups import Groups
+from attnscope.read.images import Images
+from attnscope.read.sounds import Sounds
+from attnscope.read.sources import kept
+from attnscope.read.videos import Videos
+from attnscope.read.words import Words
+from attnscope.store.files import local_out
+from attnscope.store.signature import Signature
+from attnscope.store.tasks import Task
+from attnscope.store.workers import Cluster, cluster_of
+from attnscope.support.arguments import typed
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Tell
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.capture.modalities import Sense
+    from attnscope.capture.processors import Processor
+
+
+@typed
+@local_out
+@borrowing
+def scan(
+    model: Model | None = None,
+    texts: Sources = None,
+    *,
+    targets: Sources = None,
+    tokenizer: Processor = None,
+    out: str | Path | Callable[[Signature], Path] | None = None,
+    repair: bool = False,
+    task: str | Task | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    ray_gpus: float | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    limit: int | None = None,
+    batch_size: int | None = None,
+    pool: int | None = None,
+    until: float | None = None,
+    rows: int | None = None,
+    statistics: Sequence[str] | str | None = None,
+    band: int | None = None,
+    observation: int = OBSERVATION,
+    clusters: int | None = None,
+    seed: int = 0,
+    field: str | None = None,
+    by_line: bool = False,
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: str | Mapping[str, int | str | torch.device] | None = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    tp_plan: str | None = None,
+    groups: Groups | None = None,
+    chat: bool = False,
+    chat_template: str | Path | None = None,
+    words: Words | None = None,
+    by: str | None = None,
+    offsets: Sequence[int] | None = None,
+    show: Sequence[tuple[int, int]] | bool | None = None,
+    progress: Tell | None = None,
+) -> xr.Dataset:
+    """Measure where every attention head of a model looks, over a corpus.
+
+    Parameters
+    ----------
+    model
+        A folder, a hub id, or a loaded model (with its `tokenizer`, if none lies where it was loaded from), also inside
+        a TransformerLens bridge or nnsight's ``LanguageModel``, or as `attnscope.capture.load.load_model` gave it. The
+        bundled one by default. For any other module: `attnscope.watch`.
+    texts
+        Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input); one of
+        them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
+        (``"essay.txt"``) is refused; one that is a URL (``"s3://bucket/corpus/"``) names files that fsspec reads. Or
+        token ids, each row a window as it stands: what a tokenizer returns, a tensor, lists of whole numbers. By
+        default the bundled sample. A file must not change before the scan has ended.
+        For a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
+        Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
+        `attnscope.measure`. Of a video encoder, folders of frames, JSON Lines with ``video``, or arrays
+        ``(frame, row, column, 3)``: see `attnscope.measure`. Of Whisper, Wav2Vec2 and the like, sounds:
+        ``.wav`` files or folders of them, or ``{"array": samples, "sampling_rate": rate}``; see
+        `attnscope.measure`. Of a model of vision and
+        language, objects with ``text`` (or ``messages``) and ``image`` or ``images``, or JSON Lines of them; see
+        `attnscope.measure`.
+    targets
+        Translations of `texts`, for an encoder-decoder: one sentence a line on both sides (each string is one), line i
+        beside line i. The decoder reads them as in training, after its start token. Without them it reads what the
+        encoder reads.
+    tokenizer
+        A tokenizer or its folder; by default the one beside the model. Of images, the image processor; of texts with
+        images, the processor.
+    out
+        Run folder, or a function that names it from the signature. With it, results are
+        written as they come, and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the
+        folder.
+    repair
+        Whether to measure again what was damaged in a finished run; else such a run is refused.
+    task
+        Which part of the scan this process does, ``"2/3"``, of processes that name the same `out` on a disk that they
+        share; or ``"env"``, for what torchrun or a Slurm array says. The last one to finish returns the results, and
+        the others none.
+    ray, workers, ray_gpus
+        Have texts measured by actors of Ray: ``"local"`` on this machine, ``"auto"`` or ``"HOST:PORT"`` on a cluster;
+        by so many, each with so many GPUs (a part of one, too). This process then loads no model. By default as many
+        as there is room for. See docs/clusters.md.
+    window
+        Tokens of a window, special tokens included; by default what the model takes, at most 2,048. With `targets`, the
+        most that a line may have.
+    stride
+        Tokens between the starts of windows; by default windows do not overlap.
+    limit
+        Windows, or images, to measure; by default all.
+    batch_size
+        Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
+    pool
+        Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``text``, and of windows
+        in short, so that a corpus of any size fits on a disk. With `by` a pool is of texts of one value. See
+        docs/clusters.md.
+    until
+        Width of the widest 95% interval of any head's mean share (by documents; over all statistics that are shares of
+        weight) at which the scan ends, looked at after 4, 8, 16, ... batches. By default all is measured.
+    rows
+        Queries of each window to measure, drawn at random (an even number, of `seed`): the model attends by PyTorch's
+        fused kernel, and what is not had of all queries by their log-sum-exp is an estimate, with its standard error
+        beside it (``entropy_error``). Windows that have no more are measured whole. See docs/long-contexts.md.
+    statistics
+        Names from ``attnscope.measure.quantities.STATISTICS``, as a list or as one string with commas between, among which
+        ``default`` stands for those that are measured by default (``"default,block_recall"`` adds one): all but
+        ``learned_sink``, which few models have, those of distances and of the largest weights, and those that cost a
+        second pass over the scores (docs/received.md). The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
+        ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is enough.
+    band
+        Largest offset of the band: offsets ``-band..band``, by default 10 tokens. Of images, in rows and in columns of
+        patches, by default 3.
+    observation
+        Queries at the end of each window over which ``recent_top_key``, ``recent_top_10_keys`` and
+        ``recent_effective_keys`` are: the observation window of SnapKV and the like. Where a window has no more, they
+        are over all of its queries, and a note says so.
+    clusters, seed
+        Number of kinds of heads, found by k-means over profiles, as the papers do; and the seed of that. By default
+        kinds are named by what is measured of each head, and are as many as there are: see `summarize`.
+    field
+        Which field of JSON Lines holds the text.
+    by_line
+        Take every line of other files as a text of its own.
+    device, dtype, revision, trust_remote_code
+        See `attnscope.capture.load.load_model`.
+    device_map, max_memory
+        Where the layers go, of a model that is larger than one device: ``"auto"``, and at most so much on each, such as
+        ``{0: "10GiB", "cpu": "30GiB"}``, the rest on the disk. See `attnscope.capture.placement.Placement`.
+    tp_plan
+        ``"auto"``, in processes that torchrun started, shares the heads of each layer out among them. With `out` the
+        first process keeps and returns the results, and the others nothing.
+    groups
+        Measure too how much the tokens of one group look at those of another. A function from the tokens of a window,
+        as they are shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of
+        rules; or ``"roles"``, those of a chat, which is the default for chats. See `attnscope.read.groups.grouping_of`.
+    chat, chat_template
+        Take JSON Lines as chats, even if the first line does not look so, and write them out by this Jinja template
+        (a string or a `Path`); by default by the tokenizer's own. Lists of messages are chats too.
+    words
+        Measure from word to word: of a word's tokens, queries are averaged and keys summed. ``"unicode"`` (word
+        boundaries of the Unicode standard), ``"space"``, a `Path` of spans, or a function from a text to its spans,
+        as a word segmenter gives them. See `attnscope.read.words.word_rule_of`.
+    by
+        Field of JSON Lines (language, source, year) by which texts are held apart: each text has its value in the
+        coordinate ``by``, and `attnscope.contrasts` says what differs.
+    offsets
+        Offsets (key minus query; negative is left), however far, at which ``weight_at`` is measured: ``[-1, -64]``.
+        Each costs what an offset of the band does. See docs/long-contexts.md.
+    show
+        Keep the attention over the first three windows, for the page: these heads (layer, head) and those that lead the
+        rankings token by token, the others in tiles; where there is room, all heads token by token. It is kept in the
+        run folder, or with a result in memory in ``.encoding["sample"]``. By default it is kept with a run folder
+        and in a notebook; False keeps none, and saves these passes.
+    progress
+        Called with a `Progress` after each batch, and after each layer of the windows that are kept; it tells of
+        ``windows`` done.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``text, layer, head, offset, offset_bin, cluster``. Each entry of ``text`` is one window. Variables,
+        per text, layer and head: ``band_sum`` (tr_t), ``bin_sum`` (all offsets, in bins that double: ``bin_first`` to
+        ``bin_last``), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
+        (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
+        ``max_weight``, ``gini_simpson`` (1 - sum of squared weights), ``label``; per text ``length``, and with
+        `targets` ``target_length``, the number of queries of the decoder's layers; per head ``label_share``,
+        ``majority_share``, ... and per text and layer ``equal_band_sum``, ``equal_entropy``, ...: what equal weights
+        over the visible tokens give. With `groups` also ``group_weight`` over ``group_query, group_key``, NaN where a
+        group is not in a text, and ``equal_group_weight``; of a pool also ``group_rows`` and ``group_pair_rows``, the
+        queries that these are means over. With `offsets` also ``weight_at`` and ``equal_weight_at`` over
+        ``chosen_offset``: the share of the weight at each, a mean over queries. In cross-attention, queries are target
+        tokens and keys source tokens. The attribute ``signature`` holds, as JSON, all that the numbers depend on;
+        ``decoder`` says what a decoder beside an encoder read, ``kinds`` how many heads are of which kind, ``capture``
+        in which way the model was captured (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and
+        ``padding`` what is not as expected.
+        Of images: see `attnscope.measure.images.scan_images`.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> results = scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
+    >>> dict(results.profile.sizes)
+    {'text': 1, 'layer': 3, 'head': 4, 'offset': 21}
+    >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
+    True
+    """
+    texts, model = kept(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
+    of_texts: OfTexts = {
+        "targets": targets,
+        "window": window,
+        "stride": stride,
+        "field": field,
+        "by_line": by_line,
+        "clusters": clusters,
+        "groups": groups,
+        "chat": chat,
+        "chat_template": chat_template,
+        "words": words,
+        "by": by,
+        "offsets": offsets,
+    }
+    besides = {"task (--task)": task, "tp_plan (--tp-plan)": tp_plan, "until (--until)": until}
+    cluster = cluster_of(ray, workers, ray_gpus, besides=besides)
+    placement = _placement(device_map, max_memory, task=task, tp_plan=tp_plan)
+    asked = Asked(
+        processor=tokenizer,
+        out=out,
+        repair=repair,
+        task=task,
+        limit=limit,
+        batch_size=batch_size,
+        pool=pool,
+        until=until,
+        rows=rows,
+        statistics=statistics,
+        band=band,
+        observation=observation,
+        seed=seed,
+        show=_shown(show, out),
+        progress=progress,
+        loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement, tp_plan),
+    )
+    sense = sense_of(model, texts, field=field, revision=revision)
+    return _measured(model, texts, sense, asked, of_texts, cluster)
+
+
+def _shown(show: Sequence[tuple[int, int]] | bool | None, out: object) -> Sequence[tuple[int, int]] | None:
+    """By default a result that will have a page keeps the attention that the page shows."""
+    if show is None:
+        show = out is not None or "ipykernel" in sys.modules
+    return (() if show else None) if isinstance(show, bool) else show
+
+
+def _device_of(device: str | None, task: str | Task | None) -> str | None:
+    """Where none is named, the GPU of this process, of those that torchrun has started on this machine."""
+    if device is None and task == "env" and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        return f"cuda:{os.environ['LOCAL_RANK']}"
+    return device
+
+
+def _measured(
+    model: Model,
+    texts: Sources,
+    sense: Sense | None,
+    asked: Asked,
+    of_texts: OfTexts,
+    cluster: Cluster | None,
+) -> xr.Dataset:
+    if sense is not None:
+        return _scan_sense(model, sense, asked, of_texts, ray=cluster)
+    if cluster is None:
+        return scan_texts(model, texts, asked, of_texts)
+    return scan_by_workers(model, texts, asked, of_texts, cluster=cluster)
+
+
+def _scan_sense(
+    model: Model,
+    sense: Sense,
+    asked: Asked,
+    of_texts: OfTexts,
+    *,
+    ray: Cluster | None,
+) -> xr.Dataset:
+    """Scan what is not text alone; refuse what texts alone have."""
+    of_results = {"pool": asked.pool, "until": asked.until, "rows": asked.rows, "ray": ray}
+    if isinstance(sense, Images):
+        _refuse_of_texts("images", **of_results, **of_texts)
+        return scan_images(model, sense, asked)
+    if isinstance(sense, Videos):
+        _refuse_of_texts("videos", batch_size=asked.batch_size, **of_results, **of_texts)
+        return scan_videos(model, sense, asked)
+    if isinstance(sense, Sounds):
+        of_sounds = {name: value for name, value in of_texts.items() if name != "targets"}
+        _refuse_of_texts("sounds", batch_size=asked.batch_size, **of_results, **of_sounds)
+        return scan_sounds(model, sense, asked, targets=of_texts["targets"])
+    kept_apart = ("groups", "chat", "chat_template")
+    of_windows = {name: value for name, value in of_texts.items() if name not in kept_apart}
+    _refuse_of_texts("texts with images", batch_size=asked.batch_size, **of_results, **of_windows)
+    return scan_pictured(
+        model, sense, asked, groups=of_texts["groups"], chat_template=of_texts["chat_template"]
+    )
+
+
+def _placement(
+    device_map: str | Mapping[str, int | str | torch.device] | None,
+    max_memory: Mapping[int | str, int | str] | None,
+    *,
+    task: str | Task | None,
+    tp_plan: str | None,
+) -> Placement | None:
+    if task is not None and tp_plan is not None:
+        raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
+    if device_map is not None:
+        return Placement(device_map, max_memory)
+    if max_memory is not None:
+        raise AttnscopeError(
+            "max_memory (--max-memory) says nothing without device_map (--device-map): give both"
+        )
+    return None
+
+
+def _refuse_of_texts(what: str, /, **given: object) -> None:
+    """Refuse arguments that images, videos or sounds have no use for."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            flag = "target" if name == "targets" else name.replace("_", "-")
+            raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {what}: leave it out")

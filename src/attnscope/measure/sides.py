@@ -1,0 +1,249 @@
+"""The statistics of windows that are cut already: where heads look, for commands that ask something else of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import xarray as xr
+
+from attnscope.measure.documents import called_in, intervals_note
+from attnscope.measure.measurement import Measurement
+from attnscope.measure.pools import joined
+from attnscope.measure.quantities import KNOWN, choose
+from attnscope.measure.summary import summarize
+from attnscope.read.chats import Chats, are_chats
+from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets
+from attnscope.read.groups import Grouping, Groups, grouping_of
+from attnscope.read.sources import kept
+from attnscope.read.texts import Corpus
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from attnscope.capture.loaded import LoadedModel
+    from attnscope.read.windows import Window
+    from attnscope.support.progress import Tell
+
+
+def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10) -> xr.Dataset:
+    """What `scan` finds on these windows, kinds of heads included.
+
+    Parameters
+    ----------
+    loaded
+        In eval mode.
+    windows
+        One at least.
+    band
+        Largest offset of the band, less where windows are shorter.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.read import texts_of, windows_of
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> windows = list(windows_of(texts_of(["The tide comes in twice a day."]), loaded.tokenizer, length=16))
+    >>> dict(statistics_of(loaded, windows, band=3).profile.sizes)
+    {'text': 1, 'layer': 3, 'head': 4, 'offset': 7}
+    """
+    longest = max(max(len(window), len(window.target or window)) for window in windows)
+    job = Measurement(
+        loaded,
+        windows,
+        choose(None),
+        max(1, min(band, longest - 1)),
+        longest - 1,
+        max(1, 2048 // longest),
+        None,
+        EncodedTexts([list(window.ids) for window in windows]),
+        None,
+        show=False,
+    )
+    job.check()
+    results = joined(list(job.batches()))
+    return results.merge(
+        summarize(results, clusters=None, seed=0), combine_attrs="no_conflicts"
+    ).assign_attrs(job.notes)
+
+
+def observation_note(names: Sequence[str], observation: int, length: int) -> dict[str, str]:
+    """What a reader has to know where no window can have more queries than its observation window.
+
+    Examples
+    --------
+    >>> list(observation_note(["recent_top_key"], 32, 32)), list(observation_note(["recent_top_key"], 32, 33))
+    (['observation'], [])
+    """
+    recent = _of_recent(names)
+    if not recent or length > observation:
+        return {}
+    return {
+        "observation": f"Windows have {length} tokens at most, and the last {observation} queries of each were asked "
+        f"for (--observation): {', '.join(recent)} are over all queries."
+    }
+
+
+def notes_of_short(results: xr.Dataset, notes: dict[str, str]) -> dict[str, str]:
+    """Notes of a scan, with how many of its windows are as short as that."""
+    told = dict(notes)
+    settings = _settings_of(results)
+    if "observation" in settings and "observation" not in notes:
+        last = settings["observation"]
+        short, windows = _as_short_as(results, last)
+        if short:
+            told["observation"] = (
+                f"{_said(short, windows, results)} no more queries than the last {last} (--observation): there "
+                f"{', '.join(_of_recent(settings['statistics']))} are over all queries."
+            )
+    if "rows" in notes:
+        short, windows = _as_short_as(results, settings.get("rows", 0))
+        if short and short == windows:
+            told["rows"] = (
+                f"{_said(short, windows, results)} no more than {settings['rows']} queries (--rows): all were "
+                "measured, and nothing is estimated."
+            )
+        else:
+            whole = f" {_said(short, windows, results)} no more: there all queries were measured."
+            told["rows"] += (whole if short else "") + intervals_note(results)
+    return told
+
+
+def _settings_of(results: xr.Dataset) -> dict[str, Any]:
+    """What the signature says was asked for; nothing of results whose signature is their maker's own."""
+    try:
+        return json.loads(results.attrs["signature"])["settings"] or {}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def _of_recent(names: Sequence[str]) -> list[str]:
+    return [name for name in names if "recent" in KNOWN[name].needs]
+
+
+def _as_short_as(results: xr.Dataset, queries: int) -> tuple[int, int]:
+    """How many windows have no more queries than that, and how many there are; of pools it is not known."""
+    if "window_count" in results or "text" not in results.dims or "length" not in results:
+        return 0, 0
+    lengths = results["length"].values
+    if "target_length" in results:  # no layer has more
+        lengths = np.maximum(lengths, results["target_length"].values)
+    return int((lengths <= queries).sum()), lengths.size
+
+
+def _said(short: int, windows: int, results: xr.Dataset) -> str:
+    called = called_in(results.attrs)["windows"]
+    return (
+        f"{short:,} of {windows:,} {called if windows > 1 else called[:-1]} {'have' if short > 1 else 'has'}"
+    )
+
+
+T = TypeVar("T")
+
+
+def one_by_one(
+    items: Iterable[T],
+    measure: Callable[[T, int], xr.Dataset],
+    done: Callable[[range], bool],
+    tell: Tell,
+    *,
+    count: int,
+    called: str = "windows",
+) -> Iterator[xr.Dataset]:
+    """Measure each of `count` items, by itself and its number, but those that are done; tell how far it has come.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> told, of = [], lambda word, number: xr.Dataset({"length": len(word)})
+    >>> measured = one_by_one(["a", "tide", "is"], of, lambda texts: 1 in texts, told.append, count=3)
+    >>> [int(results.length) for results in measured], [progress.told for progress in told]
+    ([1, 2], [{'windows': 1}, {'windows': 2}, {'windows': 3}])
+    """
+    for number, item in enumerate(items):
+        if not done(range(number, number + 1)):
+            yield measure(item, number)
+        tell(Progress("scan", (number + 1) / count, {called: number + 1}))
+
+
+def read_sides(
+    texts: Sources,
+    targets: Sources,
+    *,
+    field: str | None,
+    by_line: bool,
+    stride: int | None,
+    chat: bool,
+    chat_template: str | Path | None,
+    by: str | None = None,
+) -> tuple[Texts | Chats, Corpus | None]:
+    """What is read; with targets line by line, empty lines too, so that line i stays beside line i.
+
+    Raises
+    ------
+    AttnscopeError
+        Settings that do not go together, and what `texts_and_targets` and `Chats` raise.
+
+    Examples
+    --------
+    >>> settings = {"field": None, "by_line": False, "stride": None, "chat": False, "chat_template": None}
+    >>> corpus, _ = read_sides([{"role": "user", "content": "Is the tide out?"}], None, **settings)
+    >>> type(corpus).__name__
+    'Chats'
+    """
+    paired = targets is not None
+    given = kept(texts)
+    if chat or (not by_line and are_chats(given, field)):
+        if paired or by_line:
+            other = "target (--target)" if paired else "by_line (--by-line)"
+            raise AttnscopeError(f"the texts are chats, one a line, which take no {other}: leave it out")
+        if by is not None:
+            raise AttnscopeError("chats are not held apart by a field: leave out by (--by)")
+        if given is None:
+            raise AttnscopeError("no chat is given: name a file of JSON Lines with messages")
+        return Chats(given, field=field, template=chat_template), None
+    if chat_template is not None:
+        raise AttnscopeError(
+            "a chat template is given, and the texts are not chats: leave it out, or say so with chat (--chat)"
+        )
+    if by is not None and paired:
+        raise AttnscopeError("texts with targets are not held apart by a field: leave out by (--by)")
+    if by is not None and given is None:
+        raise AttnscopeError("the bundled sample has no fields: name .jsonl files, or leave out by (--by)")
+    corpus, target = texts_and_targets(
+        given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by
+    )
+    if target is not None and stride is not None:
+        raise AttnscopeError(
+            "stride is of windows in running text; with targets every line is a window: leave it out"
+        )
+    return corpus, target
+
+
+def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | None:
+    """The groups asked for; those of a chat are its roles where nothing else is.
+
+    Raises
+    ------
+    AttnscopeError
+        Roles of what is no chat, and what `grouping_of` raises.
+
+    Examples
+    --------
+    >>> grouping_for(None, Chats([[{"role": "user", "content": "Is the tide out?"}]])).names
+    ('system', 'user', 'assistant', 'tool', 'template')
+    """
+    is_chat = isinstance(corpus, Chats)
+    if isinstance(groups, str) and groups == "roles" and not is_chat:
+        raise AttnscopeError(
+            "roles are those of a chat, and the texts are not chats: give chats (JSON Lines with messages), or other "
+            "groups"
+        )
+    if groups is None:
+        return grouping_of("roles") if is_chat else None
+    return grouping_of(groups)

@@ -1,0 +1,422 @@
+"""A scan as its run folder holds it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.measure.documents import called_in
+from attnscope.measure.forms import text_mean
+from attnscope.measure.measurement import numbering_note
+from attnscope.measure.observer import LEAST_SHARE, LOCAL, SHARED_ODDS, notes_of_nowhere
+from attnscope.measure.offset_shares import with_profile
+from attnscope.measure.places import NEEDED
+from attnscope.measure.quantities import BY_GROUP, EQUAL
+from attnscope.measure.sides import notes_of_short
+from attnscope.store.files import read_as
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import Signature
+from attnscope.support.numbers import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import xarray as xr
+
+    from attnscope.measure.questions import RankedHead
+
+NOTES = (
+    "way",
+    "unseen",
+    "places",
+    "beyond",
+    "unknown",
+    "doubled",
+    "packed",
+    "decoder",
+    "causality",
+    "bias",
+    "padding",
+    "tower",
+    "pooling",
+    "points",
+    "random",
+    "patches",
+    "sounds",
+    "pictures",
+    "videos",
+    "words",
+    "pool",
+    "until",
+    "cached",
+    "observation",
+    "rows",
+    "left_out",
+)  # attributes that tell a reader what is not as expected
+SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
+
+_LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
+
+
+def unit_of(results: xr.Dataset) -> str:
+    """What lengths and offsets count: words where tokens are merged to them, frames of sounds, else tokens.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> unit_of(xr.Dataset(attrs={"words": "Tokens are merged to words."}))
+    'words'
+    """
+    if "words" in results.attrs:
+        return "words"
+    return "frames" if results.attrs.get("reads") == "sounds" else "tokens"
+
+
+def notes_of(results: xr.Dataset) -> dict[str, str]:
+    """What tells a reader what is not as expected, by name.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> notes_of(xr.Dataset(attrs={"beyond": "Windows may have 64 tokens.", "model": "small"}))
+    {'beyond': 'Windows may have 64 tokens.'}
+    """
+    notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
+    notes = with_local_heads(notes, str(results.attrs.get("kinds", "")))
+    notes = notes_of_short(results, notes) | notes_of_nowhere(results, unit_of(results))
+    names = results["layer_name"].values.tolist() if "layer_name" in results.coords else []
+    numbering = numbering_note([str(name) for name in names])
+    return notes | ({"layers": numbering} if numbering else {})
+
+
+def load_scan(run: RunFolder) -> xr.Dataset:
+    """What `scan` returns, from the folder of a finished run.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from attnscope.measure import scan
+    >>> from attnscope.store import manifest_of
+    >>> with TemporaryDirectory() as folder:
+    ...     made = scan(texts=["The tide is out."], out=folder, statistics="entropy")
+    ...     signature = manifest_of(Path(folder)).state["signature"]
+    ...     with RunFolder(Path(folder), signature) as run:
+    ...         bool((load_scan(run).entropy == made.entropy).all())
+    True
+    """
+    with read_as(run.path):
+        return _returned(run, run.results(), run.load(SUMMARY))
+
+
+def load_heads(run: RunFolder) -> xr.Dataset | None:
+    """What all texts of a finished scan with pools come to, head by head, with their kinds; no pool is read.
+
+    None where the run keeps no such thing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import xarray as xr
+    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {"command": "scan"}) as run:
+    ...     before = load_heads(run)
+    ...     run.save(HEADS, xr.Dataset({"entropy": (("layer", "head"), [[1.5, 0.5]])}))
+    ...     run.finish(attributes={"model": "small"})
+    ...     heads = load_heads(run)
+    >>> before is None, heads.entropy.dims, heads.attrs["model"]
+    (True, ('layer', 'head'), 'small')
+    """
+    heads, summary = run.load(HEADS), run.load(SUMMARY)
+    if heads is None:
+        return None
+    if summary is not None:
+        heads = heads.merge(
+            summary.drop_dims("text", errors="ignore"), compat="override", combine_attrs="no_conflicts"
+        )
+    return heads.assign_attrs(
+        {"signature": run.signature.to_json(), "model": run.signature.name} | run.state.get("attributes", {})
+    )
+
+
+def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
+    """The same, piece by piece along ``text``: never more in memory than one, and the kinds of all texts.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import scan
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = scan(limit=4, window=32, batch_size=2, out=f"{place}/run")
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         sum(piece.sizes["text"] for piece in scan_pieces(run))
+    4
+    """
+    summary = run.load(SUMMARY)
+    for texts in run.pieces:
+        part = summary
+        if summary is not None and "text" in summary.dims:
+            part = summary.isel(text=slice(texts.start, texts.stop))
+        yield _returned(run, run.piece(texts), part)
+
+
+def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -> xr.Dataset:
+    names = (run.signature.settings or {})["statistics"]
+    names = [*names, *(f"{name}{BY_GROUP}" for name in names)]
+    if "profile" in names and "band_sum" in results:
+        results = with_profile(results)
+    known = [
+        *names,
+        *(f"{EQUAL}{name}" for name in names),
+        "length",
+        "target_length",
+        "sampled_rows",
+        "rows",
+        "columns",
+        "frames",
+        "image_first",
+        "image_tokens",
+        "image_tiles",
+        "image_rows",
+        "image_columns",
+        "video_first",
+        "video_tokens",
+        "video_frames",
+        "video_rows",
+        "video_columns",
+    ]
+    others = [name for name in results.data_vars if name not in known]
+    results = results[[*(name for name in known if name in results), *others]]
+    if summary is not None:
+        results = results.merge(summary, combine_attrs="no_conflicts")
+    results = results.assign_attrs(
+        {"signature": run.signature.to_json(), "model": run.signature.name} | run.state.get("attributes", {})
+    )
+    results.encoding["source"] = str(run.path)
+    return results
+
+
+def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
+    """Whether the folder holds the attention that a page shows where these heads are asked for.
+
+    For the command, which reads texts again only where it does not.
+
+    Parameters
+    ----------
+    run
+        Folder of a scan.
+    heads
+        Pairs (layer, head), in the order in which they are asked for.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import scan
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = scan(limit=2, window=32, out=f"{place}/run", show=[(0, 3)])
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         keeps_maps_of(run, [(0, 3)]), keeps_maps_of(run, [(0, 1)])
+    (True, False)
+    """
+    sample = run.load(SAMPLE)
+    return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in heads]
+
+
+def default_out(signature: Signature | Mapping[str, object]) -> Path:
+    """Where a command puts its results when nothing was said: one folder for each signature.
+
+    Examples
+    --------
+    >>> default_out(Signature("scan", model={"name": "models/small"})).parts
+    ('attnscope-runs', 'small-...')
+    """
+    signature = Signature.of(signature)
+    return Path("attnscope-runs") / f"{Path(signature.name).name}-{signature.short}"
+
+
+def with_local_heads(notes: dict[str, str], kinds: str) -> dict[str, str]:
+    """Notes, without that on the bias where no head is named local.
+
+    Examples
+    --------
+    >>> notes = {"bias": "It adds to scores."}
+    >>> len(with_local_heads(notes, "Kinds of heads: previous: 2, local: 1.")), len(with_local_heads(notes, ""))
+    (1, 0)
+    """
+    if _LOCAL.search(kinds):
+        return notes
+    return {name: note for name, note in notes.items() if name != "bias"}
+
+
+WEIGHTS_NOTE = "A weight is a mixing coefficient, not an explanation."
+_RANKED_BY = {
+    "positional": ("share of all weight at one offset", "at one offset other than 0"),
+    "local": ("weight inside the band of offsets", "inside the band"),
+    "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
+}
+_SINKS = "sink-like"
+_NO_TEST = " (a ranking, no test: heads of random weights may do so too)"
+_RANKED_BY_OF_IMAGES = {
+    "positional": ("share of a patch's weight on one neighbour", "on one other patch at an offset"),
+    "local": ("weight of a patch within 1 patch of it", "within 1 patch"),
+    "sink-like": ("weight of patches on the class token or registers", "on the class token or registers"),
+}
+
+
+def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> str:
+    """By what heads are ranked; where none is, what none has.
+
+    Parameters
+    ----------
+    results
+        What `attnscope.scan` returns.
+    kind
+        Name of the ranking, such as ``"local"``.
+    rows
+        Heads that it has.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> ranking_said(xr.Dataset(), "local", [])
+    'no local head: none has 0.5 of its weight inside the band and twice what uniform attention gives, beyond chance'
+    >>> ranking_said(xr.Dataset(), "sink-like", [])[-33:]
+    '6 times the odds of equal weights'
+    """
+    what, where = (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
+    if rows:
+        return f"most {kind} heads: {what}{_NO_TEST if kind == _SINKS else ''}"
+    least = LOCAL if kind == "local" else LEAST_SHARE
+    beyond = (
+        f"and {SHARED_ODDS:g} times the odds of equal weights"
+        if kind == _SINKS
+        else f"and twice what uniform attention gives{_uniform(results, kind)}, beyond chance"
+    )
+    return f"no {kind} head: none has {least} of its weight {where} {beyond}"
+
+
+def _uniform(results: xr.Dataset, kind: str) -> str:
+    """What uniform attention has inside the band, where that is known: in short texts more than half."""
+    if kind != "local" or "equal_outside" not in results:
+        return ""
+    return f" ({float((1 - text_mean(results.equal_outside)).max()):.2f} at most)"
+
+
+def kinds_said(results: xr.Dataset) -> str:
+    """How many heads there are of each kind; where that is not known, what is missing.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> kinds_said(xr.Dataset(attrs={"kinds": "Kinds of heads: previous: 2."}))
+    'Kinds of heads: previous: 2.'
+    >>> kinds_said(xr.Dataset(attrs={"reads": "images"}))
+    'No kinds of heads: no rows and columns of patches are known.'
+    """
+    if "kinds" in results.attrs:
+        return str(results.attrs["kinds"])
+    needed = NEEDED
+    if results.attrs.get("reads") == "images":
+        if "rows" not in results:
+            return "No kinds of heads: no rows and columns of patches are known."
+        from attnscope.measure.images import NEEDED as needed  # noqa: N811
+    absent = ", ".join(name for name in needed if name not in results)
+    return f"No kinds of heads: for them the statistics lack {absent}." if absent else ""
+
+
+def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> str:
+    """Of what the numbers and kinds of ranked heads are, where several windows were read; else empty.
+
+    Parameters
+    ----------
+    results
+        What `attnscope.scan` returns.
+    ranked
+        The heads of each ranking.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> from attnscope.measure import rank_heads
+    >>> results = attnscope.scan(limit=2, window=32)
+    >>> means_note(results, rank_heads(results).values())[:55]
+    'Weights and offsets are of the mean over all windows; a'
+    >>> means_note(results, [])
+    ''
+    """
+    if results.sizes["text"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
+        return ""
+    return (
+        f"Weights and offsets are of the mean over all {entries_said(results)}; a head's kind is the one that it has "
+        "in most of them."
+    )
+
+
+def entries_said(results: xr.Dataset) -> str:
+    """What each entry of ``text`` is, in the plural.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> entries_said(xr.Dataset()), entries_said(xr.Dataset({"window_count": ("text", [4])}))
+    ('windows', 'pools')
+    """
+    return "pools" if "window_count" in results else called_in(results.attrs)["windows"]
+
+
+def layers_said(results: xr.Dataset) -> str:
+    """How many layers attend, each kind by itself where there are several.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> pair = xr.Dataset(coords={"layer_kind": ("layer", ["self", "self", "causal", "cross"])})
+    >>> layers_said(pair), layers_said(pair.isel(layer=[0, 1]))
+    ('2 encoder, 1 decoder and 1 cross-attention layers', '2 layers')
+    """
+    kinds = results["layer_kind"].values.tolist() if "layer_kind" in results.coords else []
+    if "cross" not in kinds or len(set(kinds)) == 1:
+        return count(results.sizes["layer"], "layer")
+    names = {"self": "encoder", "causal": "decoder", "cross": "cross-attention"}
+    if set(kinds) != set(names):
+        names = {"self": "self-attention", "causal": "causal", "cross": "cross-attention"}
+    *others, last = [f"{kinds.count(kind)} {name}" for kind, name in names.items() if kind in kinds]
+    return f"{', '.join(others)} and {last} layers"
+
+
+def corpus_said(results: xr.Dataset) -> str:
+    """How much was read.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> corpus_said(xr.Dataset({"length": ("text", [40, 40])}))
+    '2 windows (80 tokens)'
+    """
+    texts = results.sizes["text"]
+    if results.attrs.get("reads") != "images":
+        if "length" not in results:
+            return count(texts, "window")
+        tokens = f"{int(results.length.sum())} {unit_of(results)}"
+        if "target_length" in results:
+            tokens += f", {int(results.target_length.sum())} of the target"
+        if "image_tokens" in results:
+            images = results.image_tokens.values[results.image_tokens.values > 0]
+            tokens += f", {images.sum()} of {count(len(images), 'image')}"
+        if results.attrs.get("reads") == "videos":
+            return f"{count(texts, 'video')} ({tokens})"
+        if "window_count" in results:
+            return f"{count(int(results.window_count.sum()), 'window')} ({tokens}) in {count(texts, 'pool')}"
+        return f"{count(texts, 'window')} ({tokens})"
+    if "rows" not in results:
+        return count(texts, "image")
+    grids = sorted(set(zip(results.rows.values.tolist(), results.columns.values.tolist(), strict=True)))
+    beside = int((results.length - results.rows * results.columns).max())
+    said = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
+    return f"{count(texts, 'image')} of {said} patches and {count(beside, 'token')} beside them"

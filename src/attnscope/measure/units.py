@@ -1,0 +1,306 @@
+"""The units of a scan in a process that measures those it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.capture.encoders import load_vision_model
+from attnscope.capture.modalities import load_pictured_model, load_video_model
+from attnscope.measure.image_text import PicturedMeasurement
+from attnscope.measure.images import ImageMeasurement
+from attnscope.measure.labels import labelled
+from attnscope.measure.passes import stacked
+from attnscope.measure.places import NEEDED
+from attnscope.measure.pools import joined, stretches
+from attnscope.measure.quantities import EQUAL, STATISTICS
+from attnscope.measure.questions import Asked
+from attnscope.measure.sounds import SoundMeasurement, loaded_for
+from attnscope.measure.summary import summarize
+from attnscope.measure.videos import VideoMeasurement
+from attnscope.measure.windows import OfTexts, prepared
+from attnscope.read.image_text import PicturedTexts
+from attnscope.read.images import Images
+from attnscope.read.videos import Videos
+from attnscope.store.by_ray import enter
+from attnscope.store.signature import Signature
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.modalities import Sense
+    from attnscope.capture.watch import Site
+    from attnscope.measure.measurement import Measurement
+    from attnscope.measure.questions import Standing
+    from attnscope.read.encoded import Sources
+    from attnscope.read.windows import Window
+    from attnscope.support.progress import Progress
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredUnit:
+    """What was measured of one unit.
+
+    Attributes
+    ----------
+    results
+        Texts that follow each other; none where the run has all of them already.
+    share
+        Part of all work that the unit is.
+    windows
+        How many it has.
+    following
+        Where the next unit begins; None where that cannot be told.
+    """
+
+    results: tuple[xr.Dataset, ...]
+    share: float
+    windows: int
+    following: UnitStart | None
+
+
+@dataclass(frozen=True)
+class UnitStart:
+    """A unit, by its number from 0, and where it begins."""
+
+    unit: int
+    standing: Standing
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What a worker says of the scan when it is ready: see `Prepared`."""
+
+    signature: Signature
+    attributes: dict[str, str]
+    kinds: Callable[[xr.Dataset], xr.Dataset] | None
+
+
+class Units:
+    """Batches of a scan, or its pools, some at a time.
+
+    Texts are read forward; from where a unit is known to begin, if that is nearer; and anew where an earlier unit is
+    asked for than the last.
+    """
+
+    def __init__(self, job: Measurement, said: Callable[[], float] = lambda: 0.0) -> None:
+        self.job, self.size, self.said = job, job.unit, said
+        self._start()
+
+    def measure(
+        self, unit: int, done: Callable[[range], bool] = lambda _: False, known: UnitStart | None = None
+    ) -> MeasuredUnit | None:
+        """What is not done of a unit, counted from 0; None where the texts end before.
+
+        `known` is where this unit begins, or one before it.
+        """
+        if unit < self.following or (known is not None and known.unit > self.following):
+            self._start(known)
+        while self.following < unit:
+            if not self._each(lambda _, batch: self.job.pass_over(batch)):
+                return None
+        before, windows = self.said(), 0
+        batches: list[xr.Dataset] = []
+
+        def measure(texts: range, batch: Sequence[Window]) -> None:
+            nonlocal windows
+            windows += len(batch)
+            if done(texts):
+                self.job.pass_over(batch)
+            else:
+                batches.append(self.job.measure(batch, texts.start))
+
+        if not self._each(measure):
+            return None
+        standing = self.job.standing()
+        following = None if standing is None else UnitStart(self.following, standing)
+        return MeasuredUnit(tuple(stretches(batches)), max(0.0, self.said() - before), windows, following)
+
+    def notes(self) -> dict[str, str]:
+        """What is said of the scan when all texts are read."""
+        while self._each(lambda _, batch: self.job.pass_over(batch)):
+            pass
+        return self.job.notes
+
+    def _start(self, known: UnitStart | None = None) -> None:
+        self.following = 0 if known is None else known.unit
+        self.walk: Iterator[tuple[range, list[Window]]] = self.job.walk(known and known.standing)
+
+    def _each(self, do: Callable[[range, list[Window]], object]) -> bool:
+        """Do the same with each batch of the next unit; whether there was any."""
+        count = 0
+        for texts, batch in islice(self.walk, self.size):
+            do(texts, batch)
+            count += 1
+        self.following += 1
+        return count > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """All that a process needs to take part in a scan.
+
+    Attributes
+    ----------
+    folder
+        The one that names of files are relative to.
+    show
+        Whether the attention over the first windows will be asked for.
+    """
+
+    model: str | Path
+    texts: Sources
+    asked: Asked
+    of_texts: OfTexts
+    folder: Path
+    show: bool
+
+    def __call__(self) -> tuple[Units, Opened]:
+        """Load the model and open the texts, on one thread.
+
+        Raises
+        ------
+        AttnscopeError
+            What `attnscope.scan` raises before it measures anything.
+        """
+        enter(self.folder)
+        torch.set_num_threads(1)
+        shares = [0.0]
+
+        def hear(progress: Progress) -> None:
+            shares[0] = progress.share
+
+        asked = replace(self.asked, progress=hear)
+        ready = prepared(self.model, self.texts, asked, self.of_texts, show=self.show)
+        units = Units(ready.job, lambda: shares[0])
+        return units, Opened(ready.signature, ready.attributes, ready.kinds)
+
+
+_NAMES = ("entropy",)  # nothing is measured, and something must be asked for
+
+
+def first_of(
+    model: Model, sense: Sense, asked: Asked, targets: Sources = None
+) -> ImageMeasurement | PicturedMeasurement | SoundMeasurement | VideoMeasurement:
+    """Load the model and check it on the first image, sound, video or text with images.
+
+    Raises
+    ------
+    AttnscopeError
+        What `attnscope.scan` raises of them.
+    """
+    asked = replace(asked, limit=1)
+    if isinstance(sense, PicturedTexts | Images | Videos) and targets is not None:
+        raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
+    if isinstance(sense, PicturedTexts):
+        pictured = load_pictured_model(
+            model, processor=asked.processor, loading=asked.loading, videos=sense.has_videos
+        )
+        return PicturedMeasurement(pictured, sense, _NAMES, asked, None, None)
+    if isinstance(sense, Images):
+        vision = load_vision_model(
+            model, processor=asked.processor, need_processor=not sense.is_processed, loading=asked.loading
+        )
+        return ImageMeasurement(vision, sense, _NAMES, asked)
+    if isinstance(sense, Videos):
+        filmed = load_video_model(
+            model, processor=asked.processor, need_processor=not sense.is_processed, loading=asked.loading
+        )
+        return VideoMeasurement(filmed, sense, _NAMES, asked)
+    speech, _, said, _ = loaded_for(model, sense, asked, targets)
+    return SoundMeasurement(speech, sense, said, _NAMES, asked)
+
+
+@dataclass(eq=False)
+class MeasuredPass:
+    """What was measured of the calls of one forward pass.
+
+    Attributes
+    ----------
+    sites
+        Each call.
+    measured
+        Statistics of each call, from `measure_call`.
+    queries
+        ``(batch,)`` for each call: its queries that are real tokens.
+    reach
+        The largest offset that there was.
+    """
+
+    sites: list[Site] = field(default_factory=list)
+    measured: list[dict[str, Tensor]] = field(default_factory=list)
+    queries: list[Tensor] = field(default_factory=list)
+    reach: int = 0
+
+    def add(self, site: Site, measured: dict[str, Tensor], queries: Tensor, reach: int) -> None:
+        """One more call."""
+        self.sites.append(site)
+        self.measured.append(measured)
+        self.queries.append(queries.sum(1).cpu())
+        self.reach = max(self.reach, reach)
+
+    @property
+    def texts(self) -> int:
+        """How many texts were read at once."""
+        return len(self.queries[0])
+
+
+def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -> xr.Dataset:
+    """Passes as one Dataset, one text after the other; with kinds of heads where all is there that they need.
+
+    Layers that have other numbers of queries than the first have them in ``queries (text, layer)``.
+    """
+    reach = max(run.reach for run in passes)
+    layered = any(not torch.equal(own, run.queries[0]) for run in passes for own in run.queries)
+    parts: list[xr.Dataset] = []
+    first = 0
+    for run in passes:
+        sources = [(f"text {first + number + 1}", 0) for number in range(run.texts)]
+        part = labelled(
+            stacked(_alike([layer for each in passes for layer in each.measured], run.measured)),
+            run.sites,
+            band,
+            reach,
+            {"length": run.queries[0].numpy()},
+            sources,
+            first,
+        )
+        if layered:
+            own = np.stack([counts.numpy() for counts in run.queries], axis=1)
+            part["queries"] = (
+                ("text", "layer"),
+                own,
+                {"long_name": "Queries of a layer", "units": "tokens"},
+            )
+        parts.append(part)
+        first += run.texts
+    results = joined(parts)
+    if set(NEEDED) <= set(names):
+        results = results.merge(summarize(results), combine_attrs="no_conflicts")
+    return results
+
+
+_SIDES = {"offset_bin", "every_offset"}
+
+
+def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """Layers with as many offsets, or bins, as the one that has most: what is missing lies outside, and is 0."""
+    sided = [name for name in own[0] if _SIDES & {*STATISTICS[name.removeprefix(EQUAL)].along}]
+    most = {name: max(layer[name].shape[-1] for layer in every) for name in sided}
+
+    def widened(name: str, value: Tensor) -> Tensor:
+        missing = (most[name] - value.shape[-1]) // 2 if name in most else 0
+        return torch.nn.functional.pad(value, (missing, missing)) if missing else value
+
+    return [{name: widened(name, value) for name, value in layer.items()} for layer in own]

@@ -1,0 +1,511 @@
+"""A scan of videos: folders of frames through a video encoder, statistics per video, kinds, signature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attnscope.capture.families import tubelet_of
+from attnscope.capture.forward import forward
+from attnscope.capture.modalities import VideoModel, load_video_model
+from attnscope.capture.notes import capture_notes
+from attnscope.capture.placement import Team, device_of
+from attnscope.capture.signature import signature_of
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import watching
+from attnscope.kernels.measure import output_of
+from attnscope.measure.grid import NOTHING, first_states, pattern
+from attnscope.measure.image_text import PicturedReading, Placed, with_views
+from attnscope.measure.labels import labelled
+from attnscope.measure.maps import ROWS, share_room
+from attnscope.measure.measurement import UNIT
+from attnscope.measure.observer import settings_of
+from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.quantities import OF_GROUPS, choose
+from attnscope.measure.questions import BY_DEFAULT, Asked
+from attnscope.measure.sample import (
+    WEIGHTS,
+    WINDOWS,
+    MapObserver,
+    refuse_absent,
+    sample_dataset,
+    shown_heads,
+    tile_size,
+)
+from attnscope.measure.sides import one_by_one
+from attnscope.measure.summary import kinds_of
+from attnscope.measure.tiles import Tile
+from attnscope.measure.writing import measured
+from attnscope.read.groups import GroupedWindows, Grouping
+from attnscope.read.picture_parts import VIDEO
+from attnscope.read.videos import Video
+from attnscope.read.windows import Window
+from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.progress import tell_nobody
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import xarray as xr
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.watch import Observer, Site
+    from attnscope.kernels.call import AttentionCall
+    from attnscope.measure.questions import Asked
+    from attnscope.read.videos import Clip, Videos
+
+
+def scan_videos(
+    model: Model,
+    videos: Videos,
+    asked: Asked = BY_DEFAULT,
+) -> xr.Dataset:
+    """Measure where every attention head of a video encoder looks; `attnscope.scan` calls this for videos.
+
+    Parameters
+    ----------
+    model
+        A video encoder whose layers attend over the whole video (VideoMAE, ViViT, V-JEPA 2), or a classifier on one.
+    videos
+        From `attnscope.read.videos.videos_of`. Of more frames than the model reads, so many at even steps are taken.
+    asked
+        What any scan is asked for: see `attnscope.scan`. Its ``processor`` is the processor or the folder of one, by
+        default the one beside the model; its ``statistics`` and its ``band`` are those of text.
+
+    Returns
+    -------
+    xarray.Dataset
+        As of text with groups, one entry of ``text`` a video, ``source`` its name. Tokens are tubelets, and groups
+        (``group_weight``) frames, at most 8, and ``special``, what is no tubelet. Offsets and ``profile`` count tokens
+        in the order in which the model reads them, which the attribute ``videos`` tells. ``video_frames``,
+        ``video_rows`` and ``video_columns``: how many tubelets there are in time, and in each frame.
+
+    Raises
+    ------
+    AttnscopeError
+        For anything that the caller can mend: see the message.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.read import videos_of
+    >>> from transformers import VideoMAEConfig, VideoMAEModel
+    >>> config = VideoMAEConfig(
+    ...     image_size=8, patch_size=4, num_frames=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1
+    ... )
+    >>> results = scan_videos(VideoMAEModel(config), videos_of(torch.zeros(1, 4, 3, 8, 8)))
+    >>> results.group_query.values.tolist()
+    ['frames 1-2', 'frames 3-4']
+    """
+    names = (*choose(asked.statistics), *OF_GROUPS)
+    filmed = load_video_model(
+        model, processor=asked.processor, need_processor=not videos.is_processed, loading=asked.loading
+    )
+    job = VideoMeasurement(filmed, videos, names, asked)
+    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
+    settings = {
+        "limit": asked.limit,
+        "statistics": list(names),
+        "band": job.band,
+        "seed": asked.seed,
+        "groups": job.grouping.signature,
+    }
+    settings |= settings_of(names, asked.observation)
+    processing = filmed.processing()
+    reader = None if processing is None else {"sha256": processing}
+    signature = signature_of(
+        "scan", filmed.loaded, videos, None, settings, reader=reader, packages=("pillow",)
+    )
+    attributes = {"model": filmed.loaded.name, "reads": "videos"}
+    return measured(job, asked, signature, kinds_of(settings), attributes)
+
+
+class VideoMeasurement:
+    """The forward passes of one scan of videos: each is read by itself, and all have the same tubelets.
+
+    Examples
+    --------
+    >>> from transformers import VideoMAEConfig, VideoMAEModel
+    >>> from attnscope.capture import load_video_model
+    >>> from attnscope.read import videos_of
+    >>> from attnscope.measure.questions import Asked
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> encoder = VideoMAEModel(VideoMAEConfig(image_size=8, patch_size=4, num_frames=4, **sizes)).eval()
+    >>> videos = videos_of(torch.zeros(1, 4, 3, 8, 8))
+    >>> job = VideoMeasurement(load_video_model(encoder, need_processor=False), videos, ["entropy"], Asked(band=1))
+    >>> job.grouping.names, next(job.batches()).entropy.shape
+    (('frames 1-2', 'frames 3-4'), (1, 1, 2))
+    """
+
+    unit = UNIT
+
+    def __init__(self, model: VideoModel, videos: Videos, names: Sequence[str], asked: Asked) -> None:
+        self.model, self.clips = model, list(islice(videos, asked.limit))
+        self.names, self.progress = names, asked.progress or tell_nobody
+        self.observation = asked.observation
+        self.notes: dict[str, str] = {}
+        self.team = Team()
+        first = self.clips[0]
+        given = model.given(first)
+        self.tubelets = self._checked(first, given)
+        self.shape = tuple(given[model.key].shape)
+        self.grouping = Grouping("frames", tuple(self.tubelets.groups()), lambda window: window.roles)
+        self.reach = self.tubelets.tokens - 1
+        self.band = asked.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
+        self.notes["videos"] = self._said()
+
+    @torch.no_grad()
+    def _checked(self, first: Clip, given: dict[str, Any]) -> Tubelets:
+        """Refuse a model that cannot be measured, on the first video; say what is not as expected."""
+        model, name = self.model.model, type(self.model.model).__name__
+        read = given[self.model.key].shape[1]
+        with explaining(
+            f"{name} cannot read {first.name}",
+            f"It reads {self.model.frames} frames, and was given {read}: are number and size as it takes them?",
+        ):
+            model(**given)
+        self.sites, _ = verify(model, given, text=first.name, weights_suffice=True)
+        self.notes |= capture_notes(model)
+        tubelets = tubelets_of(model, given, self.model.key)
+        if isinstance(tubelets, str):
+            raise AttnscopeError(
+                f"{name} is not measured by frames: {tubelets}. Watch its layers with attnscope.capture.watching.watching"
+            )
+        self._check_places(tubelets, given)
+        whole = type(self.model.loaded.model).__name__
+        if self.model.leaves_out:
+            self.notes["tower"] = f"What is measured is the encoder of {whole}; its predictor does not run."
+        elif self.model.loaded.model is not model:
+            self.notes["tower"] = f"What is measured is the encoder of {whole} ({name}), without its head."
+        return tubelets
+
+    def _check_places(self, tubelets: Tubelets, given: dict[str, Any]) -> None:
+        """Refuse a model that attends over other places than its tokens."""
+
+        def look(site: Site, call: AttentionCall) -> Tensor:
+            sizes = [call.query.shape[0], call.query.shape[2], call.key.shape[2]]
+            if sizes != [1, tubelets.tokens, tubelets.tokens]:
+                raise AttnscopeError(
+                    f"layer {site.index} ({site.name}) of {type(self.model.model).__name__} attends in {sizes[0]} "
+                    f"parts from {sizes[1]} places to {sizes[2]}, and the video has {tubelets.tokens} tokens: its "
+                    "frames are not known. Watch its layers with attnscope.capture.watching.watching"
+                )
+            return output_of(call) if call.key.shape[-1] else call.query
+
+        self._watch(given, look, "the first video")
+
+    def _said(self) -> str:
+        """What a token is, what an offset counts, and which frames were read."""
+        tubelets = self.tubelets
+        frames = "1 frame" if tubelets.together == 1 else f"{tubelets.together} frames"
+        down, right, later = (tubelets.strides[axis] for axis in (1, 2, 0))
+        said = (
+            f"Tokens are tubelets of {frames}: {tubelets.steps} steps in time, {tubelets.rows} x {tubelets.columns} "
+            f"in each (found by changing pixels place by place). Offsets count tokens: {right:+d} is the patch to the "
+            f"right, {down:+d} the one below, {later:+d} the same patch one step later; at the end of a row and of a "
+            "frame they run on into the next."
+        )
+        counts = [
+            len(clip.video.frames) if isinstance(clip.video, Video) else len(clip.video)
+            for clip in self.clips
+        ]
+        if max(counts) > self.shape[1]:
+            said += f" Of longer videos {self.shape[1]} frames were read, at even steps."
+        return said
+
+    def _watch(self, given: dict[str, Any], observer: Observer, name: str) -> None:
+        with watching(self.model.model, observer, weights_suffice=True):
+            forward(self.model.model, given, lambda _: name)
+
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
+        """Measure video after video, but those that are done."""
+        return one_by_one(
+            self.clips, self._measure, done, self.progress, count=len(self.clips), called="videos"
+        )
+
+    def _read(self, clip: Clip) -> tuple[PicturedReading, Window]:
+        """One video, and as a window.
+
+        Raises
+        ------
+        AttnscopeError
+            If it has other tubelets than the first.
+        """
+        given = self.model.given(clip)
+        shape = tuple(given[self.model.key].shape)
+        if shape != self.shape:
+            frames, _, rows, columns = shape[1:]
+            raise AttnscopeError(
+                f"{clip.name} is read as {frames} frames of {rows} x {columns} pixels, and the first video as "
+                f"{self.shape[1]} of {self.shape[3]} x {self.shape[4]}: give videos that are read alike, or scan them "
+                "apart"
+            )
+        (window,) = GroupedWindows([self.tubelets.window(clip.name)], self.grouping)
+        return PicturedReading.of_one(window, given, device_of(self.model.model)), window
+
+    @torch.no_grad()
+    def _measure(self, clip: Clip, number: int) -> xr.Dataset:
+        reading, window = self._read(clip)
+        observer = StatisticsObserver(
+            self.names, self.band, reading, self.reach, len(self.grouping.names), observation=self.observation
+        )
+        self._watch(reading.given, observer, clip.name)
+        results = labelled(
+            observer.stacked(),
+            self.sites,
+            self.band,
+            self.reach,
+            {"length": np.array([len(window)])},
+            [(clip.name, 0)],
+            number,
+            self.grouping.names,
+        )
+        sizes = {
+            "video_frames": ("steps of tubelets in time", self.tubelets.steps),
+            "video_rows": ("rows of tubelets in each", self.tubelets.rows),
+            "video_columns": ("columns of tubelets in each", self.tubelets.columns),
+        }
+        return results.assign(
+            {
+                name: ("text", np.array([size]), {"long_name": words, "units": ""})
+                for name, (words, size) in sizes.items()
+            }
+        )
+
+    @torch.no_grad()
+    def watch_first(self, observer: Observer) -> Window:
+        """Run the first video with an observer; it is returned as a page shows it."""
+        reading, window = self._read(self.clips[0])
+        self._watch(reading.given, observer, window.source)
+        return window
+
+    @torch.no_grad()
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
+        """The attention over the first videos, and the first frame of each of their steps."""
+        read = [self._read(clip) for clip in self.clips[:WINDOWS]]
+        windows = [window for _, window in read]
+        longest = min(ROWS, self.tubelets.tokens)
+        listed = [
+            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
+        ]
+        others = len(self.sites) * results.sizes["head"] - len(listed[0])
+        observed: list[MapObserver] = []
+        for (reading, window), of_window in zip(read, listed, strict=False):
+            tile = tile_size(others, longest) if others and not observed else 0
+            observer = MapObserver(of_window, WEIGHTS, tile, lambda: None)
+            self._watch(reading.given, observer, window.source)
+            observed.append(observer)
+            share_room([every.maps for every in observed], WEIGHTS)
+        kinds = [site.kind for site in self.sites]
+        sample = sample_dataset(observed, windows, kinds, results.sizes["head"], asked)
+        tiles = self.tubelets.as_tiles(self.model.key)
+        placed = [Placed(window, [], [], tiles) for window in windows]
+        given = [reading.given for reading, _ in read]
+        return with_views(sample, placed, [], given, {VIDEO: self.model.processor})
+
+
+_MOST = 8  # groups of frames
+_BESIDE = "special"
+
+
+@dataclass(frozen=True)
+class TubeletStep(Tile):
+    """The tubelets of the same frames, as tokens in rows and columns.
+
+    Attributes
+    ----------
+    together
+        How many frames are read as one.
+
+    Examples
+    --------
+    >>> TubeletStep(1, 2, 1, 2, (5, 6), 2, together=2).names
+    {5: 'frames 3-4 r0c0', 6: 'frames 3-4 r0c1'}
+    """
+
+    together: int = 1
+
+    @property
+    def name(self) -> str:
+        """Which frames they are, of those that the model reads, from 1."""
+        return _frames((self.number - 1) * self.together + 1, self.number * self.together)
+
+
+@dataclass(frozen=True)
+class Tubelets:
+    """The tokens of one video.
+
+    Attributes
+    ----------
+    steps, rows, columns
+        How many tubelets there are in time, and in each frame.
+    together
+        Frames in one tubelet.
+    first
+        The token of the first tubelet.
+    strides
+        How many tokens further the next one is in time, a row below, a column to the right.
+    tokens
+        All tokens, also those that are no tubelets.
+
+    Examples
+    --------
+    >>> tubelets = Tubelets(2, 1, 2, together=2, first=1, strides=(2, 2, 1), tokens=5)
+    >>> tubelets.window("video 1").tokens
+    ('[class]', 'frames 1-2 r0c0', 'frames 1-2 r0c1', 'frames 3-4 r0c0', 'frames 3-4 r0c1')
+    """
+
+    steps: int
+    rows: int
+    columns: int
+    together: int
+    first: int
+    strides: tuple[int, int, int]
+    tokens: int
+
+    def places(self) -> np.ndarray:
+        """The token of each tubelet, ``(step, row, column)``."""
+        grid = np.indices((self.steps, self.rows, self.columns))
+        return self.first + np.tensordot(self.strides, grid, axes=1)
+
+    def as_tiles(self, key: str) -> tuple[TubeletStep, ...]:
+        """The steps, each over the first of its frames; `key` is the argument that holds the frames."""
+        return tuple(
+            TubeletStep(
+                1,
+                number + 1,
+                self.rows,
+                self.columns,
+                tuple(own.reshape(-1).tolist()),
+                number * self.together,
+                VIDEO,
+                key,
+                self.together,
+            )
+            for number, own in enumerate(self.places())
+        )
+
+    def groups(self) -> list[str]:
+        """Names of the groups of frames, at most 8, and of what is no tubelet where there is such."""
+        beside = self.tokens > self.steps * self.rows * self.columns
+        return [*dict.fromkeys(map(self._group, range(self.steps))), *[_BESIDE] * beside]
+
+    def _group(self, step: int) -> str:
+        """Of as many steps each as make 8 groups at most."""
+        share = -(-self.steps // _MOST)
+        first = step // share * share
+        return _frames(first * self.together + 1, min(self.steps, first + share) * self.together)
+
+    def window(self, name: str) -> Window:
+        """The video as the windows of a page are; `roles` says in which group of frames each token is."""
+        tiles = self.as_tiles("")
+        names = {token: shown for tile in tiles for token, shown in tile.names.items()}
+        roles = {token: self._group(tile.number - 1) for tile in tiles for token in tile.tokens}
+        special = tuple(token not in names for token in range(self.tokens))
+        return Window(
+            (0,) * self.tokens,
+            special,
+            ((0, 0),) * self.tokens,
+            name,
+            0,
+            tuple(names.get(token, "[class]" if token == 0 else "[special]") for token in range(self.tokens)),
+            roles=tuple(roles.get(token, _BESIDE) for token in range(self.tokens)),
+        )
+
+
+@torch.no_grad()
+def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tubelets | str:
+    """Find the tubelets: which token changes before any attention when the pixels of one do.
+
+    The first tubelet, the next in time, the one below, the one to the right and the last tell where they begin and in
+    which order they stand. Each must change one token and no other.
+
+    Parameters
+    ----------
+    model
+        In eval mode.
+    given
+        Arguments of its forward pass, with one video ``(1, frame, channel, row, column)``.
+    key
+        Name of that argument.
+
+    Returns
+    -------
+    Tubelets or str
+        Or why there are none.
+
+    Examples
+    --------
+    >>> from transformers import VideoMAEConfig, VideoMAEModel
+    >>> config = VideoMAEConfig(
+    ...     image_size=8, patch_size=4, num_frames=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1
+    ... )
+    >>> tubelets_of(VideoMAEModel(config).eval(), {"pixel_values": torch.zeros(1, 4, 3, 8, 8)}, "pixel_values")
+    Tubelets(steps=2, rows=2, columns=2, together=2, first=0, strides=(4, 2, 1), tokens=8)
+    """
+    size = tubelet_of(model.config)
+    if size is None:
+        return "its config tells no patch_size and tubelet_size"
+    video: Tensor = given[key]
+    counts = [video.shape[1] // size[0], video.shape[3] // size[1], video.shape[4] // size[2]]
+    if not all(counts):
+        return f"one of its tubelets ({' x '.join(map(str, size))}) is larger than the video"
+    before = _states(model, given)
+    if before is None:
+        return "neither its keys nor its embeddings are seen, which tell which token is which tubelet"
+    if len(before) != 1:
+        return f"its first layer attends in {len(before)} parts, each by itself, and not over the whole video"
+    corners = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), tuple(count - 1 for count in counts)]
+    corners = [
+        tuple(min(place) for place in zip(corner, (c - 1 for c in counts), strict=True)) for corner in corners
+    ]
+    tokens = [_changed(model, given, key, before, size, corner) for corner in corners]
+    if any(token is None for token in tokens):
+        return "in its first layer a tubelet is not one token"
+    first, *nexts, last = (token for token in tokens if token is not None)
+    strides = (nexts[0] - first, nexts[1] - first, nexts[2] - first)
+    tubelets = Tubelets(counts[0], counts[1], counts[2], size[0], first, strides, before.shape[1])
+    places = tubelets.places()
+    inside = places.min() >= 0 and places.max() < tubelets.tokens and len(np.unique(places)) == places.size
+    if not inside or places[-1, -1, -1] != last:
+        return "its tubelets do not stand in rows, columns and steps"
+    return tubelets
+
+
+def _states(model: PreTrainedModel, given: dict[str, Tensor]) -> Tensor | None:
+    """What tells tokens apart before any attention, ``(part, token, width)``: keys, or else what is embedded."""
+    seen = first_states(model, given)
+    if seen is not None:
+        return seen
+    states: Any = getattr(model(**given, output_hidden_states=True), "hidden_states", None)
+    return states[0].double() if states else None
+
+
+def _changed(
+    model: PreTrainedModel,
+    given: dict[str, Any],
+    key: str,
+    before: Tensor,
+    size: tuple[int, int, int],
+    place: tuple[int, ...],
+) -> int | None:
+    """The token that changes with the pixels of one tubelet; None where it is not one."""
+    video = given[key].clone()
+    frames, rows, columns = (slice(at * side, (at + 1) * side) for at, side in zip(place, size, strict=True))
+    video[0, frames, :, rows, columns] += pattern(size[1:], video[0, 0])
+    seen = _states(model, {**given, key: video})
+    if seen is None:
+        return None
+    change = (seen[0] - before[0]).abs().amax(-1)
+    tokens = (change > NOTHING * change.amax()).nonzero()[:, 0].tolist()
+    return tokens[0] if len(tokens) == 1 else None
+
+
+def _frames(first: int, last: int) -> str:
+    return f"frame {first}" if first == last else f"frames {first}-{last}"

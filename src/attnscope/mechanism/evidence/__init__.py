@@ -1,5 +1,0 @@
-"""What is read from a model: its tables, inputs, matrices and tokens."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

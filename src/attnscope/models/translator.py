@@ -1,0 +1,178 @@
+"""What both encoder-decoders share: reading and writing tokens, the loss, and what transformers' `generate` asks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from attnscope.models.layers import init_weights, refuse_unused
+from attnscope.models.loss import (
+    IGNORED,
+    both_passes,
+    mean_cross_entropy,
+    shift_right,
+    smoothed_cross_entropy,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """What a decoder hands back.
+
+    Attributes
+    ----------
+    hidden
+        What the output layer reads, ``(batch, target, width)``.
+    cross, own
+        Weights on the source, ``(batch, head, target, source)``, and on the target; a tensor a layer, where they
+        were made.
+    """
+
+    hidden: Tensor
+    cross: tuple[Tensor, ...] | None = None
+    own: tuple[Tensor, ...] | None = None
+
+
+class Translator(PreTrainedModel, GenerationMixin):
+    """An encoder, a decoder that looks at it, and one table of tokens for source, target and output."""
+
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    _tied_weights_keys = {  # noqa: RUF012 transformers' form
+        "encoder.embedding.weight": "embedding.weight",
+        "decoder.embedding.weight": "embedding.weight",
+        "lm_head.weight": "embedding.weight",
+    }
+    embedding: nn.Embedding
+    encoder: nn.Module
+    lm_head: nn.Linear
+
+    @abstractmethod
+    def decode(
+        self,
+        tokens: Int[Tensor, "batch target"],
+        states: Float[Tensor, "batch source width"],
+        attention_mask: Int[Tensor, "batch source"],
+        cache: Any,
+        *,
+        output_attentions: bool = False,
+    ) -> Decoded:
+        """Run the decoder over `tokens`; with a cache, over those that it has not read yet."""
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch source"] | None = None,
+        attention_mask: Int[Tensor, "batch source"] | None = None,
+        decoder_input_ids: Int[Tensor, "batch target"] | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        past_key_values: Any = None,
+        labels: Int[Tensor, "batch target"] | None = None,
+        output_attentions: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> Seq2SeqLMOutput:
+        """Logits of the next target token at every place, and the mean loss in nats if there are labels.
+
+        Parameters
+        ----------
+        input_ids, attention_mask
+            Source tokens, and 1 where there is one (everywhere, if it is not given).
+        decoder_input_ids
+            What the decoder reads; made of `labels` if not given.
+        encoder_outputs, past_key_values
+            What `generate` keeps from step to step.
+        labels
+            Target tokens that shall be said; -100 where padded.
+        output_attentions
+            Whether the weights are wanted; None where attention is fused and never makes them.
+        num_items_in_batch
+            Labels of the larger batch that this one is a part of, as transformers' Trainer counts them.
+        **others
+            What transformers hands over unasked (`use_cache`), and a `decoder_attention_mask` with padding at the end.
+
+        Raises
+        ------
+        AttnscopeError
+            If there is an argument that is not used, or padding before a target token.
+        """
+        refuse_unused(others)
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, output_attentions=output_attentions
+            )
+        states: Any = encoder_outputs[0]  # pyright: ignore[reportOptionalSubscript]
+        if attention_mask is None:
+            attention_mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
+        if decoder_input_ids is None and labels is not None:
+            decoder_input_ids = self.decoder_inputs(labels)
+        decoded = self.decode(
+            decoder_input_ids,  # pyright: ignore[reportArgumentType]
+            states,
+            attention_mask,
+            past_key_values,
+            output_attentions=bool(output_attentions),
+        )
+        logits = self.lm_head(decoded.hidden)
+        loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=past_key_values,
+            cross_attentions=decoded.cross,
+            decoder_attentions=decoded.own,
+            encoder_last_hidden_state=states,
+            encoder_attentions=getattr(encoder_outputs, "attentions", None),
+        )
+
+    def summed_loss(
+        self,
+        input_ids: Int[Tensor, "batch source"],
+        attention_mask: Int[Tensor, "batch source"],
+        labels: Int[Tensor, "batch target"],
+        smoothing: float = 0.0,
+        r_drop: float = 0.0,
+    ) -> Float[Tensor, ""]:
+        """Loss summed over the target tokens, in nats, for training: logits of padding are never made.
+
+        With R-Drop the batch passes twice; see `smoothed_cross_entropy`.
+        """
+        if r_drop:
+            input_ids, attention_mask, labels = both_passes(input_ids, attention_mask, labels)
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
+        hidden = self.decode(self.decoder_inputs(labels), states, attention_mask, None).hidden
+        real = labels != IGNORED
+        return smoothed_cross_entropy(hidden[real], self.lm_head.weight, labels[real], smoothing, r_drop)
+
+    def decoder_inputs(self, labels: Int[Tensor, "batch target"]) -> Int[Tensor, "batch target"]:
+        """What the decoder reads under teacher forcing."""
+        return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """`decoder_inputs`, under the name that transformers' data collator asks for."""
+        return self.decoder_inputs(labels)
+
+    def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
+        """For `generate`."""
+        return self.encoder
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The table of tokens."""
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Another table of tokens."""
+        self.embedding = cast("nn.Embedding", value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The output layer, whose weight is the table of tokens."""
+        return self.lm_head
+
+    def _init_weights(self, module: nn.Module) -> None:
+        init_weights(module)

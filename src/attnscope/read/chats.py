@@ -1,0 +1,392 @@
+"""Chats as a model reads them: written out by the tokenizer's template, each token with the role of who says it."""
+
+import ctypes
+import hashlib
+import json
+import re
+import threading
+from bisect import bisect_left
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from attnscope.read.columns import TABLES
+from attnscope.read.files import decode_utf8, inner_suffix, json_objects, read_blocks, read_bytes, unpacked
+from attnscope.read.messages import group_of_role, is_chat, messages_of
+from attnscope.read.sources import Text, chat_field, first_row, kept, names_a_dataset
+from attnscope.read.texts import Corpus
+from attnscope.read.urls import Url, is_url
+from attnscope.read.windows import Frame, Window, check_limit, cut_windows
+from attnscope.support.errors import AttnscopeError, reason_of
+
+TEMPLATE = "template"
+SECONDS = 10.0  # that a template may take for one chat
+ADDED = 1_000_000  # characters that it may add, beyond twice what is said
+_BARE = Frame((), (), {})  # the template brings its special tokens along
+_MARK = re.compile(
+    "\ue000(\\d+)\ue001"
+)  # stands for the content of a message, in characters that no text has
+_ADVICE = "leave that chat out, or give another template (--chat-template FILE)"
+
+
+class Region(NamedTuple):
+    """Characters of a chat that are the content of a message: first, one past the last, and who says it."""
+
+    start: int
+    end: int
+    role: str
+
+
+class Chats:
+    """Chats before a template is known.
+
+    Parameters
+    ----------
+    given
+        A path, or several, of JSON Lines, of tables with a column of messages, or of data sets; or lists of messages.
+    field
+        Which field of a line holds the messages; by default ``messages`` or ``conversations``.
+    template
+        A Jinja template, or its file; by default the tokenizer's own.
+
+    Raises
+    ------
+    AttnscopeError
+        What is given holds no chats.
+
+    Examples
+    --------
+    See `ChatTexts`.
+
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> chats = Chats([[{"role": "user", "content": "Is the tide out?"}]])
+    >>> chats.read_with(AutoTokenizer.from_pretrained(MODEL))
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: the texts are chats, and the tokenizer has no chat template: give one, ...
+    """
+
+    def __init__(
+        self, given: object, *, field: str | None = None, template: str | Path | None = None
+    ) -> None:
+        given = kept(given)
+        if is_chat(given):
+            given = [given]
+        items = cast("list[Any]", given) if isinstance(given, list) else [given]
+        if any(isinstance(item, list | Mapping) for item in items):
+            chats = [messages_of(item, f"text {number}", field) for number, item in enumerate(items, 1)]
+            self._corpus = Corpus.from_sources([json.dumps(chat, ensure_ascii=False) for chat in chats])
+        else:
+            self._corpus = Corpus.from_sources(given, field=field, chats=True)
+        if isinstance(template, Path):
+            template = decode_utf8(read_bytes(template), str(template))
+        self._template = template
+
+    def read_with(self, tokenizer: Any, *, to_answer: bool = False) -> "ChatTexts":
+        """The chats as this tokenizer's template writes them; `to_answer`, up to where the assistant begins to speak.
+
+        Raises
+        ------
+        AttnscopeError
+            If there is no template.
+        """
+        if self._template is None and not getattr(tokenizer, "chat_template", None):
+            raise AttnscopeError(
+                "the texts are chats, and the tokenizer has no chat template: give one, a Jinja file "
+                "(--chat-template FILE)"
+            )
+        return ChatTexts(self._corpus, tokenizer, self._template, to_answer)
+
+
+@dataclass(frozen=True)
+class ChatTexts:
+    """Chats as one template writes them.
+
+    Attributes
+    ----------
+    corpus : Corpus
+        Messages as JSON.
+    tokenizer : transformers.PreTrainedTokenizerBase
+        Whose template is taken.
+    template : str, optional
+        Another template.
+    to_answer : bool
+        Whether chats end where the assistant begins to speak: what it says last is left out.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> template = "{% for m in messages %}{{ m.role }}: {{ m.content }}. {% endfor %}"
+    >>> chats = Chats([[{"role": "user", "content": "Is the tide out?"}]], template=template)
+    >>> texts = chats.read_with(AutoTokenizer.from_pretrained(MODEL))
+    >>> [text.content for text in texts]
+    ['user: Is the tide out?. ']
+    >>> [window] = texts.windows(length=16)
+    >>> [token for token, role in zip(window.tokens, window.roles) if role == "user"]
+    [' I', 's', ' the', ' t', 'ide', ' o', 'ut', '?']
+    """
+
+    corpus: Corpus
+    tokenizer: Any
+    template: str | None = None
+    to_answer: bool = False
+
+    def __iter__(self) -> Iterator[Text]:
+        """Each chat as it is written out."""
+        return (Text(name, text) for name, text, _ in self.written())
+
+    def characters(self) -> int:
+        """How long all chats are, the template's marks too."""
+        return self._measured[1]
+
+    def sha256(self) -> str:
+        """Hash of the chats as they are written out, and of who says what; a template may write the date."""
+        return self._measured[0]
+
+    def windows(self, *, length: int, stride: int | None = None, limit: int | None = None) -> "ChatWindows":
+        """Windows of the chats; none goes over from one to the next. See `cut_windows`."""
+        check_limit(limit)
+        cut_windows(
+            [], self.tokenizer, length=length, stride=stride, frame=_BARE
+        )  # which checks what is asked
+        return ChatWindows(self, length, stride, limit)
+
+    @cached_property
+    def _measured(self) -> tuple[str, int]:
+        digest, characters = hashlib.sha256(b"chats"), 0
+        for name, text, regions in self.written():
+            characters += len(text)
+            digest.update(json.dumps([name, text, regions]).encode() + b"\n")
+        return digest.hexdigest(), characters
+
+    def written(self) -> Iterator[tuple[str, str, list[Region]]]:
+        """Name, text and contents of each chat."""
+        for chat in self.corpus:
+            messages = json.loads(chat.content)
+            while self.to_answer and messages and group_of_role(messages[-1]["role"]) == "assistant":
+                messages.pop()
+            if not messages:
+                raise AttnscopeError(
+                    f"{chat.name}: nobody but the assistant speaks, so there is nothing to answer"
+                )
+            text, regions = written_out(
+                messages, chat.name, self.tokenizer, self.template, to_answer=self.to_answer
+            )
+            yield chat.name, text, regions
+
+
+@dataclass(frozen=True)
+class ChatWindows:
+    """The windows of chats, cut while they are iterated. Made by `ChatTexts.windows`."""
+
+    chats: ChatTexts
+    length: int
+    stride: int | None
+    limit: int | None
+
+    def __iter__(self) -> Iterator[Window]:
+        """Cut the chats anew."""
+        left = self.limit
+        for name, text, regions in self.chats.written():
+            windows = cut_windows(
+                [Text(name, text)],
+                self.chats.tokenizer,
+                length=self.length,
+                stride=self.stride,
+                limit=left,
+                frame=_BARE,
+            )
+            for window in windows:
+                yield replace(window, roles=roles_of(window.spans, regions))
+                left = None if left is None else left - 1
+            if left == 0:
+                return
+
+
+def are_chats(given: object, field: str | None = None) -> bool:
+    """Whether texts are chats, by what is given or by the first line of the first file.
+
+    Parameters
+    ----------
+    given
+        Texts, chats, or files of either.
+    field
+        Field that holds the text: where one is named, a line is no chat.
+
+    Examples
+    --------
+    >>> are_chats([[{"role": "user", "content": "Is the tide out?"}]]), are_chats("Is the tide out?")
+    (True, False)
+    """
+    if is_chat(given):
+        return True
+    first: Any = cast("list[Any]", given)[0] if isinstance(given, list) and given else given
+    if isinstance(first, str) and is_url(first):
+        first = Url(first)
+    if not isinstance(first, Path | Url):
+        return is_chat(first)
+    if field is None and isinstance(first, Path) and names_a_dataset(first):
+        return is_chat(first_row(first))
+    if field is None and first.suffix.lower() in TABLES and (isinstance(first, Url) or first.is_file()):
+        return chat_field(first) is not None
+    if (
+        field is not None
+        or inner_suffix(first) != ".jsonl"
+        or (isinstance(first, Path) and not first.is_file())
+    ):
+        return False
+    _, value = next(json_objects(first, "text", unpacked(first, read_blocks(first))), (0, None))
+    return is_chat(value)
+
+
+def written_out(
+    messages: list[dict[str, Any]],
+    name: str,
+    tokenizer: Any,
+    template: str | None = None,
+    *,
+    to_answer: bool = False,
+) -> tuple[str, list[Region]]:
+    """A chat as a template writes it, and where the contents of its messages lie.
+
+    The template writes the chat a second time, with a mark in the place of each content: what stands between the marks
+    is the template's own. Both must agree character for character, where a template may take off spaces at the ends of
+    a content.
+
+    Raises
+    ------
+    AttnscopeError
+        The template refuses the chat, or does not write each content as it stands.
+
+    Examples
+    --------
+    See `ChatTexts`.
+    """
+    marked = [
+        {**message, "content": mark(number)} if message.get("content") else message
+        for number, message in enumerate(messages)
+    ]
+    text, skeleton = (
+        applied(several, name, tokenizer, template, add_generation_prompt=to_answer)
+        for several in (messages, marked)
+    )
+    said = [(str(message.get("content") or ""), group_of_role(message["role"])) for message in messages]
+    return text, regions_between(text, skeleton, said, name)
+
+
+def mark(number: int) -> str:
+    """What stands for the content of that number where a template writes a chat the second time."""
+    return f"\ue000{number}\ue001"
+
+
+def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], name: str) -> list[Region]:
+    """Where contents lie in a chat, from the chat and what the template writes with `mark` in place of each content.
+
+    Parameters
+    ----------
+    text, skeleton
+        The chat, and the same with marks.
+    said
+        Each content and who says it, by the numbers of the marks.
+    name
+        Name of the chat, for errors.
+
+    Raises
+    ------
+    AttnscopeError
+        A content is not written, or what is around it depends on it.
+    """
+    between, numbers = _MARK.split(skeleton)[::2], [int(number) for number in _MARK.findall(skeleton)]
+    if not numbers:
+        raise AttnscopeError(
+            f"{name}: the chat template writes {text!r:.40}, and nothing of what is said: {_ADVICE}"
+        )
+    at = len(between[0])
+    regions: list[Region] = []
+    fits = text.startswith(between[0]) and max(numbers) < len(said)
+    for number, after in zip(numbers, between[1:], strict=True):
+        content, role = said[number] if fits else ("", "")
+        forms = (content, content.strip(), content.lstrip(), content.rstrip())
+        fitting = [form for form in forms if text.startswith(form + after, at)]
+        fits = fits and bool(fitting)
+        if fits:
+            regions.append(Region(at, at + len(fitting[0]), role))
+            at += len(fitting[0] + after)
+    if not fits or at != len(text):
+        raise AttnscopeError(
+            f"{name}: the chat template does not write message {len(regions) + 1} or what is around it in the same way "
+            f"whatever it says, so that its tokens cannot be told from the template's own: {_ADVICE}"
+        )
+    left_out = [part for number, part in enumerate(said) if part[0].strip() and number not in numbers]
+    if left_out:
+        content, role = left_out[0]
+        raise AttnscopeError(
+            f"{name}: the chat template leaves out what the {role} says, {content!r:.40}: {_ADVICE}"
+        )
+    return regions
+
+
+def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple[str, ...]:
+    """Who says each token: a token with a character of a content belongs to it, all others to the template.
+
+    Examples
+    --------
+    >>> roles_of(((0, 2), (2, 4), (4, 5)), [Region(3, 4, "user")])
+    ('template', 'user', 'template')
+    """
+    ends = [region.end for region in regions]
+    roles: list[str] = []
+    for start, end in spans:
+        place = bisect_left(ends, start + 1)  # the first content that ends behind the token's beginning
+        inside = place < len(regions) and regions[place].start < max(end, start + 1)
+        roles.append(regions[place].role if inside else TEMPLATE)
+    return tuple(roles)
+
+
+def applied(
+    messages: list[dict[str, Any]], name: str, writer: Any, template: str | None, **settings: Any
+) -> str:
+    """A chat of that name as a template writes it, by a tokenizer or a processor.
+
+    Raises
+    ------
+    AttnscopeError
+        The template refuses the chat.
+    """
+    try:
+        with _within(SECONDS):
+            text = str(
+                writer.apply_chat_template(messages, chat_template=template, tokenize=False, **settings)
+            )
+    except TimeoutError:
+        raise AttnscopeError(
+            f"{name}: the chat template does not end within {SECONDS:.0f} s: {_ADVICE}"
+        ) from None
+    except Exception as error:  # templates are programs: whatever theirs raises
+        raise AttnscopeError(
+            f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}"
+        ) from error
+    if len(text) > ADDED + 2 * len(str(messages)):
+        raise AttnscopeError(
+            f"{name}: the chat template writes {len(text):,} characters, far more than is said: {_ADVICE}"
+        )
+    return text
+
+
+@contextmanager
+def _within(seconds: float) -> Generator[None]:
+    """Raise a TimeoutError in what is still running then."""
+    raising = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    here = ctypes.c_ulong(threading.get_ident())
+    timer = threading.Timer(seconds, raising, (here, ctypes.py_object(TimeoutError)))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,592 @@
+"""What every reader of text files shares: bytes to characters, JSON lines, and the errors that say what is wrong."""
+
+import bz2
+import codecs
+import hashlib
+import io
+import json
+import lzma
+import os
+import select
+import stat
+import sys
+import unicodedata
+import zlib
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from attnscope.read.urls import Url, refuse_path_of_url, stamp
+from attnscope.read.urls import opened as opened_there
+from attnscope.support.errors import AttnscopeError
+
+BLOCK = 1 << 20  # bytes that are read at once
+
+
+def read_bytes(path: Path) -> bytes:
+    """All bytes of a file, a pipe or (``-``) standard input.
+
+    Raises
+    ------
+    AttnscopeError
+        It cannot be read, is a device that holds no text, or a pipe to which nobody writes.
+
+    Examples
+    --------
+    >>> len(read_bytes(Path(__file__))) > 0
+    True
+    """
+    with opened(path) as file:
+        return file.read()
+
+
+def read_blocks(path: Path | Url) -> Iterator[bytes]:
+    """The same, about a megabyte at a time."""
+    with opened(path) as file:
+        while block := file.read(BLOCK):
+            yield block
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files of a folder and its subfolders, sorted; hidden ones and links to folders are left out.
+
+    Raises
+    ------
+    AttnscopeError
+        A folder cannot be read.
+
+    Examples
+    --------
+    >>> Path(__file__) in files_below(Path(__file__).parent)
+    True
+    """
+
+    def stop(error: OSError) -> None:
+        raise unreadable(Path(error.filename), error) from error
+
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=stop):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files.extend(Path(place, name) for name in names if not name.startswith("."))
+    return sorted(files)
+
+
+def decode_utf8(data: bytes, name: str, offset: int = 0) -> str:
+    r"""Characters of UTF-8 bytes, without a byte order mark; `offset` is where `data` begins in its file.
+
+    Raises
+    ------
+    AttnscopeError
+        Not UTF-8, or no text, as it holds the character NUL; the message gives the byte and its offset in the file.
+
+    Examples
+    --------
+    >>> decode_utf8(b"\xef\xbb\xbfThe tide", "a.txt")
+    'The tide'
+    """
+    mark = codecs.BOM_UTF8 if offset == 0 and data.startswith(codecs.BOM_UTF8) else b""
+    try:
+        content = data[len(mark) :].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _no_utf8(data, name, offset, len(mark) + error.start) from error
+    if "\0" in content:
+        raise _no_utf8(data, name, offset, data.index(0))
+    return content
+
+
+def _no_utf8(data: bytes, name: str, offset: int, place: int) -> AttnscopeError:
+    what = "the character NUL" if data[place] == 0 else f"byte 0x{data[place]:02x}"
+    return AttnscopeError(
+        f"{name}: found {what} at byte offset {offset + place}; expected text in UTF-8.\n"
+        f"Convert it from its own encoding: iconv -f {_encoding(data, offset)} -t utf-8 OLD > NEW"
+    )
+
+
+def _encoding(data: bytes, offset: int) -> str:
+    """UTF-16 by its mark, or by which half of each pair of bytes is zero; else unknown."""
+    if offset == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    even, odd = (data[(offset + half) % 2 :: 2].count(0) for half in (0, 1))
+    if max(even, odd) < 2 or 10 * min(even, odd) > max(even, odd):  # noqa: PLR2004 some stray zeros
+        return "ENCODING"
+    return "utf-16le" if odd > even else "utf-16be"
+
+
+def lines_of(content: str) -> list[str]:
+    r"""The lines of a parallel file: only ``\n`` and ``\r\n`` end one, so that line i stays line i.
+
+    Examples
+    --------
+    >>> lines_of("a b\r\n\r\nc\u2028d\n")
+    ['a b', '', 'c\u2028d']
+    """
+    lines = content.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def json_objects(
+    path: Path | Url, field: str, blocks: Iterable[bytes] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    r"""Objects of a JSON Lines file with their line numbers from 1; blank lines are passed over.
+
+    Parameters
+    ----------
+    path
+        The file.
+    field
+        A field that is wanted, for the error message alone.
+    blocks
+        What the file holds; by default it is read.
+
+    Raises
+    ------
+    AttnscopeError
+        The file cannot be read or is not UTF-8, or a line holds no JSON object.
+
+    Examples
+    --------
+    >>> list(json_objects(Path("a.jsonl"), "text", [b'{"text": "On', b'e."}\n{}']))
+    [(1, {'text': 'One.'}), (2, {})]
+    """
+    offset = 0
+    for number, line in enumerate(_lines(read_blocks(path) if blocks is None else blocks), start=1):
+        where = f"{shown(path)}, line {number}"
+        content = decode_utf8(line, where, offset)
+        offset += len(line)
+        if content.strip():
+            yield number, _json_object(content, field, where)
+
+
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines with their ends, however they lie across blocks."""
+    begun: list[bytes] = []
+    for block in blocks:
+        *whole, rest = block.split(b"\n")
+        for line in whole:
+            yield b"".join([*begun, line, b"\n"])
+            begun.clear()
+        begun.append(rest)
+    last = b"".join(begun)
+    if last:
+        yield last
+
+
+def _json_object(line: str, field: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise AttnscopeError(
+            f"{where}: not JSON ({error}); expected one JSON object a line: mend the line or remove it"
+        ) from error
+    if not isinstance(value, dict):
+        raise AttnscopeError(
+            f"{where}: found a JSON {_kind(value)}; expected an object with the text in field "
+            f"{field!r}: mend the line or remove it"
+        )
+    return value
+
+
+def value_field(value: dict[str, Any], field: str, where: str) -> str:
+    """The word or number in one field of a JSON object, as a string.
+
+    Raises
+    ------
+    AttnscopeError
+        No such field, or something else in it.
+
+    Examples
+    --------
+    >>> value_field({"text": "One.", "year": 1901}, "year", "a.jsonl, line 1")
+    '1901'
+    """
+    content = value.get(field)
+    if content is None or isinstance(content, (list, dict)) or str(content).strip() == "":
+        kind = "no value" if content is None or isinstance(content, str) else f"a JSON {_kind(content)}"
+        raise AttnscopeError(
+            f"{where}: field {field!r} (--by) holds {kind}; expected a word or a number in each line, by which texts "
+            "are held apart"
+        )
+    said = str(content).lower() if isinstance(content, bool) else str(content)
+    check_characters(said, where)
+    return said
+
+
+def text_field(value: dict[str, Any], field: str, where: str) -> str:
+    """The string in one field of a JSON object.
+
+    Raises
+    ------
+    AttnscopeError
+        No such field, no string in it, or a string that is not Unicode text.
+
+    Examples
+    --------
+    >>> text_field({"text": "One."}, "text", "a.jsonl, line 1")
+    'One.'
+    """
+    if field not in value:
+        keys = ", ".join(map(repr, value)) or "none"
+        raise AttnscopeError(
+            f"{where}: no field {field!r}; the fields found are: {keys}. Name one of them as `field` (--field; of "
+            "parallel text --sides)"
+        )
+    content = value[field]
+    if not isinstance(content, str):
+        keys = ", ".join(f"{key!r} ({_kind(item)})" for key, item in value.items())
+        raise AttnscopeError(
+            f"{where}: field {field!r} holds a JSON {_kind(content)}; expected a string.\n"
+            f"The fields found are: {keys}. Name one that holds a string as `field` (--field; of parallel "
+            "text --sides), or mend the line"
+        )
+    check_characters(content, where)
+    return content
+
+
+def check_characters(content: str, where: str) -> None:
+    """Refuse lone surrogates, which no tokenizer takes, and NUL, which is in no text but one that was read wrongly.
+
+    Raises
+    ------
+    AttnscopeError
+        One of them; the message gives its place.
+
+    Examples
+    --------
+    >>> check_characters("The tide", "text 1")
+    """
+    try:
+        content.encode()
+    except UnicodeEncodeError as error:
+        raise AttnscopeError(
+            f"{where}: found a lone surrogate U+{ord(content[error.start]):04X} at character {error.start}; "
+            "expected Unicode text.\nDecode the text with its own encoding, or replace the character"
+        ) from error
+    if "\0" in content:
+        raise AttnscopeError(
+            f"{where}: found the character NUL at character {content.index(chr(0))}; expected text.\nDecode the text "
+            "with its own encoding (it may be UTF-16), or remove the character"
+        )
+
+
+def _kind(value: object) -> str:
+    """Name a JSON value's type as JSON names it."""
+    names: dict[type, str] = {
+        dict: "object",
+        list: "array",
+        str: "string",
+        bool: "boolean",
+        type(None): "null",
+    }
+    return names.get(type(value), "number")
+
+
+STANDARD_INPUT = Path("-")
+PATIENCE = 5.0  # seconds for which a pipe may have no writer
+_OF_STANDARD_INPUT = frozenset(["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"])
+_HIDDEN = frozenset(["Cc", "Cs", "Zl", "Zp"])  # controls, stray bytes, line ends
+
+
+def is_standard_input(path: Path) -> bool:
+    """Whether a path stands for standard input.
+
+    Examples
+    --------
+    >>> is_standard_input(Path("-")), is_standard_input(Path("/dev/stdin")), is_standard_input(Path("a.txt"))
+    (True, True, False)
+    """
+    return str(path) in _OF_STANDARD_INPUT
+
+
+def shown(path: Path | Url | str) -> str:
+    r"""Write a path so that it can be printed and hashed, whatever bytes and controls its name holds.
+
+    Examples
+    --------
+    >>> print(shown(Path("caf\udce9\n.txt")))
+    caf\xe9\n.txt
+    """
+    return "".join(
+        _escaped(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in str(path)
+    )
+
+
+def file_mode(path: Path) -> int:
+    """Mode of a file or folder, checked to exist and to be readable.
+
+    Raises
+    ------
+    AttnscopeError
+        Nothing there, no permission to read it, or a device that holds no text.
+
+    Examples
+    --------
+    >>> stat.S_ISDIR(file_mode(Path.cwd()))
+    True
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError as error:
+        refuse_path_of_url(path)
+        what = "a link to nothing" if path.is_symlink() else "no such file or folder"
+        raise AttnscopeError(
+            f"{shown(path)}: {what}; expected a file, or a folder of them: check the path"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
+        raise unreadable(path, "no permission")
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+        with opened(path):  # which refuses most of what else there is
+            pass
+    return mode
+
+
+@contextmanager
+def opened(path: Path | Url) -> Generator[BinaryIO]:
+    """Open a file, a pipe, a terminal, standard input or what a URL names to read bytes.
+
+    Raises
+    ------
+    AttnscopeError
+        It cannot be read, is a device that holds no text, or a pipe to which nobody writes.
+
+    Examples
+    --------
+    >>> with opened(Path(__file__)) as file:
+    ...     len(file.read(3))
+    3
+    """
+    if isinstance(path, Url):
+        with opened_there(path) as file:
+            yield file
+        return
+    if is_standard_input(path):
+        _check_standard_input()
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 Path.open takes no opener
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    try:
+        with file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+                _refuse_device(file.fileno(), shown(path))
+                os.set_blocking(file.fileno(), True)
+            yield io.BytesIO(_from_pipe(file, path)) if stat.S_ISFIFO(mode) else file
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception | str) -> AttnscopeError:
+    """The error for a file that is not there or cannot be read.
+
+    Examples
+    --------
+    >>> str(unreadable(Path("a.txt"), "no permission"))
+    'a.txt: cannot be read (no permission); expected a readable file or folder: check its permissions'
+    """
+    if isinstance(error, FileNotFoundError):
+        return AttnscopeError(f"{shown(path)}: no such file or folder: check the path")
+    if isinstance(error, IsADirectoryError):
+        return AttnscopeError(f"{shown(path)}: found a folder; expected a file: name one inside it")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return AttnscopeError(
+        f"{shown(path)}: cannot be read ({reason}); expected a readable file or folder: check its permissions"
+    )
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    stray = 0xDC80 <= code <= 0xDCFF  # noqa: PLR2004 how Python keeps a byte that is no UTF-8
+    return f"\\x{code - 0xDC00:02x}" if stray else character.encode("unicode_escape").decode()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Without waiting: opening a pipe to which nobody writes would never end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+
+
+def _from_pipe(file: io.BufferedReader, path: Path) -> bytes:
+    """All that is written to a pipe, however long its writer takes."""
+    descriptor, first = file.fileno(), b""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(1000 * PATIENCE):  # nothing to read, and no writer who has left
+        with suppress(BlockingIOError):  # there is a writer, who has written nothing yet
+            first = os.read(descriptor, 1)
+            if not first:
+                raise AttnscopeError(
+                    f"{shown(path)}: a pipe to which nobody writes (for {PATIENCE:g} seconds); expected a text: start "
+                    "what writes it, or name a file"
+                )
+    os.set_blocking(descriptor, True)
+    return first + file.read()
+
+
+def _check_standard_input() -> None:
+    if sys.stdin is None or sys.stdin.closed:  # pyright: ignore[reportUnnecessaryComparison]
+        raise AttnscopeError("standard input is closed; expected a text on it: pipe one in, or name a file")
+    with suppress(OSError, AttributeError):  # what stands in for it may have no descriptor
+        _refuse_device(sys.stdin.fileno(), "standard input")
+
+
+def _refuse_device(descriptor: int, name: str) -> None:
+    """Of all devices only a terminal has text, and an end."""
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)):
+        raise AttnscopeError(
+            f"{name}: a device, which holds no text; expected a file, a pipe or a terminal: name another"
+        )
+
+
+_BLOCK = 1 << 20  # bytes that are unpacked at once, however well they were packed
+_OPENERS: dict[str, Any] = {
+    ".gz": lambda: zlib.decompressobj(wbits=31),  # 31: with gzip's header
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": lzma.LZMADecompressor,
+}
+COMPRESSED = tuple(_OPENERS)
+
+
+def inner_suffix(path: Path | Url) -> str:
+    """The suffix of what a file holds: that before ``.gz``, ``.bz2`` or ``.xz``, in lower case.
+
+    Examples
+    --------
+    >>> inner_suffix(Path("pile.JSONL.gz")), inner_suffix(Path("notes.txt"))
+    ('.jsonl', '.txt')
+    """
+    last = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if last in COMPRESSED else last
+
+
+def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    r"""What a file holds: its bytes as they are, or unpacked by its suffix.
+
+    Parameters
+    ----------
+    path
+        Its name says how it is packed.
+    blocks
+        Its bytes.
+
+    Raises
+    ------
+    AttnscopeError
+        If they are not packed as the name says, or end too early.
+
+    Examples
+    --------
+    >>> import gzip
+    >>> packed = gzip.compress(b"The tide ") + gzip.compress(b"is out.")
+    >>> b"".join(unpacked(Path("a.txt.gz"), [packed[:20], packed[20:]]))
+    b'The tide is out.'
+    """
+    opener = _OPENERS.get(path.suffix.lower())
+    if opener is None:
+        yield from blocks
+        return
+    machine, begun = opener(), False
+    try:
+        for block in blocks:
+            rest = block
+            while rest:
+                if machine.eof:  # files may be several packed parts, one after the other
+                    machine, begun = opener(), False
+                begun = True
+                yield from _pieces(machine, rest)
+                rest = machine.unused_data
+    except (zlib.error, OSError, EOFError, lzma.LZMAError) as error:
+        raise AttnscopeError(
+            f"{shown(path)}: not what {path.suffix} stands for, or damaged ({error}); expected a file packed so: give "
+            "the file unpacked, or mend it"
+        ) from error
+    if begun and not machine.eof:
+        raise AttnscopeError(
+            f"{shown(path)}: ends in the middle of what is packed; expected a whole file: copy it again"
+        )
+
+
+def _pieces(machine: Any, packed: bytes) -> Iterator[bytes]:
+    """What some packed bytes hold, at most a megabyte at a time."""
+    if hasattr(machine, "needs_input"):
+        piece = machine.decompress(packed, _BLOCK)
+        while piece or not (machine.eof or machine.needs_input):
+            yield piece
+            piece = b"" if machine.eof or machine.needs_input else machine.decompress(b"", _BLOCK)
+        return
+    piece = machine.decompress(packed, _BLOCK)
+    while piece:
+        yield piece
+        piece = machine.decompress(machine.unconsumed_tail, _BLOCK) if machine.unconsumed_tail else b""
+
+
+class Unchanged:
+    """A file whose bytes are those of its first reading, or an error before any other is handed out.
+
+    A digest of each block is kept from the first reading on, so that memory does not grow with the file. What a
+    URL names is refused before it is read where its store says that it was written anew.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.txt")
+    ...     _ = path.write_text("The tide is out.")
+    ...     file = Unchanged(path)
+    ...     print(file.read())
+    ...     _ = path.write_text("The tide is in.")
+    ...     file.read()
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: .../a.txt: changed while it was being read; ...
+    """
+
+    def __init__(self, path: Path | Url) -> None:
+        self.path = path
+        self._stamp: tuple[str, ...] | None = None
+        self._digests: list[bytes] = []  # of the blocks, and at last of the nothing behind them
+
+    def read(self) -> bytes:
+        """All of it at once."""
+        return b"".join(self._blocks(-1))
+
+    def blocks(self) -> Iterator[bytes]:
+        """About a megabyte at a time."""
+        return self._blocks(BLOCK)
+
+    def _blocks(self, size: int) -> Iterator[bytes]:
+        self._check()
+        with opened(self.path) as file:
+            for number in count():
+                block = file.read(size)
+                digest = hashlib.sha256(block).digest()
+                if number == len(self._digests):
+                    self._digests.append(digest)
+                elif digest != self._digests[number]:
+                    raise self._changed("changed")
+                if not block:
+                    return
+                yield block
+
+    def _check(self) -> None:
+        """Refuse at once what is known to be another file."""
+        if isinstance(self.path, Path):
+            if self._digests and not self.path.is_file():
+                raise self._changed("is gone")
+            return
+        now = stamp(self.path)
+        if self._stamp not in {None, now}:
+            raise self._changed("changed")
+        self._stamp = now
+
+    def _changed(self, what: str) -> AttnscopeError:
+        return AttnscopeError(
+            f"{shown(self.path)}: {what} while it was being read; expected it to stay as it is to the end. What was "
+            "written before is kept.\nGive the same command again to measure the text as it is now: that is another "
+            "run, in another folder (name a new one where --out names one)"
+        )

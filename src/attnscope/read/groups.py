@@ -1,0 +1,295 @@
+"""Groups of tokens: a name for every token of a window, by a rule."""
+
+import hashlib
+import json
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from attnscope.read.files import json_objects, shown
+from attnscope.read.windows import Window, window_name
+from attnscope.read.words import in_words
+from attnscope.support.checks import check_kind
+from attnscope.support.errors import AttnscopeError
+
+SPECIAL, NUMBER, PUNCTUATION, SPACE = "special", "number", "punctuation", "space"
+WORD_START, WORD_REST = "word start", "word rest"
+KINDS = (SPECIAL, NUMBER, PUNCTUATION, SPACE, WORD_START, WORD_REST)
+ROLES = ("system", "user", "assistant", "tool", "template")  # of the tokens of a chat
+OTHER = "other"
+MOST = 16  # groups: their pairs are kept for every head and window
+LONGEST = 40  # characters of a name
+
+#: How groups are given: a rule that is known by name, a file of rules, or a function of the tokens of a window.
+Groups = str | Path | Callable[[Sequence[str]], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """A rule that puts every token of a window into a group.
+
+    Attributes
+    ----------
+    signature : str
+        What the groups depend on, in a word.
+    names : tuple of str
+        All groups, in their order; empty as long as only the windows tell (see `over`).
+    rule : callable
+        From a window to a name for each of its tokens.
+
+    Examples
+    --------
+    >>> window = Window((0, 5, 6), (True, False, False), ((0, 0), (0, 3), (3, 4)), "text 1", 0, ("<s>", "The", "."))
+    >>> grouping_of("kinds").marked(window).groups
+    (0, 4, 2)
+    """
+
+    signature: str
+    names: tuple[str, ...]
+    rule: Callable[[Window], Sequence[str]]
+
+    def over(self, windows: Iterable[Window]) -> "Grouping":
+        """The same, with the groups that a function gives: it is asked of all windows once, and known by its answers.
+
+        Raises
+        ------
+        AttnscopeError
+            If it gives something else than a name for each token, or more than 16 groups.
+        """
+        if self.names:
+            return self
+        names: dict[str, None] = {}
+        digest = hashlib.sha256()
+        for number, window in enumerate(windows):
+            for side in (window, window.target):
+                given = [] if side is None else self.given(side, number)
+                names |= dict.fromkeys(given)
+                digest.update(json.dumps(given).encode() + b"\n")
+                check_names(list(names))
+        return replace(self, names=tuple(names), signature=f"{self.signature}:{digest.hexdigest()[:16]}")
+
+    def marked(self, window: Window, number: int = 0) -> Window:
+        """The window with the number of the group of each token, those of its target too.
+
+        Raises
+        ------
+        AttnscopeError
+            If a function gives other groups than it gave before.
+        """
+        given = self.given(window, number)
+        unknown = set(given) - set(self.names)
+        if unknown:
+            raise AttnscopeError(
+                f"the function of groups gives {min(unknown)!r} in {window_name(window, number)}, and did not before: "
+                "expected the same groups for the same tokens"
+            )
+        target = None if window.target is None else self.marked(window.target, number)
+        return replace(window, groups=tuple(map(self.names.index, given)), target=target)
+
+    def given(self, window: Window, number: int = 0) -> list[str]:
+        """The name of the group of each token of a window.
+
+        Raises
+        ------
+        AttnscopeError
+            If a function gives something else.
+        """
+        unit = in_words(window)
+        given: Any = self.rule(unit)
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise AttnscopeError(
+                f"the function of groups gives {given!r:.60}; expected a name for each token, in a list"
+            )
+        names = [str(name) if isinstance(name, str) else name for name in cast("Iterable[Any]", given)]
+        wrong = [name for name in names if not isinstance(name, str)]
+        if wrong or len(names) != len(unit):
+            said = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(unit)} tokens"
+            raise AttnscopeError(
+                f"the function of groups gives {said} in {window_name(window, number)}; expected a string for each "
+                "token"
+            )
+        return [names[word] for word in window.words] if window.words else names
+
+
+@dataclass(frozen=True)
+class GroupedWindows:
+    """Windows whose tokens carry the numbers of their groups.
+
+    Examples
+    --------
+    See `Grouping`.
+
+    >>> window = Window((0, 5, 6), (True, False, False), ((0, 0), (0, 3), (3, 4)), "text 1", 0, ("<s>", "The", "."))
+    >>> [marked.groups for marked in GroupedWindows([window], grouping_of("kinds"))]
+    [(0, 4, 2)]
+    """
+
+    windows: Iterable[Window]
+    grouping: Grouping
+
+    def __iter__(self) -> Iterator[Window]:
+        """Read the windows anew."""
+        return (self.grouping.marked(window, number) for number, window in enumerate(self.windows))
+
+
+def grouping_of(given: Groups) -> Grouping:
+    r"""Take groups in whatever form they are given.
+
+    Parameters
+    ----------
+    given : str, Path or callable
+        ``"kinds"``, ``"roles"`` (of a chat), a file of rules, or a function from the tokens of a window, as they are
+        shown, to a name for each.
+
+    Returns
+    -------
+    Grouping
+
+    Raises
+    ------
+    AttnscopeError
+        There is no such rule, or a file holds something else.
+
+    Notes
+    -----
+    A file of rules holds a JSON object a line, with the name of a ``group`` and ``tokens`` (as they are shown, spaces
+    at their ends left out) or ``kinds`` (see `KINDS`) that belong to it. The first line that holds a token says its
+    group; the group of all others is ``other``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "rules.jsonl")
+    ...     _ = path.write_text('{"group": "he", "tokens": ["he"]}\n{"group": "marks", "kinds": ["punctuation"]}')
+    ...     grouping_of(path).names
+    ('he', 'marks', 'other')
+    >>> grouping_of("colours")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: there is no rule of groups 'colours': choose kinds or roles, or a file
+    """
+    if isinstance(given, Path):
+        return _of_file(given)
+    if callable(given):
+        name = getattr(given, "__name__", type(given).__name__)
+        return Grouping(f"function {name}", (), lambda window: given(window.tokens))
+    check_kind("kinds, roles, a pathlib.Path of rules, or a function", str, groups=given)
+    if given == "kinds":
+        return Grouping(given, KINDS, kinds_of)
+    if given == "roles":
+        return Grouping(given, ROLES, _roles_of)
+    raise AttnscopeError(f"there is no rule of groups {given!r}: choose kinds or roles, or a file")
+
+
+def kinds_of(window: Window) -> list[str]:
+    """What kind each token is of, by its characters: one of `KINDS`.
+
+    A token with a letter belongs to a word: it starts one if it begins with a space or the token before belongs to
+    none, so that a word of a script without spaces lasts until something else comes. Of the others, one with a
+    decimal digit is a number, one without characters but spaces is a space, and the rest is punctuation, symbols too.
+
+    Examples
+    --------
+    >>> tokens = ("<s>", " mud", "dy", " 1", "-", "猫₁", " ")
+    >>> window = Window((0,) * 7, (True, *[False] * 6), ((0, 0),) * 7, "text 1", 0, tokens)
+    >>> kinds_of(window)
+    ['special', 'word start', 'word rest', 'number', 'punctuation', 'word start', 'space']
+    """
+    kinds: list[str] = []
+    for token, special in zip(window.tokens, window.special, strict=True):
+        in_word = bool(kinds) and kinds[-1] in {WORD_START, WORD_REST}
+        kinds.append(SPECIAL if special else _kind_of(token, in_word=in_word))
+    return kinds
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that no table can show, and more groups than can be kept.
+
+    Raises
+    ------
+    AttnscopeError
+        One of them.
+
+    Examples
+    --------
+    >>> check_names(["a", ""])
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: a group has the name ''; expected 1 to 40 characters, not all of them spaces
+    """
+    for name in names:
+        if not name.strip() or len(name) > LONGEST:
+            raise AttnscopeError(
+                f"a group has the name {name!r:.60}; expected 1 to {LONGEST} characters, not all of them spaces"
+            )
+    if len(names) > MOST:
+        raise AttnscopeError(
+            f"found {len(names)} groups; expected at most {MOST}, as their pairs are kept for every head: put some "
+            "together"
+        )
+
+
+def _kind_of(token: str, *, in_word: bool) -> str:
+    categories = {unicodedata.category(character) for character in token.strip()}
+    if not categories:
+        return SPACE
+    if any(category[0] in "LM" for category in categories):
+        return WORD_REST if in_word and not token[0].isspace() else WORD_START
+    return NUMBER if "Nd" in categories else PUNCTUATION
+
+
+def _roles_of(window: Window) -> Sequence[str]:
+    if not window.roles:
+        raise AttnscopeError(
+            "the texts are not chats, so their tokens have no roles: give chats, or another rule of groups"
+        )
+    return window.roles
+
+
+def _of_file(path: Path) -> Grouping:
+    """The rules of a file."""
+    of_token: dict[str, tuple[int, str]] = {}  # line and group
+    of_kind: dict[str, tuple[int, str]] = {}
+    names: dict[str, None] = {}
+    for number, value in json_objects(path, "group"):
+        name, tokens, kinds = _rule(value, f"{shown(path)}, line {number}")
+        names[name] = None
+        of_token = dict.fromkeys(tokens, (number, name)) | of_token
+        of_kind = dict.fromkeys(kinds, (number, name)) | of_kind
+    if not names:
+        raise AttnscopeError(
+            f'{shown(path)}: no rule in this file; expected a line as {{"group": "he", "tokens": ["he", "him"]}}'
+        )
+    names[OTHER] = None
+    check_names(list(names))
+    last = (sys.maxsize, OTHER)
+
+    def rule(window: Window) -> list[str]:
+        pairs = zip(window.tokens, kinds_of(window), strict=True)
+        return [min(of_token.get(token.strip(), last), of_kind.get(kind, last))[1] for token, kind in pairs]
+
+    rules = json.dumps([list(names), of_token, of_kind], sort_keys=True)
+    return Grouping(f"rules:{hashlib.sha256(rules.encode()).hexdigest()[:16]}", tuple(names), rule)
+
+
+def _rule(value: Mapping[str, Any], where: str) -> tuple[str, list[str], list[str]]:
+    """Name, tokens and kinds of one line."""
+    name, tokens, kinds = value.get("group"), value.get("tokens", []), value.get("kinds", [])
+    unknown = value.keys() - {"group", "tokens", "kinds"}
+    lists = all(isinstance(part, list) for part in (tokens, kinds))
+    strings = lists and all(isinstance(name, str) for name in (*tokens, *kinds))
+    if unknown or not isinstance(name, str) or not strings or not (tokens or kinds):
+        raise AttnscopeError(
+            f"{where}: expected a group, and its tokens or kinds in a list, as in "
+            '{"group": "he", "tokens": ["he", "him"]}' + (f"; found {min(unknown)!r} too" if unknown else "")
+        )
+    wrong = [kind for kind in kinds if kind not in KINDS]
+    if wrong:
+        raise AttnscopeError(
+            f"{where}: there is no kind of token {wrong[0]!r}; choose from {', '.join(KINDS)}"
+        )
+    return name, [token.strip() for token in tokens], kinds

@@ -1,0 +1,512 @@
+"""Texts and chats with images or videos, as models of vision and language read them."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from attnscope.read.chats import Region, applied, mark, regions_between, roles_of
+from attnscope.read.columns import Names, holds_text
+from attnscope.read.files import (
+    check_characters,
+    file_mode,
+    files_below,
+    inner_suffix,
+    is_standard_input,
+    json_objects,
+    read_blocks,
+    shown,
+    unpacked,
+)
+from attnscope.read.images import Images, images_of
+from attnscope.read.messages import CHAT_FIELDS, group_of_role
+from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
+from attnscope.read.shown import shown_tokens, special_ids, without_added_spaces
+from attnscope.read.sources import names_a_dataset
+from attnscope.read.videos import Video, film_refused, is_film, video_of
+from attnscope.read.windows import Window
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.paths import is_path
+
+_NAMES = (b'"image', b'"video')  # how the names of fields and parts begin that hold an image or a video
+
+
+@dataclass(frozen=True, eq=False)
+class PicturedText:
+    """A text or a chat, and its images and videos.
+
+    Attributes
+    ----------
+    name
+        By which results refer to it.
+    text
+        With ``<image>`` where an image stands and ``<video>`` where a video does, or a model's own mark for it; None
+        for a chat.
+    messages
+        Messages of a chat: ``role`` and ``content`` each, the content a list of parts as chat templates read them.
+    images
+        In the order of their places.
+    videos
+        In the order of their places.
+
+    Examples
+    --------
+    >>> (item,) = pictured_of([{"text": "<image> What is this?", "images": [np.zeros((8, 6, 3), np.uint8)]}])
+    >>> item.text, [pixels.shape for pixels in item.pixels()], item.messages  # it is no chat
+    ('<image> What is this?', [(8, 6, 3)], ())
+    """
+
+    name: str
+    text: str | None
+    messages: tuple[dict[str, Any], ...]
+    images: Images
+    videos: tuple[Video, ...] = ()
+
+    def pixels(self) -> list[np.ndarray]:
+        """RGB of each image, ``(row, column, 3)`` of 8 bits."""
+        return [cast("np.ndarray", image.pixels) for image in self.images]
+
+
+class PicturedTexts:
+    """Texts with images; built by `pictured_of`.
+
+    Attributes
+    ----------
+    beside_images
+        Whether a folder that was given holds images too, so that it may be meant for a vision encoder.
+
+    Examples
+    --------
+    >>> texts = pictured_of([{"text": "<image> What is this?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
+    >>> [(one.name, one.text, len(one.images)) for one in texts]
+    [('text 1', '<image> What is this?', 1)]
+    """
+
+    def __init__(self, items: Sequence[PicturedText], *, beside_images: bool = False) -> None:
+        self._items, self.beside_images = items, beside_images
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[PicturedText]:
+        return iter(self._items)
+
+    @property
+    def has_videos(self) -> bool:
+        """Whether any of them has a video."""
+        return any(item.videos for item in self._items)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of all images."""
+        return [
+            file
+            for item in self._items
+            for images in (item.images, *(video.frames for video in item.videos))
+            for file in images.files
+        ]
+
+    def sha256(self) -> str:
+        """Hash names, texts and images in order.
+
+        Examples
+        --------
+        >>> black, white = (np.full((8, 8, 3), value, np.uint8) for value in (0, 255))
+        >>> one, two = (pictured_of([{"text": "<image>", "image": image}]) for image in (black, white))
+        >>> one.sha256() == two.sha256()
+        False
+        """
+        digest = hashlib.sha256(b"pictured")
+        for item in self._items:
+            parts = [item.name, item.text, item.messages, item.images.sha256()]
+            parts += [(video.frames.sha256(), video.rate) for video in item.videos]
+            digest.update(json.dumps(parts, default=str).encode() + b"\n")
+        return digest.hexdigest()
+
+
+def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None:
+    """Take texts with images or videos; None where what is given holds neither beside a text.
+
+    Parameters
+    ----------
+    given
+        Objects with ``text``, or ``messages`` (``conversations``), and with ``image`` or ``images``: paths, Pillow's
+        images, or arrays of pixels ``(row, column, 3)`` of 8 bits; or with ``video`` or ``videos``, each a folder of
+        frames, a list of images or an array ``(frame, row, column, 3)``, and ``fps``, their frames a second. Or a
+        path of JSON Lines with such objects, of which one at least has one of these, or of a folder of them; paths in a
+        file count from its own folder.
+    field
+        Where a field of the text is named, the text alone is read, and this gives None.
+
+    Raises
+    ------
+    AttnscopeError
+        A film is given, a line has no text, an image is not there or is none, or places do not agree with images or
+        videos.
+
+    Examples
+    --------
+    >>> pictured_of(["The tide is out."]) is None
+    True
+    """
+    if field is not None:
+        return None
+    many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
+    film = next((item for item in many if isinstance(item, Path) and is_film(item) and item.is_file()), None)
+    if film is not None:
+        raise film_refused(film, "")
+    files = [_files_at(item) if isinstance(item, Path) else [] for item in many]
+    if not any(map(has_pictures, many)) and not any(
+        _has_pictured_lines(file) for each in files for file, _ in each
+    ):
+        return None
+    names = Names()
+    read: list[PicturedText] = []
+    for number, (item, each) in enumerate(zip(many, files, strict=True), start=1):
+        if isinstance(item, Path) and not each:
+            file_mode(item)
+            raise _beside(item)
+        for file, name in each:
+            read += _in_file(file, names.new(name))
+        if not isinstance(item, Path):
+            read.append(_of(item, f"text {number}", None))
+    folders = [item for item in many if isinstance(item, Path) and item.is_dir()]
+    return PicturedTexts(read, beside_images=bool(folders) and images_of(folders) is not None)
+
+
+def _files_at(path: Path) -> list[tuple[Path, str]]:
+    """The JSON Lines at a path, and their names; a folder's other texts are refused once any line has an image."""
+    if is_standard_input(path) or names_a_dataset(path):
+        return []
+    if path.is_dir():
+        return [(file, file.relative_to(path).as_posix()) for file in files_below(path) if holds_text(file)]
+    return [(path, path.name)] if path.is_file() else []
+
+
+def _has_pictured_lines(path: Path) -> bool:
+    """Whether any line names an image: lines are read as JSON only where the name of such a field is in the file."""
+    if inner_suffix(path) != ".jsonl":
+        return False
+    before = b""
+    for block in unpacked(path, read_blocks(path)):
+        if any(name in before + block for name in _NAMES):
+            lines = json_objects(path, "text", unpacked(path, read_blocks(path)))
+            return any(has_pictures(value) for _, value in lines)
+        before = block[-len(_NAMES[0]) :]
+    return False
+
+
+def _beside(path: Path) -> AttnscopeError:
+    return AttnscopeError(f"{shown(path)} stands beside JSON Lines with images: give it by itself")
+
+
+def _in_file(path: Path, name: str) -> list[PicturedText]:
+    file_mode(path)
+    if inner_suffix(path) != ".jsonl":
+        raise _beside(path)
+    return [
+        _of(value, f"{name}:{number}", path.parent)
+        for number, value in json_objects(path, "text", unpacked(path, read_blocks(path)))
+    ]
+
+
+def _of(value: object, name: str, folder: Path | None) -> PicturedText:
+    if not isinstance(value, Mapping):
+        raise AttnscopeError(
+            f"{name}: expected an object with text or messages, as the others that have images"
+        )
+    named = cast("Mapping[str, Any]", value)
+    text: Any = named.get("text")
+    if isinstance(text, str):
+        check_characters(text, name)
+        messages, sources = [], {kind: sources_of(named, name, kind) for kind in (IMAGE, VIDEO)}
+    elif any(named.get(field) for field in CHAT_FIELDS):
+        text = None
+        messages, sources = chat_of(named, name)
+    else:
+        raise AttnscopeError(
+            f"{name}: expected a text (with {' or '.join(PLACES.values())} where one stands) or messages"
+        )
+    videos = tuple(video_of(source, named.get("fps"), name, folder) for source in sources[VIDEO])
+    return PicturedText(name, text, tuple(messages), _images(sources[IMAGE], name, folder), videos)
+
+
+def _images(sources: Sequence[Any], name: str, folder: Path | None) -> Images:
+    """The images that one text names; paths in a file count from its folder."""
+    paths = [_image(source, name, folder) for source in sources]
+    return Images([]) if not paths else cast("Images", images_of(paths))
+
+
+def _image(source: Any, name: str, folder: Path | None) -> Any:
+    """One of them, if it is an image."""
+    path = source
+    if isinstance(source, str | Path):
+        if "://" in str(source) or str(source).startswith("data:"):
+            raise AttnscopeError(
+                f"{name}: the image {str(source)!r:.80} is an address: fetch it, and name the file"
+            )
+        path = Path(source) if folder is None else folder / source
+        if not is_path(path, "is_file"):
+            raise AttnscopeError(f"{name}: there is no image {shown(path)[:200]}: check the path")
+    try:
+        images = images_of([path])
+    except AttnscopeError as error:
+        raise AttnscopeError(f"{name}: {error}") from error
+    if images is None or len(images) != 1 or images.is_processed:
+        raise AttnscopeError(
+            f"{name}: found something that cannot be read as an image; expected paths (.png, .jpg, .webp), Pillow's "
+            "images or arrays of pixels (row, column, 3) of uint8"
+        )
+    return path
+
+
+def written_in_parts(
+    item: PicturedText, processor: Any, template: str | None = None
+) -> tuple[str, list[Region]]:
+    """A chat as a template writes it, and where the texts of its messages lie.
+
+    Parameters
+    ----------
+    item
+        A chat with images.
+    processor
+        With ``apply_chat_template``.
+    template
+        Another template than that of the processor or of its tokenizer.
+
+    Raises
+    ------
+    AttnscopeError
+        There is no template, it refuses the chat, or does not write each text as it stands.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.bundled import MODEL
+    >>> from attnscope.read import Images
+    >>> from transformers import AutoTokenizer
+    >>> parts = [{"type": "image"}, {"type": "text", "text": "What?"}]
+    >>> images = Images([np.zeros((8, 8, 3), np.uint8)])
+    >>> chat = PicturedText("text 1", None, ({"role": "user", "content": parts},), images)
+    >>> template = (
+    ...     "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}"
+    ...     "{{ '<image>' if part.type == 'image' else part.text }}{% endfor %}{% endfor %}"
+    ... )
+    >>> written_in_parts(chat, AutoTokenizer.from_pretrained(MODEL), template)
+    ('[user]<image>What?', [Region(start=13, end=18, role='user')])
+    """
+    template = template or getattr(processor, "chat_template", None) or processor.tokenizer.chat_template
+    if not template:
+        raise AttnscopeError(
+            f"{item.name} is a chat, and the processor has no chat template: give one, a Jinja file "
+            "(--chat-template FILE)"
+        )
+    said: list[tuple[str, str]] = []
+    marked: list[dict[str, Any]] = []
+    for message in item.messages:
+        parts: list[dict[str, Any]] = []
+        for part in message["content"]:
+            if part["type"] == "text" and part["text"]:
+                parts.append({**part, "text": mark(len(said))})
+                said.append((part["text"], group_of_role(message["role"])))
+            else:
+                parts.append(part)
+        marked.append({**message, "content": parts})
+    text, skeleton = (applied(chat, item.name, processor, template) for chat in (list(item.messages), marked))
+    return text, regions_between(text, skeleton, said, item.name)
+
+
+TEXT, SPECIAL, FRAME = "text", "special", "frame"
+_MOST_APART = 8  # images and videos, or frames, of one text that are groups of their own
+_ROLE = re.compile(f"({IMAGE}|{VIDEO}) ([0-9]+)(?: {FRAME} ([0-9]+))?")
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """What a processor made of a text with images or videos.
+
+    Attributes
+    ----------
+    name
+        Name of the text.
+    text
+        What the tokenizer read: each place of an image or a video as the processor writes it out.
+    ids, spans
+        Numbers of the tokens, and for each its first character and one past its last.
+    images, videos
+        The characters that the processor wrote for each image and each video: first, and one past the last.
+    pieces
+        The tokens that stand for a piece of an image or of a frame.
+    contents
+        Contents of the messages of a chat; None for a text.
+
+    Examples
+    --------
+    >>> spans = ((0, 1), (1, 2), (2, 3), (3, 4))
+    >>> expanded = Expanded("text 1", "#a##", (9, 3, 9, 9), spans, ((0, 1), (2, 4)), frozenset({9}))
+    >>> expanded.image_tokens()  # two images, of one piece and of two
+    [[0], [2, 3]]
+    """
+
+    name: str
+    text: str
+    ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+    images: tuple[tuple[int, int], ...]
+    pieces: frozenset[int]
+    contents: tuple[Region, ...] | None = None
+    videos: tuple[tuple[int, int], ...] = ()
+
+    def image_tokens(self) -> list[list[int]]:
+        """The tokens that are pieces of each image, in order.
+
+        Examples
+        --------
+        >>> Expanded("text 1", "##a", (9, 9, 3), ((0, 1), (1, 2), (2, 3)), ((0, 2),), frozenset({9})).image_tokens()
+        [[0, 1]]
+        """
+        return self._tokens_in(self.images)
+
+    def video_tokens(self) -> list[list[int]]:
+        """The tokens that are pieces of each video, in order."""
+        return self._tokens_in(self.videos)
+
+    def _tokens_in(self, written: Sequence[tuple[int, int]]) -> list[list[int]]:
+        return [
+            [
+                token
+                for token, (start, end) in enumerate(self.spans)
+                if self.ids[token] in self.pieces and first <= start < end <= last
+            ]
+            for first, last in written
+        ]
+
+
+def pictured_window(
+    expanded: Expanded,
+    tokenizer: Any,
+    places: Mapping[int, str],
+    frames: Sequence[Sequence[Sequence[int]]] = (),
+) -> Window:
+    """The window of a text with images; `roles` says what each token is.
+
+    That is ``image 1``, ``image 2``, ... for the pieces of images, ``video 1 frame 1``, ... for those of videos, or
+    ``video 1`` where frames are not known; of a chat the role of who says the token, or ``template``; else ``special``
+    (marks that the processor writes about an image are special too) or ``text``.
+
+    Parameters
+    ----------
+    expanded
+        What the processor made of the text.
+    tokenizer
+        Its tokenizer.
+    places
+        What to show for tokens that are pieces of images; others are numbered.
+    frames
+        Tokens of each frame of each video; none where they are not known.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> text = "<mask><mask> tide"  # a processor has written two pieces of an image, here as masks
+    >>> ids, mask = tokenizer(text, add_special_tokens=False).input_ids, tokenizer.mask_token_id
+    >>> spans = ((0, 6), (6, 12), (12, 14), (14, 17))
+    >>> expanded = Expanded("text 1", text, tuple(ids), spans, ((0, 12),), frozenset({mask}))
+    >>> window = pictured_window(expanded, tokenizer, {0: "image 1 r0c0"})
+    >>> list(zip(window.tokens, window.roles))
+    [('image 1 r0c0', 'image 1'), ('image 1 piece 2', 'image 1'), (' t', 'text'), ('ide', 'text')]
+    """
+    names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
+    spans = without_added_spaces(expanded.text, names, expanded.spans)
+    written = frozenset(tokenizer.all_special_tokens)
+    tokens = list(shown_tokens(expanded.text, names, spans, written))
+    known = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {
+        tokenizer.unk_token_id,
+        tokenizer.mask_token_id,
+    }
+    special = [token in known for token in expanded.ids]
+    for first, last in (*expanded.images, *expanded.videos):
+        for token, (start, end) in enumerate(spans):
+            special[token] = special[token] or first <= start < end <= last
+    for token, is_special in enumerate(special):
+        tokens[token] = names[token] if is_special and spans[token][0] == spans[token][1] else tokens[token]
+    if expanded.contents is None:
+        roles = [SPECIAL if is_special else TEXT for is_special in special]
+    else:
+        roles = list(roles_of(tuple(spans), list(expanded.contents)))
+    pieces = {f"{IMAGE} {number}": tokens for number, tokens in enumerate(expanded.image_tokens(), start=1)}
+    for video, whole in enumerate(expanded.video_tokens(), start=1):
+        apart = frames[video - 1] if video <= len(frames) else ()
+        pieces |= {
+            f"{VIDEO} {video} {FRAME} {number}": list(own) for number, own in enumerate(apart, start=1)
+        }
+        pieces |= {} if apart else {f"{VIDEO} {video}": whole}
+    for name, own in pieces.items():
+        for number, token in enumerate(own, start=1):
+            special[token], roles[token] = False, name
+            tokens[token] = places.get(token, f"{name} piece {number}")
+    return Window(
+        ids=expanded.ids,
+        special=tuple(special),
+        spans=tuple(spans),
+        source=expanded.name,
+        start=0,
+        tokens=tuple(tokens),
+        roles=tuple(roles),
+    )
+
+
+def picture_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:
+    """Windows whose images and frames have the names of groups, and these names.
+
+    Images are groups of their own where a text has several, at most 8; else they are ``image``. So are videos. Where no
+    text has more than one video, and it has at most 8 frames, the frames are groups: ``frame 1``, ``frame 2``, ...
+
+    Examples
+    --------
+    >>> def window(*roles):
+    ...     count = len(roles)
+    ...     return Window((9,) * count, (False,) * count, ((0, 1),) * count, "text 1", 0, ("",) * count, roles=roles)
+    >>> picture_groups([window("image 1", "text")])[1]
+    ['image']
+    >>> picture_groups([window("video 1 frame 1", "video 1 frame 2", "text")])[1]
+    ['frame 1', 'frame 2']
+    """
+    parsed = [_parsed(role) for role in {role for window in windows for role in window.roles}]
+    images, videos = (
+        max((number for kind, number, _ in parsed if kind == wanted), default=0) for wanted in (IMAGE, VIDEO)
+    )
+    frames = max((frame for *_, frame in parsed), default=0)
+    framed = videos == 1 and frames > 1 and all(frame for kind, _, frame in parsed if kind == VIDEO)
+    of_image = [f"{IMAGE} {number}" for number in range(1, images + 1)]
+    of_video = [f"{VIDEO} {number}" for number in range(1, videos + 1)]
+    of_frame = [f"{FRAME} {number}" for number in range(1, frames + 1)]
+    images_apart = 1 < images <= _MOST_APART
+    kept_images = of_image if images_apart else [IMAGE] * (images > 0)
+    left = _MOST_APART - len(kept_images) + (not images_apart and images > 0)
+    frames_apart, videos_apart = framed and frames <= left, 1 < videos <= left
+    kept_videos = of_frame if frames_apart else of_video if videos_apart else [VIDEO] * (videos > 0)
+
+    def named(role: str) -> str:
+        kind, number, frame = _parsed(role)
+        if kind == IMAGE:
+            return role if images_apart else IMAGE
+        if kind == VIDEO:
+            return f"{FRAME} {frame}" if frames_apart else f"{VIDEO} {number}" if videos_apart else VIDEO
+        return role
+
+    renamed = [replace(window, roles=tuple(map(named, window.roles))) for window in windows]
+    return renamed, [*kept_images, *kept_videos]
+
+
+def _parsed(role: str) -> tuple[str, int, int]:
+    """Kind, number and frame, each from 1, 0 for none; the role itself for what is neither image nor video."""
+    told = _ROLE.fullmatch(role)
+    return (told[1], int(told[2]), int(told[3] or 0)) if told else (role, 0, 0)

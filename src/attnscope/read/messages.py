@@ -1,0 +1,123 @@
+"""The messages of a chat, in the forms in which chats are written down."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from attnscope.read.files import check_characters
+from attnscope.support.errors import AttnscopeError
+
+CHAT_FIELDS = ("messages", "conversations")
+#: What other forms call the roles.
+_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "developer": "system",
+    "function": "tool",
+    "ipython": "tool",
+    "observation": "tool",
+}
+_KNOWN = ("system", "user", "assistant", "tool")
+
+
+def messages_of(chat: object, where: str, field: str | None = None) -> list[dict[str, Any]]:
+    """The messages of one chat, each with its ``role`` and ``content`` and whatever else it has.
+
+    Parameters
+    ----------
+    chat
+        A list of messages, or an object that holds it as ``messages``, ``conversations`` or `field`. A message is
+        ``{"role": ..., "content": ...}`` or ``{"from": ..., "value": ...}``.
+    where
+        Its name, for errors.
+    field
+        Which field holds the messages.
+
+    Raises
+    ------
+    AttnscopeError
+        There are none, or one has no role or no text.
+
+    Examples
+    --------
+    >>> messages_of({"conversations": [{"from": "human", "value": "Is it low tide?"}]}, "a.jsonl:1")
+    [{'role': 'user', 'content': 'Is it low tide?'}]
+    """
+    if isinstance(chat, Mapping):
+        fields = CHAT_FIELDS if field is None else (field,)
+        chat = next((chat[name] for name in fields if name in chat), None)
+        if chat is None:
+            raise AttnscopeError(f"{where}: no field {' or '.join(map(repr, fields))}: name it (--field)")
+    if not isinstance(chat, list) or not chat:
+        raise AttnscopeError(f"{where}: expected a list of messages, one at least, as the chat")
+    return [
+        _message(message, f"{where}, message {number}")
+        for number, message in enumerate(cast("list[Any]", chat), 1)
+    ]
+
+
+def is_chat(value: object) -> bool:
+    """Whether this is a list of messages, or an object with one.
+
+    Examples
+    --------
+    >>> is_chat({"messages": [{"role": "user", "content": "Hi"}]}), is_chat({"text": "Hi", "messages": 3})
+    (True, False)
+    """
+    if isinstance(value, Mapping):
+        return "text" not in value and any(is_chat(value.get(name)) for name in CHAT_FIELDS)
+    if not isinstance(value, list) or not value:
+        return False
+    first: Any = cast("list[Any]", value)[0]
+    return isinstance(first, Mapping) and (
+        {"role", "content"} <= first.keys() or {"from", "value"} <= first.keys()
+    )
+
+
+def without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table whose messages have no part that is null: a table has a place for every part of any message.
+
+    Examples
+    --------
+    >>> without_nothing({"messages": [{"role": "user", "content": "Hi", "name": None}]})
+    {'messages': [{'role': 'user', 'content': 'Hi'}]}
+    """
+    return {
+        name: [
+            {key: part for key, part in cast("Mapping[str, Any]", item).items() if part is not None}
+            if isinstance(item, Mapping)
+            else item
+            for item in cast("list[Any]", value)
+        ]
+        if isinstance(value, list)
+        else value
+        for name, value in row.items()
+    }
+
+
+def group_of_role(role: str) -> str:
+    """The role by its usual name.
+
+    Examples
+    --------
+    >>> group_of_role("developer"), group_of_role("user")
+    ('system', 'user')
+    """
+    return _ROLES.get(role, role)
+
+
+def _message(message: Any, where: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise AttnscopeError(f'{where}: expected an object as {{"role": "user", "content": "..."}}')
+    fields = {str(key): value for key, value in cast("Mapping[Any, Any]", message).items()}
+    if "role" not in fields and "from" in fields:
+        role, content = fields.pop("from"), fields.pop("value", None)
+        fields = {"role": _ROLES.get(str(role), role), "content": content} | fields
+    role, content = fields.get("role"), fields.get("content")
+    if not isinstance(role, str) or group_of_role(role) not in _KNOWN:
+        raise AttnscopeError(f"{where}: has the role {role!r:.40}; expected one of {', '.join(_KNOWN)}")
+    if content is not None and not isinstance(content, str):
+        raise AttnscopeError(
+            f"{where}: its content is not a string; expected text alone, no pictures or sound"
+        )
+    check_characters(content or "", where)
+    return fields

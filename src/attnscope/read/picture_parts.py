@@ -1,0 +1,184 @@
+"""The messages of a chat with images or videos: each content in parts, of text and of these."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from attnscope.read.messages import CHAT_FIELDS, is_chat, messages_of
+from attnscope.support.errors import AttnscopeError
+
+IMAGE, VIDEO = KINDS = ("image", "video")
+#: What stands for an image or a video in a text, whatever a model calls it.
+PLACES = {kind: f"<{kind}>" for kind in KINDS}
+_SPLIT = re.compile("(" + "|".join(PLACES.values()) + ")")
+_KIND_OF = {place: kind for kind, place in PLACES.items()}
+
+
+def has_pictures(value: object) -> bool:
+    """Whether this is a text or a chat with a field of images or videos, or a chat with such parts.
+
+    Examples
+    --------
+    >>> has_pictures({"text": "<image> What?", "image": "a.png"}), has_pictures({"text": "What?"})
+    (True, False)
+    >>> has_pictures({"messages": [{"role": "user", "content": [{"type": "image", "path": "a.png"}]}]})
+    True
+    """
+    if not isinstance(value, Mapping):
+        return False
+    if not any(is_chat(value.get(name)) for name in CHAT_FIELDS) and not isinstance(value.get("text"), str):
+        return False
+    named = (value.get(name) for kind in KINDS for name in _fields(kind))
+    return any(
+        len(value) > 0 if isinstance(value, str | list | tuple) else value is not None for value in named
+    ) or any(
+        _kind(part) in KINDS
+        for message in _messages(cast("Mapping[str, Any]", value))
+        if isinstance(message, Mapping) and isinstance(content := _content(message), list)
+        for part in content
+    )
+
+
+def sources_of(value: Mapping[str, Any], where: str, kind: str = IMAGE) -> list[Any]:
+    """The images, or the videos, that an object names beside its text: one, or a list.
+
+    A list in ``video`` is one video, of which it names the frames.
+
+    Examples
+    --------
+    >>> sources_of({"image": "a.png"}, "line 1"), sources_of({"images": ["a.png", "b.png"]}, "line 1")
+    (['a.png'], ['a.png', 'b.png'])
+    >>> sources_of({"video": ["a.png", "b.png"]}, "line 1", "video")
+    [['a.png', 'b.png']]
+    """
+    single, several = _fields(kind)
+    given = [name for name in (single, several) if value.get(name) is not None]
+    if len(given) > 1:
+        raise AttnscopeError(f"{where}: has both {single} and {several}: give one of them")
+    if not given:
+        return []
+    sources = value[given[0]]
+    is_many = isinstance(sources, list | tuple) and (kind == IMAGE or given[0] == several)
+    return list(cast("Sequence[Any]", sources)) if is_many else [sources]
+
+
+def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
+    """The messages, their contents in parts as chat templates read them, and images and videos in their order.
+
+    ``<image>`` within a string is an image too, ``<video>`` a video. A part that names none of its own takes the next
+    one that the object names.
+
+    Raises
+    ------
+    AttnscopeError
+        There are fewer places for images or videos than there are of these, or more; a message is none, or a part is
+        neither text nor image nor video.
+
+    Examples
+    --------
+    >>> chat = {"image": "a.png", "messages": [{"role": "user", "content": "<image>Is the tide out?"}]}
+    >>> messages, sources = chat_of(chat, "line 1")
+    >>> messages[0]["content"], sources
+    ([{'type': 'image'}, {'type': 'text', 'text': 'Is the tide out?'}], {'image': ['a.png'], 'video': []})
+    """
+    chat = _messages(value)
+    split = [
+        _parts(message, f"{where}, message {number}") if isinstance(message, Mapping) else []
+        for number, message in enumerate(chat, start=1)
+    ]
+    plain = [
+        {**message, "content" if "role" in message else "value": "".join(_texts(parts))}
+        if isinstance(message, Mapping)
+        else message
+        for message, parts in zip(chat, split, strict=True)
+    ]
+    messages: list[dict[str, Any]] = []
+    for message, parts in zip(
+        messages_of(plain, where), split, strict=True
+    ):  # which refuses what is no message
+        bare = [{"type": part["type"]} if part["type"] in KINDS else part for part in parts]
+        messages.append({**message, "content": bare})
+    return messages, {kind: _in_places(value, split, kind, where) for kind in KINDS}
+
+
+def _in_places(
+    value: Mapping[str, Any], split: Sequence[Sequence[Mapping[str, Any]]], kind: str, where: str
+) -> list[Any]:
+    """What each part of a kind stands for: its own source, or the next one beside the messages."""
+    left, sources = sources_of(value, where, kind), list[Any]()
+    parts = [part for message in split for part in message if part["type"] == kind]
+    for part in parts:
+        own = _source_of(part, kind)
+        sources += [own] if own is not None else left[:1]
+        left = left if own is not None else left[1:]
+    if left or len(parts) != len(sources):
+        given, places = len(sources) + len(left), len(parts)
+        raise AttnscopeError(
+            f"{where}: has {given} {kind}{'s' * (given != 1)}, and {places} place{'s' * (places != 1)} for {kind}s in "
+            f"its messages: put {PLACES[kind]} (or a part of type {kind}) where each belongs"
+        )
+    return sources
+
+
+def _fields(kind: str) -> tuple[str, str]:
+    return kind, f"{kind}s"
+
+
+def _texts(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [part["text"] for part in parts if part["type"] == "text"]
+
+
+def _messages(value: Mapping[str, Any]) -> list[Any]:
+    chat: Any = next((value[name] for name in CHAT_FIELDS if value.get(name) is not None), [])
+    return cast("list[Any]", chat) if isinstance(chat, list) else []
+
+
+def _content(message: Mapping[str, Any]) -> Any:
+    return message.get("content", message.get("value"))
+
+
+def _parts(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """The parts of a content: text, images, videos; a string is text, with the others where it says so."""
+    content = _content(message)
+    if content is None:
+        return []
+    if isinstance(content, list):
+        return [_part(given, where) for given in cast("list[Any]", content)]
+    if not isinstance(content, str):
+        raise AttnscopeError(
+            f"{where}: its content is {str(content)!r:.40}; expected a string, or a list of parts"
+        )
+    return [
+        {"type": _KIND_OF[text]} if text in _KIND_OF else {"type": "text", "text": text}
+        for text in _SPLIT.split(content)
+        if text
+    ]
+
+
+def _part(given: Any, where: str) -> dict[str, Any]:
+    if isinstance(given, str):
+        return {"type": "text", "text": given}
+    kind, part = _kind(given), cast("Mapping[str, Any]", given)
+    if kind in KINDS:
+        return {**part, "type": kind}
+    if kind != "text":
+        raise AttnscopeError(f"{where}: has a part of type {kind!r:.40}; expected text, image or video")
+    if not isinstance(part.get("text"), str):
+        raise AttnscopeError(
+            f"{where}: has a part of type text without a text; expected a string in its field text"
+        )
+    return {"type": kind, "text": part["text"]}
+
+
+def _kind(part: Any) -> str:
+    named = (
+        str(cast("Mapping[str, Any]", part).get("type")) if isinstance(part, Mapping) else type(part).__name__
+    )
+    return {f"{kind}_url": kind for kind in KINDS}.get(named, named)
+
+
+def _source_of(part: Mapping[str, Any], kind: str) -> Any:
+    """The image or the video that a part names itself; None where it names none."""
+    names = (kind, "path", "url", f"{kind}_url")
+    own: Any = next((part[name] for name in names if part.get(name) is not None), None)
+    return cast("Mapping[str, Any]", own).get("url") if isinstance(own, Mapping) else own

@@ -1,0 +1,263 @@
+"""How tokens are shown: the characters behind each, what is split, and where words begin."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from attnscope.support.errors import explaining
+
+SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+MARKS = "▁Ġ"  # how SentencePiece and byte-level BPE write a space
+SPACE_MARKS = frozenset(MARKS)
+SPACE = "␣"  # how we show one
+BYTES = 4  # of a character in UTF-8, at most
+UNKNOWN = "\ufffd"  # what a piece of a character is decoded to
+
+
+def shown_tokens(
+    text: str, names: Sequence[str], spans: Sequence[tuple[int, int]], written: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """The characters of each token; those that several tokens share are numbered.
+
+    A token that begins a word begins with a space, wherever the tokenizer has left it; but not a special one that is
+    `written` out in the text.
+    """
+    numbered = _Numbered(text, spans)
+    known: dict[tuple[str, str, str, bool], str] = {}  # most tokens of a text were there before
+    reached, follows = 0, True
+    for name, (start, end) in zip(names, spans, strict=True):
+        before, covered = text[reached:start], text[start:end]
+        key = (name, covered, before, follows)
+        if not numbered.shared.isdisjoint(range(start, end)):
+            yield _shown(name, covered, before, numbered.characters(start, end), written, follows=follows)
+        else:
+            if key not in known:
+                known[key] = _shown(name, covered, before, covered, written, follows=follows)
+            yield known[key]
+        reached, follows = max(reached, end), name.strip(MARKS) != ""
+
+
+def _shown(
+    name: str, covered: str, before: str, characters: str, written: frozenset[str], *, follows: bool
+) -> str:
+    """One token, of which the characters may be numbered, with what the tokenizer left out `before` it."""
+    # an empty span is a space: one that the tokenizer cut off from its token, or one that it put in
+    shown = characters or before or " "
+    left_out = follows and before[-1:].isspace()
+    begins = (left_out or marked(name, covered)) and not (covered == name and name in written)
+    return visible_start(f" {shown}" if covered and begins and not shown[0].isspace() else shown)
+
+
+class _Numbered:
+    """The characters of spans that are gone through in order, with a number at each that several spans share."""
+
+    def __init__(self, text: str, spans: Sequence[tuple[int, int]]) -> None:
+        self.text = text
+        self.shared = _shared(spans)
+        self.seen: Counter[int] = Counter()
+
+    def characters(self, start: int, end: int) -> str:
+        return "".join(map(self._character, range(start, end)))
+
+    def _character(self, place: int) -> str:
+        if place not in self.shared:
+            return self.text[place]
+        self.seen[place] += 1
+        return self.text[place] + str(self.seen[place]).translate(SUBSCRIPTS)
+
+
+def _shared(spans: Sequence[tuple[int, int]]) -> set[int]:
+    """The characters that more than one span covers."""
+    overlapping, reached = False, 0
+    for start, end in spans:
+        overlapping, reached = overlapping or start < reached, max(reached, end)
+    if not overlapping:  # nearly always, and then no character has to be counted
+        return set()
+    covered = Counter(place for start, end in spans for place in range(start, end))
+    return {place for place, spans_there in covered.items() if spans_there > 1}
+
+
+class IdNames:
+    """What to show for tokens of which there is no text: each by its own, pieces of a character together.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    >>> IdNames(tokenizer).of(tokenizer("The 猫")["input_ids"])
+    ('<s>', ' The', ' ', '猫₁', '猫₂', '猫₃', '</s>')
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer, self._special = tokenizer, frozenset(tokenizer.all_special_ids)
+        self._known: dict[tuple[int, ...], str] = {}
+
+    def of(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """One string for each."""
+        shown: list[str] = []
+        while len(shown) < len(ids):
+            rest = ids[len(shown) :]
+            whole = (count for count in range(1, 1 + min(len(rest), BYTES)) if self._is_whole(rest[:count]))
+            shown += self._pieces(rest[: next(whole, 1)])
+        return tuple(map(visible_start, shown))
+
+    def _is_whole(self, ids: Sequence[int]) -> bool:
+        return ids[-1] in self._special or UNKNOWN not in self._decoded(ids)
+
+    def _pieces(self, ids: Sequence[int]) -> list[str]:
+        names: list[str] = self._tokenizer.convert_ids_to_tokens(list(ids))
+        text = self._decoded(ids)
+        if ids[-1] in self._special or UNKNOWN in text:
+            return names[:1]
+        space = " " if names[0][:1] in SPACE_MARKS else text[: len(text) - len(text.lstrip(" "))]
+        core = text.lstrip(" ").removeprefix(names[0][:1] if space else "")
+        if len(ids) == 1:
+            return [space + core]
+        numbers = (str(number).translate(SUBSCRIPTS) for number in range(1, len(ids) + 1))
+        return [f"{space if i == 0 else ''}{core}{number}" for i, number in enumerate(numbers)]
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        key = tuple(ids)
+        if key not in self._known:
+            self._known[key] = self._tokenizer.decode(list(key), clean_up_tokenization_spaces=False)
+        return self._known[key]
+
+
+def marked(name: str, covered: str) -> bool:
+    """Whether a token's name begins with a mark for a space, which is no character of the text itself."""
+    return name[:1] in SPACE_MARKS and covered[:1] != name[:1]
+
+
+def with_marked_spaces(token: str) -> str:
+    """The token with a mark for each space at its ends, at most four of them, so that they can be seen.
+
+    Examples
+    --------
+    >>> with_marked_spaces(" the"), with_marked_spaces("  "), with_marked_spaces("a b")
+    ('␣the', '␣␣', 'a b')
+    """
+    return re.sub(r"^ +| +$", lambda spaces: SPACE * min(len(spaces[0]), 4), token)
+
+
+def split_character(tokens: Sequence[str]) -> tuple[str, ...]:
+    """The pieces of the first character that is split into several tokens, as they are shown; none where none is.
+
+    Examples
+    --------
+    >>> split_character([" a", " 猫₁", "猫₂", "猫₃", "語₁", "語₂"]), split_character(["H₂O", "x₁"])
+    (('猫₁', '猫₂', '猫₃'), ())
+    """
+    for i, token in enumerate(tokens):
+        pieces: list[str] = []
+        for later in tokens[i:]:
+            piece = token[-2:-1] + str(len(pieces) + 1).translate(SUBSCRIPTS)
+            if len(piece) == 1 or not later.endswith(piece):
+                break
+            pieces.append(piece)
+        if len(pieces) > 1:
+            return tuple(pieces)
+    return ()
+
+
+def visible_start(shown: str) -> str:
+    """Put what needs a character before it on a dotted circle."""
+    first = shown.lstrip(" ")[:1]
+    if first.isascii():
+        return shown
+    joins = first != "" and unicodedata.category(first) in {"Mn", "Mc", "Me", "Cf"}
+    return shown.replace(first, f"◌{first}", 1) if joins else shown
+
+
+PIECE = 100_000  # characters of a long text that are tokenized at once, at least
+MARGIN = 256  # characters read on both sides of a piece, so that its tokens are those of the whole text
+LONGEST = 1 << 18  # characters of a piece, at most: a line that is longer is cut between words, or anywhere
+CUT = re.compile(r"[\n\r](?=[^\S\n\r]{0,32}\S)")  # before a line with something on it
+GAP = re.compile(r"\s(?=\S)")
+
+
+class Token(NamedTuple):
+    """A token of a text; `start` and `end` are characters of the text."""
+
+    id: int
+    start: int
+    end: int
+    shown: str
+    special: bool
+
+
+def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
+    """The tokens of a text, without special tokens around them, piece by piece."""
+    begin = 0
+    while begin < len(text):
+        end = _end(text, begin)
+        offset = max(0, begin - MARGIN)
+        for token in _tokenize_piece(tokenizer, text[offset : end + MARGIN], offset):
+            if begin <= token.start < end or (token.start == end == len(text)):
+                yield token
+        begin = end
+
+
+def _end(text: str, begin: int) -> int:
+    """Where the piece of a text that begins there ends."""
+    last = begin + LONGEST
+    cut = CUT.search(text, begin + PIECE - 1, last)
+    if not cut and last < len(text):
+        cut = GAP.search(text, begin + PIECE - 1, last)
+    return cut.end() if cut else min(last, len(text))
+
+
+def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
+    with explaining("the tokenizer fails on a text", "Is its tokenizer.json whole, and the right one?"):
+        encoded = tokenizer(
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            padding=False,
+            truncation=False,
+            verbose=False,
+        )
+    ids: list[int] = encoded["input_ids"]
+    names: list[str] = tokenizer.convert_ids_to_tokens(ids)
+    spans = without_added_spaces(text, names, [tuple(span) for span in encoded["offset_mapping"]])
+    special = special_ids(tokenizer)
+    written = frozenset(tokenizer.all_special_tokens)
+    for token, (start, end), shown in zip(ids, spans, shown_tokens(text, names, spans, written), strict=True):
+        yield Token(token, start + offset, end + offset, shown, token in special)
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """Tokens that stand for no text; unknown and mask tokens stand for some."""
+    names = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+    ids = {getattr(tokenizer, name) for name in names}
+    if tokenizer.pad_token_id != tokenizer.unk_token_id:
+        ids.add(tokenizer.pad_token_id)
+    return ids - {None}
+
+
+def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Tokens of a short text, and of each a 1 where the tokenizer put it around the text."""
+    tried = tokenizer("a A 1", return_special_tokens_mask=True, padding=False, truncation=False)
+    return tried["input_ids"], tried["special_tokens_mask"]
+
+
+def without_added_spaces(
+    text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Empty the span of a space that the tokenizer put before a word and gave the word's first character.
+
+    Where the text has a space of its own there, that one is the next token's: it begins with a mark too.
+    """
+    result = [*spans]
+    for i, name in enumerate(names[:-1]):
+        if name not in SPACE_MARKS:
+            continue
+        start, end = spans[i]
+        covered = text[start:end]
+        shared = spans[i + 1][0] == start
+        if shared and covered != name and (names[i + 1][:1] in SPACE_MARKS or not covered.isspace()):
+            result[i] = (start, start)
+    return result

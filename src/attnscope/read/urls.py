@@ -1,0 +1,567 @@
+"""Calls to a store that may fail for a moment: tried again, and told of in one line where they fail for good."""
+
+from __future__ import annotations
+
+import errno
+import io
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, TypeVar, cast
+from urllib.parse import unquote
+
+from attnscope.support.errors import AttnscopeError, reason_of
+from attnscope.support.paths import is_path
+
+WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth try, more or less by half
+PATIENCE = 30.0  # seconds: where libraries below try again by themselves, a few tries take as long
+ANSWER = 6.0  # seconds in which a store says anything at all
+_answered: set[tuple[str, str]] = set()  # stores that have
+_FINAL = (
+    AttnscopeError,
+    ImportError,
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    NotImplementedError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    MemoryError,
+)
+_FINAL_NUMBERS = (errno.EINVAL, errno.ENOSPC, errno.ENAMETOOLONG, errno.ENOSYS, errno.EPERM)
+_PASSING_STATUS = (408, 425, 429)
+_NO_RIGHT, _GONE = (401, 403), (404, 410)
+_Result = TypeVar("_Result")
+
+
+def patiently(call: Callable[[], _Result]) -> _Result:
+    """Call, and call again a few times where a store or the network fails for a moment.
+
+    Raises
+    ------
+    Exception
+        What the last call raised, or what no other call would mend.
+
+    Examples
+    --------
+    >>> patiently(lambda: "there")
+    'there'
+    """
+    began = time.monotonic()
+    for wait in WAITS:
+        try:
+            return call()
+        except Exception as error:
+            if not passes(error) or time.monotonic() - began > PATIENCE:
+                raise
+        time.sleep(wait * random.uniform(0.5, 1.5))
+    return call()
+
+
+def answering(call: Callable[[], _Result], url: Url) -> _Result:
+    """The same, of a store that may be dead: libraries would ask one that says nothing for minutes.
+
+    Raises
+    ------
+    AttnscopeError
+        Nothing answers within `ANSWER` seconds.
+
+    Examples
+    --------
+    >>> answering(lambda: "there", Url("memory://bucket/a.txt"))
+    'there'
+    """
+    store = url.scheme, url.inner.partition("/")[0]
+    if store in _answered:
+        return patiently(call)
+    heard: Future[_Result] = Future()
+
+    def asked() -> _Result:
+        try:
+            return call()
+        except Exception as error:
+            known = _behind(error)
+            if isinstance(known, _FINAL) or _status(known) or hasattr(known.__cause__, "response"):
+                _answered.add(store)
+            raise
+
+    def ask() -> None:
+        try:
+            heard.set_result(patiently(asked))
+        except BaseException as error:  # noqa: BLE001 raised where it is waited for
+            heard.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        result = heard.result(None if store in _answered else ANSWER)
+    except FutureTimeoutError:
+        if not heard.done() and store not in _answered:
+            raise AttnscopeError(
+                f"{url}: nothing answers within {ANSWER:g} seconds: check the address and the network"
+            ) from None
+        result = heard.result()
+    _answered.add(store)
+    return result
+
+
+def passes(error: Exception) -> bool:
+    """Whether an error may be gone at the next try.
+
+    Examples
+    --------
+    >>> passes(ConnectionResetError()), passes(FileNotFoundError()), passes(OSError(errno.ENOSPC, "full"))
+    (True, False, False)
+    """
+    error = _behind(error)
+    status = _status(error)
+    if status is not None:
+        return status >= 500 or status in _PASSING_STATUS  # noqa: PLR2004 errors of the server
+    if isinstance(error, _FINAL) or "Credentials" in type(error).__name__:
+        return False
+    return getattr(error, "errno", None) not in _FINAL_NUMBERS
+
+
+@contextmanager
+def explained(url: Url, action: str = "read") -> Generator[None]:
+    """Turn whatever a store refuses into one line, without secrets.
+
+    Parameters
+    ----------
+    url
+        Address that is asked for.
+    action
+        Word for what is done there: ``"read"``, ``"write"``, ...
+
+    Raises
+    ------
+    AttnscopeError
+        In place of any other exception from within: the address, what was found and what to do.
+
+    Examples
+    --------
+    >>> with explained(Url("s3://bucket/a.txt")):
+    ...     raise FileNotFoundError("bucket/a.txt")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: s3://bucket/a.txt: nothing is there; expected a file, or a folder of them: ...
+    """
+    try:
+        yield
+    except AttnscopeError:
+        raise
+    except Exception as error:  # noqa: BLE001 every store has its own kinds
+        raise AttnscopeError(f"{url}: {_said(url, action, error)}") from None  # the cause may name secrets
+
+
+def _said(url: Url, action: str, error: Exception) -> str:
+    error = _behind(error)
+    reason = url.clean(reason_of(error))
+    if isinstance(error, FileNotFoundError):
+        why = "" if url.name in reason else f" ({reason})"
+        return f"nothing is there{why}; expected a file, or a folder of them: check the address"
+    if isinstance(error, PermissionError) or _status(error) in _NO_RIGHT:
+        return (
+            f"no permission ({reason}): check bucket and credentials, as the store's own programs take them"
+        )
+    if "Credentials" in type(error).__name__:
+        return (
+            f"no credentials ({reason}): set them as the store's own programs take them; for a public bucket "
+            f"FSSPEC_{url.scheme.upper()}='{{\"anon\": true}}'"
+        )
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "no room is left on the disk here for what is fetched: set TMPDIR to a folder with more"
+    if passes(error):
+        return f"cannot be {'written' if action == 'write' else 'read'} ({reason}), at several tries: check the network"
+    return f"cannot be {'written' if action == 'write' else 'read'} ({reason})"
+
+
+def _behind(error: Exception) -> Exception:
+    """Over HTTP fsspec says that nothing is there, whatever the server or the network said."""
+    cause = error.__cause__
+    told = isinstance(cause, OSError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
+    if not (isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and told):
+        return error
+    return error if _status(cause) in _GONE else cause
+
+
+def _status(error: Exception) -> int | None:
+    """Of an answer over HTTP."""
+    status = getattr(error, "status", None)
+    return status if isinstance(status, int) else None
+
+
+BLOCK = 4 << 20  # bytes of one request
+_SUMS = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "crc32c", "checksum")
+_TIMES = ("LastModified", "last_modified", "Last-Modified", "updated", "mtime", "created")
+
+
+def stamp(url: Url) -> tuple[str, ...]:
+    """What changes when a file is written anew: its size, with the store's checksum or else the time of writing.
+
+    Raises
+    ------
+    AttnscopeError
+        It cannot be read.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe_file("/stamp/a.txt", b"The tide")
+    >>> stamp(Url("memory://stamp/a.txt"))[0]
+    '8'
+    """
+    with explained(url):
+        return _stamp(_info(url))
+
+
+def files_below(url: Url) -> list[Url] | None:
+    """All files of a folder and its subfolders, in the order of `pathlib`; hidden ones are left out. None of a file.
+
+    Raises
+    ------
+    AttnscopeError
+        There is nothing, or it cannot be listed.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> store = fsspec.filesystem("memory")
+    >>> for name in ("b/c.txt", "b.txt", ".hidden/d.txt"):
+    ...     store.pipe_file(f"/below/{name}", b"The tide")
+    >>> [file.name for file in files_below(Url("memory://below"))], files_below(Url("memory://below/b.txt"))
+    (['c.txt', 'b.txt'], None)
+    """
+    if url.is_web:
+        if url.inner.endswith("/"):
+            raise AttnscopeError(
+                f"{url}: a folder of the web, which cannot be listed: name the files themselves"
+            )
+        return None
+    with explained(url):
+        if _info(url)["type"] != "directory":
+            return None
+        store, path = url.place()
+        paths = patiently(lambda: [str(file) for file in store.find(path)])
+    names = [PurePosixPath(file).relative_to(PurePosixPath(path)) for file in paths if not file.endswith("/")]
+    seen = [name for name in names if name.parts and not any(part.startswith(".") for part in name.parts)]
+    return [url.child(str(name)) for name in sorted(seen, key=lambda name: name.parts)]
+
+
+@contextmanager
+def opened(url: Url) -> Generator[BinaryIO]:
+    """Open a file to read bytes, and to seek where the store can.
+
+    Raises
+    ------
+    AttnscopeError
+        It cannot be read, or changes while it is read.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe_file("/opened/a.txt", b"The tide")
+    >>> with opened(Url("memory://opened/a.txt")) as file:
+    ...     file.read()
+    b'The tide'
+    """
+    with explained(url):
+        raw = _Raw(url)
+    with io.BufferedReader(raw, BLOCK) as file:
+        yield cast("BinaryIO", file)
+
+
+class _Raw(io.RawIOBase):
+    """A file that is opened again, where it was left, when reading fails for a moment."""
+
+    def __init__(self, url: Url) -> None:
+        self._url, self._at = url, 0
+        self._file: Any = None
+        self._failed = False
+        self._info = _info(url)
+        self._streams = url.is_web and not self._info.get("partial")  # a server that gives no parts of files
+        if self._info["type"] == "directory":
+            raise IsADirectoryError("it is a folder")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        with explained(self._url):
+            return not self._streams and bool(patiently(self._ready).seekable())
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        size = self._info.get("size") or 0
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: size}[whence]
+        if self._file is not None:
+            self._file.seek(self._at)
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        room = memoryview(buffer).cast("B")
+        data = self._some(len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return b"".join(iter(lambda: self._some(BLOCK), b""))
+
+    def close(self) -> None:
+        self._drop()
+        super().close()
+
+    def _some(self, size: int) -> bytes:
+        with explained(self._url):
+            return patiently(lambda: self._read(size))
+
+    def _read(self, size: int) -> bytes:
+        try:
+            data: bytes = self._ready().read(size)
+            self._refuse_early_end(data)
+        except Exception:
+            self._drop()
+            self._failed = True
+            raise
+        self._at += len(data)
+        return data
+
+    def _refuse_early_end(self, data: bytes) -> None:
+        whole = self._info.get("size")
+        if not data and whole is not None and self._at < whole:
+            raise ConnectionError(f"it ended after {self._at} of {whole} bytes")
+
+    def _ready(self) -> Any:
+        """The file at the place that was reached; another file than before is refused."""
+        if self._file is None:
+            self._file = self._open()
+        return self._file
+
+    def _open(self) -> Any:
+        if self._failed:
+            again = _info(self._url)
+            if _stamp(again) != _stamp(self._info):
+                raise AttnscopeError(
+                    f"{self._url}: changed while it was being read; expected it to stay as it is to the end. Give the "
+                    "same command again"
+                )
+        store, path = self._url.place()
+        file = store.open(path, "rb", cache_type="none", **({"block_size": 0} if self._streams else {}))
+        try:
+            if not self._streams and file.seekable():
+                file.seek(self._at)
+            else:
+                _pass_over(file, self._at)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            with suppress(Exception):
+                self._file.close()
+            self._file = None
+
+
+def _pass_over(file: Any, size: int) -> None:
+    while size and (passed := file.read(min(size, BLOCK))):
+        size -= len(passed)
+    if size:
+        raise ConnectionError(f"it ended {size} bytes before the place that was reached")
+
+
+def _info(url: Url) -> dict[str, Any]:
+    store, path = url.place()
+    store.invalidate_cache()  # which would remember what was there
+    return answering(lambda: dict(store.info(path)), url)
+
+
+def _stamp(info: dict[str, Any]) -> tuple[str, ...]:
+    sums = [str(info[key]) for key in _SUMS if info.get(key)]
+    return str(info.get("size")), *(sums or [str(info[key]) for key in _TIMES if info.get(key)])
+
+
+_FORM = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_COLLAPSED = re.compile(r"([a-z][a-z0-9+.-]+):/[^/]", re.IGNORECASE)  # what pathlib makes of it
+_AS_QUERY, _AS_USER = re.compile(r"\?[^\s'\"]*=[^\s'\"]*"), re.compile(r"//[^/\s@]+@")
+_LONGEST = 8192  # characters, as of one that carries a key; what is longer is a text
+_WEB = ("http", "https")
+_HIDDEN = "..."
+
+
+def is_url(given: object) -> bool:
+    """Whether a string is a URL: one word, ``scheme://`` and more.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/a.txt"), is_url("See https://example.org."), is_url(Path("a.txt"))
+    (True, False, False)
+    """
+    if not isinstance(given, str) or len(given) > _LONGEST or any(map(str.isspace, given)):
+        return False
+    return _FORM.match(given) is not None
+
+
+def refuse_path_of_url(path: Path) -> None:
+    """Refuse ``Path("s3://bucket/a.txt")``: a path keeps only one of the slashes.
+
+    Raises
+    ------
+    AttnscopeError
+        It is one, and no such file is here.
+
+    Examples
+    --------
+    >>> refuse_path_of_url(Path("s3://bucket/a.txt"))
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: s3:/bucket/a.txt is a URL as a pathlib.Path, which ...
+    """
+    match = _COLLAPSED.match(str(path))
+    if match and match[1].lower() in _schemes() and not is_path(path, "exists"):
+        shown = Url(str(path).replace(":/", "://", 1))
+        raise AttnscopeError(
+            f"{str(shown).replace('://', ':/', 1)} is a URL as a pathlib.Path, which keeps one slash only: give the "
+            "string itself"
+        )
+
+
+@dataclass(frozen=True)
+class Url:
+    """A file or folder that fsspec reads, named as paths are; as text it is without user, password and query.
+
+    Its name may hold spaces, unlike that of a string that is taken for a URL.
+
+    Parameters
+    ----------
+    address
+        As it was given.
+
+    Raises
+    ------
+    AttnscopeError
+        Its scheme is none that fsspec knows.
+
+    Examples
+    --------
+    >>> url = Url("https://me:key@example.org/a%20b.txt.gz?signature=secret")
+    >>> str(url), url.name, url.suffix
+    ('https://example.org/a%20b.txt.gz?...', 'a b.txt.gz', '.gz')
+    >>> Url("s3://bucket/corpus/").child("a.txt")
+    Url(s3://bucket/corpus/a.txt)
+    """
+
+    address: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if _FORM.match(self.address) is None or self.scheme not in _schemes():
+            raise AttnscopeError(
+                f"{self}: a URL that nothing here reads; expected s3://, gs://, az://, https:// or another that "
+                "fsspec knows"
+            )
+
+    def __repr__(self) -> str:
+        return f"Url({self})"
+
+    def __str__(self) -> str:
+        """Without anything that may be secret."""
+        scheme, divider, rest = self.address.partition("://")
+        body, query = _cut(rest, web=scheme.lower() in _WEB)
+        host, slash, path = body.partition("/")
+        return f"{scheme}{divider}{host.rpartition('@')[2]}{slash}{path}{'?' + _HIDDEN if query else ''}"
+
+    @property
+    def scheme(self) -> str:
+        """``s3``, ``https``, ..., in lower case."""
+        return self.address.partition("://")[0].lower()
+
+    @property
+    def is_web(self) -> bool:
+        """Whether it is a page of the web, where nothing is listed."""
+        return self.scheme in _WEB
+
+    @property
+    def inner(self) -> str:
+        """What stands behind ``scheme://``, without query and user."""
+        body, _ = _cut(self.address.partition("://")[2], web=self.is_web)
+        host, slash, path = body.partition("/")
+        return f"{host.rpartition('@')[2]}{slash}{unquote(path) if self.is_web else path}"
+
+    @property
+    def name(self) -> str:
+        """Its last part, without a query."""
+        return PurePosixPath(self.inner).name
+
+    @property
+    def suffix(self) -> str:
+        """As of a path."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def stem(self) -> str:
+        """As of a path."""
+        return PurePosixPath(self.name).stem
+
+    def child(self, name: str) -> Url:
+        """A file below, by its path in this folder."""
+        body, _ = _cut(self.address, web=self.is_web)
+        return Url(f"{body.rstrip('/')}/{name}{self.address[len(body) :]}") if name else self
+
+    def place(self) -> tuple[Any, str]:
+        """What reads it, of fsspec, and its name there.
+
+        Raises
+        ------
+        AttnscopeError
+            The package for its scheme is not installed.
+        """
+        from fsspec.core import url_to_fs
+
+        try:
+            return url_to_fs(self.address)
+        except ImportError as error:
+            raise AttnscopeError(f"{self}: {self.scheme}:// {self._lacking()}") from error
+
+    def clean(self, text: str) -> str:
+        """A message without the secrets of this address, however a library writes them."""
+        body, query = _cut(self.address.partition("://")[2], web=self.is_web)
+        user = body.partition("/")[0].rpartition("@")[0]
+        parts = [user, *user.split(":"), query, *(part.partition("=")[2] for part in re.split("[&#]", query))]
+        secrets = {form for part in parts for form in (part, unquote(part)) if len(form) > 1}
+        text = text.replace(self.address, str(self))
+        for secret in sorted(secrets, key=len, reverse=True):
+            text = text.replace(secret, _HIDDEN)
+        return _AS_QUERY.sub("?" + _HIDDEN, _AS_USER.sub("//", text))
+
+    def _lacking(self) -> str:
+        from fsspec.registry import known_implementations
+
+        if self.scheme in ("s3", "s3a", *_WEB):
+            return "needs a package that is not installed: pip install 'attnscope[remote]'"
+        return f"cannot be read: {known_implementations.get(self.scheme, {}).get('err', 'a package lacks')}"
+
+
+def _cut(rest: str, *, web: bool) -> tuple[str, str]:
+    """What names the file, and the query behind it; elsewhere than on the web names may hold a question mark."""
+    body, mark, query = rest.partition("?")
+    if web or "=" in query:
+        return body.partition("#")[0] if web else body, query
+    return f"{body}{mark}{query}", ""
+
+
+def _schemes() -> set[str]:
+    from fsspec import available_protocols
+
+    return {*available_protocols()}

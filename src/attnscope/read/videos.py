@@ -1,0 +1,356 @@
+"""Videos as a corpus, for encoders that read no text: folders of frames, lines that name them, arrays of pixels."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from attnscope.read.columns import Names
+from attnscope.read.files import (
+    files_below,
+    inner_suffix,
+    is_standard_input,
+    json_objects,
+    read_blocks,
+    shown,
+    unpacked,
+)
+from attnscope.read.images import SUFFIXES, Images, images_of
+from attnscope.read.messages import CHAT_FIELDS
+from attnscope.read.picture_parts import VIDEO
+from attnscope.read.sources import names_a_dataset
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.paths import is_path
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PROCESSED = ("pixel_values", "pixel_values_videos")
+_ONE, _SEVERAL = 4, 5  # dimensions of one video, and of several
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """One video and the name by which results refer to it.
+
+    Attributes
+    ----------
+    name
+        Path of its folder inside the given one, file and line (``clips.jsonl:1``), or ``video 1`` for an object.
+    video
+        Its frames; or what a processor made of them, ``(frame, channel, row, column)`` float.
+
+    Examples
+    --------
+    >>> (clip,) = videos_of(np.zeros((2, 8, 8, 3), np.uint8))
+    >>> clip.name, clip.video.pixels().shape
+    ('video 1', (2, 8, 8, 3))
+    """
+
+    name: str
+    video: Video | Tensor
+
+
+class Videos:
+    """Named videos, whose frames are read as they are reached; built by `videos_of`.
+
+    Examples
+    --------
+    >>> videos = videos_of(np.zeros((2, 8, 8, 3), np.uint8))
+    >>> [(clip.name, len(clip.video.frames)) for clip in videos], len(videos)
+    ([('video 1', 2)], 1)
+    """
+
+    def __init__(self, clips: Sequence[Clip]) -> None:
+        self._clips = clips
+
+    def __len__(self) -> int:
+        return len(self._clips)
+
+    def __iter__(self) -> Iterator[Clip]:
+        return iter(self._clips)
+
+    @property
+    def is_processed(self) -> bool:
+        """Whether they are what a processor gives already, so that none is needed."""
+        return not any(isinstance(clip.video, Video) for clip in self._clips)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of all frames."""
+        return [
+            file for clip in self._clips if isinstance(clip.video, Video) for file in clip.video.frames.files
+        ]
+
+    def sha256(self) -> str:
+        """Hash names and frames in order.
+
+        Examples
+        --------
+        >>> black, white = (np.full((2, 8, 8, 3), value, np.uint8) for value in (0, 255))
+        >>> videos_of(black).sha256() == videos_of(white).sha256()
+        False
+        """
+        digest = hashlib.sha256(b"videos")
+        for clip in self._clips:
+            if isinstance(clip.video, Video):
+                content = clip.video.frames.sha256()
+            else:
+                array = clip.video.numpy()
+                digest.update(f"{array.dtype}{array.shape}".encode())
+                content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+            for part in (clip.name.encode(), content.encode()):
+                digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.hexdigest()
+
+
+def videos_of(given: Any) -> Videos | None:
+    """Take videos in whatever form they are given; None where what is given holds none.
+
+    Parameters
+    ----------
+    given
+        A path of a folder of frames, or of a folder of such folders (each folder that holds images is a video); of JSON
+        Lines whose objects have ``video`` (a folder of frames or a list of images, from the file's own folder); such an
+        object itself; an array ``(frame, row, column, 3)`` of 8 bits; what a video processor gives, floats ``(video,
+        frame, channel, row, column)``; one of these or a list.
+
+    Raises
+    ------
+    AttnscopeError
+        If videos stand beside something else, a film is given, or a line names none.
+
+    Examples
+    --------
+    >>> import torch
+    >>> videos_of(["The tide is out."]) is None, len(videos_of(torch.zeros(2, 4, 3, 8, 8)))
+    (True, 2)
+    """
+    if isinstance(given, Mapping):
+        mapping = cast("Mapping[str, Any]", given)
+        given = next((mapping[name] for name in _PROCESSED if name in mapping), given)
+    many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
+    read = [_clips_of(item) for item in many]
+    if not any(read):
+        return None
+    for number, (item, clips) in enumerate(zip(many, read, strict=True), start=1):
+        if not clips:
+            raise AttnscopeError(
+                f"item {number} is {shown(str(item))[:100]!r}, which is not a video, beside others that are: expected "
+                "videos alone (folders of frames, JSON Lines with video, or arrays)"
+            )
+    names, objects, clips = Names(), 0, list[Clip]()
+    for name, video in (pair for pairs in read for pair in pairs):
+        objects += not name
+        clips.append(Clip(names.new(name) if name else f"video {objects}", video))
+    if len({isinstance(clip.video, Video) for clip in clips}) > 1:
+        raise AttnscopeError("what a processor has read stands beside videos that none has: give either")
+    return Videos(clips)
+
+
+def _clips_of(item: Any) -> list[tuple[str, Video | Tensor]]:
+    """The videos in one thing that was given, with their names; "" where they have none."""
+    if isinstance(item, Path):
+        return _at(item)
+    if isinstance(item, Mapping):
+        line = cast("Mapping[str, Any]", item)
+        return [("", _named_in(line, "a video", None))] if line.get(VIDEO) is not None else []
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(item, torch.Tensor):
+        tensor: Any = item
+        if tensor.is_floating_point() and tensor.ndim in (_ONE, _SEVERAL):
+            whole = tensor.detach().cpu().float()
+            return [("", video) for video in (whole if whole.ndim == _SEVERAL else whole[None])]
+        item = tensor.cpu().numpy()
+    if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim in (_ONE, _SEVERAL):
+        several = item if item.ndim == _SEVERAL else item[None]
+        return [("", video_of(frames, None, "a video", None)) for frames in several]
+    return []
+
+
+def _at(path: Path) -> list[tuple[str, Video | Tensor]]:
+    if is_standard_input(path) or names_a_dataset(path):
+        return []
+    if path.is_file() and inner_suffix(path) == ".jsonl":
+        return _in_lines(path)
+    if is_film(path) and path.is_file():
+        raise film_refused(path, "")
+    if not path.is_dir():
+        return []
+    by_folder: dict[Path, list[Path]] = {}
+    for frame in frames_in(path):
+        by_folder.setdefault(frame.parent, []).append(frame)
+    if not by_folder and (files := files_below(path)) and all(map(is_film, files)):
+        raise film_refused(files[0], "")
+    clips: list[tuple[str, Video | Tensor]] = []
+    for folder, frames in sorted(by_folder.items()):
+        images = images_of(frames)
+        if images is not None:
+            name = folder.relative_to(path).as_posix() if folder != path else path.resolve().name
+            clips.append((name, Video(images)))
+    return clips
+
+
+def _in_lines(path: Path) -> list[tuple[str, Video | Tensor]]:
+    """The videos that lines name; none where no line does, or where the first has a text beside it."""
+    with suppress(AttnscopeError):  # which the reader of texts says better
+        first = next((line for _, line in json_objects(path, VIDEO, unpacked(path, read_blocks(path)))), None)
+        if first is None or VIDEO not in first or any(name in first for name in ("text", *CHAT_FIELDS)):
+            return []
+    return [
+        (f"{path.name}:{number}", _named_in(line, f"{path.name}:{number}", path.parent))
+        for number, line in json_objects(path, VIDEO, unpacked(path, read_blocks(path)))
+    ]
+
+
+def _named_in(line: Mapping[str, Any], where: str, folder: Path | None) -> Video:
+    source = line.get(VIDEO)
+    if source is None:
+        raise AttnscopeError(
+            f"{where}: has no video, and others have one: name a folder of frames, or a list"
+        )
+    return video_of(source, line.get("fps"), where, folder)
+
+
+_FILMS = (".avi", ".gif", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
+_NUMBERS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, eq=False)
+class Video:
+    """Frames that belong together.
+
+    Attributes
+    ----------
+    frames
+        In order.
+    rate
+        Frames a second; None where it was not told.
+
+    Examples
+    --------
+    >>> from attnscope.read import Images
+    >>> Video(Images([np.zeros((8, 8, 3), np.uint8), np.zeros((8, 6, 3), np.uint8)])).pixels()
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: frames of one video have 8 x 6 and 8 x 8 pixels: expected one size ...
+    """
+
+    frames: Images
+    rate: float | None = None
+
+    def pixels(self) -> np.ndarray:
+        """RGB of all frames, ``(frame, row, column, 3)`` of 8 bits.
+
+        Raises
+        ------
+        AttnscopeError
+            If the frames are not all of one size.
+        """
+        frames = [cast("np.ndarray", image.pixels) for image in self.frames]
+        sizes = sorted({frame.shape[:2] for frame in frames})
+        if len(sizes) > 1:
+            shapes = " and ".join(f"{rows} x {columns}" for rows, columns in sizes[:2])
+            raise AttnscopeError(
+                f"frames of one video have {shapes} pixels: expected one size (give images of several sizes as images)"
+            )
+        return np.stack(frames)
+
+
+def video_of(source: Any, rate: object, where: str, folder: Path | None) -> Video:
+    """Take the frames of one video.
+
+    Parameters
+    ----------
+    source
+        Path of a folder of frames (``.png``, ``.jpg``, ``.webp``; by the numbers in their names), a list of paths, of
+        Pillow's images or of arrays ``(row, column, 3)``, or an array ``(frame, row, column, 3)`` of 8 bits.
+    rate
+        Frames a second, or None.
+    where
+        Its name, for errors.
+    folder
+        From which paths count; None for the working folder.
+
+    Raises
+    ------
+    AttnscopeError
+        If there are no frames, or it is a film, which is not decoded here.
+
+    Examples
+    --------
+    >>> len(video_of(np.zeros((2, 8, 8, 3), np.uint8), None, "text 1", None).frames)
+    2
+    """
+    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
+        raise AttnscopeError(f"{where}: fps is {rate!r:.40}; expected frames a second, above 0")
+    if isinstance(source, str | Path):
+        frames = images_of(_files(_path(source, folder), where))
+    else:
+        listed = isinstance(source, list | tuple)
+        parts = list(cast("Sequence[Any]", source)) if listed else [source]
+        paths = [_path(part, folder) if isinstance(part, str | Path) else part for part in parts]
+        gone = next((path for path in paths if isinstance(path, Path) and not is_path(path, "is_file")), None)
+        if gone is not None:
+            raise AttnscopeError(f"{where}: there is no image {shown(gone)[:200]}: check the path")
+        try:
+            frames = images_of(paths) if paths else None
+        except AttnscopeError as error:
+            raise AttnscopeError(f"{where}: {error}") from error
+    if frames is None or frames.is_processed:
+        raise AttnscopeError(
+            f"{where}: found no frames of a video; expected a folder or a list of images ({', '.join(SUFFIXES)}), or "
+            "pixels (frame, row, column, 3) of uint8"
+        )
+    return Video(frames, None if rate is None else float(rate))
+
+
+def frames_in(folder: Path) -> list[Path]:
+    """The images of a folder, by the numbers in their names: ``2.png`` stands before ``10.png``."""
+    files = [file for file in files_below(folder) if file.suffix.lower() in SUFFIXES]
+    return sorted(files, key=lambda file: _by_number(file.relative_to(folder).as_posix()))
+
+
+def is_film(path: Path) -> bool:
+    """Whether a name is that of a film.
+
+    Examples
+    --------
+    >>> is_film(Path("boat.MP4")), is_film(Path("boat.png"))
+    (True, False)
+    """
+    return path.suffix.lower() in _FILMS
+
+
+def film_refused(path: Path, where: str) -> AttnscopeError:
+    """A film is not decoded here, and which frames a model reads of it matters: say how to take them out."""
+    named = f"{where}: " if where else ""
+    line = "" if where else ', in a line of JSON Lines, {"text": "<video> What?", "video": "frames"}'
+    return AttnscopeError(
+        f"{named}{shown(path)[:200]} is a film, which is not decoded here: give the folder of its frames, of 2 a "
+        f"second for example (mkdir frames && ffmpeg -i {shown(path.name)[:100]} -vf fps=2 frames/%05d.png){line}"
+    )
+
+
+def _files(path: Path, where: str) -> list[Path]:
+    if is_film(path):
+        raise film_refused(path, where)
+    if not is_path(path, "is_dir"):
+        raise AttnscopeError(f"{where}: there is no folder of frames {shown(path)[:200]}: check the path")
+    return frames_in(path)
+
+
+def _path(given: str | Path, folder: Path | None) -> Path:
+    return Path(given) if folder is None else folder / given
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(name)]

@@ -1,0 +1,278 @@
+"""Words of a text, and which tokens of a window make each."""
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from operator import index
+from pathlib import Path
+from typing import Any, cast
+
+import regex
+
+from attnscope.read.files import json_objects, shown
+from attnscope.read.windows import Window, window_name
+from attnscope.support.checks import check_kind
+from attnscope.support.errors import AttnscopeError
+
+Span = tuple[int, int]
+#: How words are given: a rule that is known by name, a file of spans, or a function from a text to its spans.
+Words = str | Path | Callable[[str], Sequence[Sequence[int]]]
+
+_UNICODE = regex.compile(r"\b", regex.WORD)  # the boundaries of UAX #29
+_SPACE = regex.compile(r"\S+")
+_EXAMPLE = '{"text": "The tide", "spans": [[0, 3], [4, 8]]}'
+
+
+@dataclass(frozen=True)
+class WordRule:
+    """A rule that says where the words of a text are.
+
+    Attributes
+    ----------
+    signature : str
+        What the words depend on.
+    spans : callable
+        From a text to the first character and one past the last of each word, in their order.
+
+    Examples
+    --------
+    >>> word_rule_of("unicode").spans("It's out, 1.5 m.")
+    [(0, 4), (5, 8), (8, 9), (10, 13), (14, 15), (15, 16)]
+    """
+
+    signature: str
+    spans: Callable[[str], list[Span]]
+
+    def over(self, windows: Iterable[Window]) -> "WordRule":
+        """The same, with what a function gives in its signature: it is asked of all texts once.
+
+        Raises
+        ------
+        AttnscopeError
+            See `WordedWindows`.
+        """
+        if not self.signature.startswith("function "):
+            return self
+        digest = hashlib.sha256()
+        for window in WordedWindows(windows, self):
+            for side in (window, window.target):
+                digest.update(json.dumps(() if side is None else side.words).encode() + b"\n")
+        return replace(self, signature=f"{self.signature}:{digest.hexdigest()[:16]}")
+
+
+@dataclass(eq=False)
+class WordedWindows:
+    """Windows whose tokens carry the number of the word that they are of.
+
+    A token belongs to the word of its first character that is in one; one that is in no word, and a special token, is a
+    word of its own. A token of nothing but spaces belongs to what follows it: the tokenizer may have put it in.
+
+    Attributes
+    ----------
+    windows
+        Windows of texts that are known, so not of bare token ids.
+    rule
+        Where the words are.
+    tokens, across
+        Tokens so far in the latest iteration, and how many of them reach over the end of a word into another.
+
+    Raises
+    ------
+    AttnscopeError
+        While iterating: a text is not known, or the rule gives what are no spans of it.
+
+    Examples
+    --------
+    >>> spans = ((0, 0), (0, 3), (3, 7), (7, 8))
+    >>> window = Window((0, 5, 6, 7), (True, False, False, False), spans, "text 1", 0, (), text="The ebbs")
+    >>> [one.words for one in WordedWindows([window], word_rule_of("unicode"))]
+    [(0, 1, 2, 2)]
+    """
+
+    windows: Iterable[Window]
+    rule: WordRule
+    tokens: int = field(default=0, init=False)
+    across: int = field(default=0, init=False)
+    _last: tuple[str, list[Span], list[int]] = field(default=("", [], []), init=False, repr=False)
+
+    def __iter__(self) -> Iterator[Window]:
+        """Read the windows anew."""
+        self.tokens = self.across = 0
+        for number, window in enumerate(self.windows):
+            target = None if window.target is None else self._worded(window.target, number)
+            yield replace(self._worded(window, number), target=target)
+
+    def _worded(self, window: Window, number: int) -> Window:
+        if not window.text:
+            raise AttnscopeError(
+                f"{window_name(window, number)} is of token ids, whose text is not known, so its words are not: give "
+                "texts, or leave out words (--words)"
+            )
+        if self._last[0] is not window.text:
+            words = _checked(self.rule.spans(window.text), window)
+            self._last = window.text, words, [start for start, _ in words]
+        numbers, across = _numbered(window, *self._last[1:])
+        self.tokens, self.across = self.tokens + len(window), self.across + across
+        return replace(window, words=numbers)
+
+
+def word_rule_of(given: Words) -> WordRule:
+    """Take words in whatever form they are given.
+
+    Parameters
+    ----------
+    given : str, Path or callable
+        ``"unicode"`` (word boundaries of the Unicode standard, UAX #29, punctuation apart), ``"space"`` (what stands
+        between spaces), a file of spans, or a function from a text to pairs of its first character and one past the
+        last, word after word.
+
+    Raises
+    ------
+    AttnscopeError
+        There is no such rule, or a file holds something else.
+
+    Notes
+    -----
+    A file of spans holds a JSON object a line: a ``text``, exactly as it is read, and its ``spans``.
+
+    Examples
+    --------
+    >>> word_rule_of("space").spans("The tide's out.")
+    [(0, 3), (4, 10), (11, 15)]
+    >>> word_rule_of("letters")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: there is no rule of words 'letters': choose unicode or space, or a file
+    """
+    if isinstance(given, Path):
+        return _of_file(given)
+    if callable(given):
+        name = getattr(given, "__name__", type(given).__name__)
+        return WordRule(f"function {name}", cast("Any", given))
+    check_kind("unicode, space, a pathlib.Path of spans, or a function", str, words=given)
+    if given == "unicode":
+        return WordRule(given, _by_unicode)
+    if given == "space":
+        return WordRule(given, lambda text: [word.span() for word in _SPACE.finditer(text)])
+    raise AttnscopeError(f"there is no rule of words {given!r}: choose unicode or space, or a file")
+
+
+def in_words(window: Window) -> Window:
+    """A window as if its words were its tokens; the same where tokens are in no words.
+
+    A word has the token id, role and group of its first token, and is special if that is.
+
+    Examples
+    --------
+    >>> window = Window((5, 6), (False, False), ((0, 1), (1, 4)), "text 1", 0, ("e", "bbs"), words=(0, 0))
+    >>> in_words(window).tokens, in_words(window).spans
+    (('ebbs',), ((0, 4),))
+    """
+    if not window.words:
+        return window
+    members: list[list[int]] = [[] for _ in range(window.words[-1] + 1)]
+    for token, word in enumerate(window.words):
+        members[word].append(token)
+
+    def of_first(values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(values[tokens[0]] for tokens in members) if values else ()
+
+    return replace(
+        window,
+        ids=of_first(window.ids),
+        special=of_first(window.special),
+        spans=tuple((window.spans[tokens[0]][0], window.spans[tokens[-1]][1]) for tokens in members),
+        tokens=tuple(_shown(window, tokens) for tokens in members),
+        roles=of_first(window.roles),
+        groups=of_first(window.groups),
+        words=(),
+        target=None if window.target is None else in_words(window.target),
+    )
+
+
+def _shown(window: Window, tokens: list[int]) -> str:
+    """What to show for a word: its tokens, or its characters where tokens share some."""
+    spans = [window.spans[token] for token in tokens]
+    apart = all(end <= start for (_, end), (start, _) in pairwise(spans))
+    if len(tokens) == 1 or apart or not window.text:
+        return "".join(window.tokens[token] for token in tokens)
+    space = " " if window.tokens[tokens[0]].startswith(" ") else ""
+    return space + window.text[spans[0][0] : max(end for _, end in spans)].strip()
+
+
+def _numbered(window: Window, words: list[Span], starts: list[int]) -> tuple[tuple[int, ...], int]:
+    """The number of the word of each token, from 0, and how many tokens reach over the end of a word into another."""
+    numbers: list[int] = []
+    across, before, waiting = 0, -1, False
+    for (start, end), special in zip(window.spans, window.special, strict=True):
+        first = -1 if special else _first_word(starts, words, start, end)
+        if first >= 0 and first + 1 < len(words) and words[first + 1][0] < end:
+            across += 1
+        follows = numbers and not special and (waiting or (first >= 0 and first == before))
+        numbers.append(numbers[-1] if follows else (numbers[-1] + 1 if numbers else 0))
+        waiting = not special and not window.text[start:end].strip(" ")
+        before = first
+    return tuple(numbers), across
+
+
+def _first_word(starts: list[int], words: list[Span], start: int, end: int) -> int:
+    """The first word that has a character from `start` to `end`; -1 where none has."""
+    at = bisect_right(starts, start) - 1
+    if at >= 0 and start < words[at][1]:
+        return at if end > start else -1
+    following = at + 1
+    return following if following < len(words) and words[following][0] < end else -1
+
+
+def _by_unicode(text: str) -> list[Span]:
+    ends = [word.start() for word in _UNICODE.finditer(text)]
+    return [(start, end) for start, end in pairwise(ends) if not text[start:end].isspace()]
+
+
+def _checked(given: Any, window: Window) -> list[Span]:
+    """Spans of a text, once they are known to be some."""
+    try:
+        spans = [(index(start), index(end)) for start, end in given]
+    except (TypeError, ValueError):
+        raise AttnscopeError(
+            f"the words of {window.source} are {given!r:.60}; expected pairs of first character and one past the last"
+        ) from None
+    last = 0
+    for start, end in spans:
+        if not last <= start < end <= len(window.text):
+            raise AttnscopeError(
+                f"the words of {window.source} hold the span {start} to {end}; expected spans in their order, each "
+                f"behind the one before (which ends at {last}), within {len(window.text)} characters"
+            )
+        last = end
+    return spans
+
+
+def _of_file(path: Path) -> WordRule:
+    """The spans of a file, found by the text that they are of."""
+    of_text: dict[str, list[Any]] = {}
+    for number, value in json_objects(path, "spans"):
+        text, spans = value.get("text"), value.get("spans")
+        if not isinstance(text, str) or not isinstance(spans, list):
+            raise AttnscopeError(
+                f"{shown(path)}, line {number}: expected a text and its spans, as in {_EXAMPLE}"
+            )
+        if of_text.setdefault(text, cast("list[Any]", spans)) != spans:
+            raise AttnscopeError(
+                f"{shown(path)}, line {number}: has other spans for a text that stands in a line before"
+            )
+    digest = hashlib.sha256(json.dumps(of_text, sort_keys=True).encode()).hexdigest()
+    return WordRule(f"spans:{digest[:16]}", partial(_looked_up, of_text, shown(path)))
+
+
+def _looked_up(of_text: dict[str, list[Any]], name: str, text: str) -> list[Any]:
+    if text not in of_text:
+        begin = f"{text[:40]}..." if len(text) > 40 else text  # noqa: PLR2004
+        raise AttnscopeError(
+            f"{name} has no spans of the text that begins {begin!r}: expected a line for each text, as in {_EXAMPLE}"
+        )
+    return of_text[text]

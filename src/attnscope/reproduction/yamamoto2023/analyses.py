@@ -1,0 +1,261 @@
+"""The papers' figures and numbers as analyses: `analyses` gives them to `attnscope.explain`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from attnscope.explanation.study import Analysis, Picture, Requirement, Section, TextTable
+from attnscope.explanation.tables import position_table
+from attnscope.reproduction.yamamoto2023 import rows as single
+from attnscope.reproduction.yamamoto2023.drawing import left_out
+from attnscope.reproduction.yamamoto2023.models import PAPER_LENGTH, Subject, check_published, published_name
+from attnscope.reproduction.yamamoto2023.relearned_analysis import RELEARNED
+from attnscope.reproduction.yamamoto2023.rows import KEY, paper_lines, table_of
+from attnscope.reproduction.yamamoto2023.rows import TABLE_COLUMNS as COLUMNS
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.explanation.study import Study
+    from attnscope.reproduction.yamamoto2023.models import ShownHead
+
+LONGEST = PAPER_LENGTH  # tokens of a window
+
+PAPER = Section(
+    "paper",
+    "The papers' figures and numbers",
+    (
+        "The figures of the paper by Yamamoto and Matsuzaki (2023) on this model, in the papers' form: "
+        "one text, no biases. Layers and heads are counted from 0 here; the papers' head(8,9) is head 8"
+        " of layer 7."
+    ),
+)
+
+
+def analyses(*, published_as: str | None = None) -> tuple[Analysis, ...]:
+    """The papers' figures and the table of their numbers, for ``attnscope.explain(more=...)``.
+
+    Parameters
+    ----------
+    published_as
+        Name of the published model whose weights these are, ``roberta-base`` or ``gpt2``, where a folder cannot tell.
+        By default what the hub says. Published numbers are held against that model alone.
+
+    Raises
+    ------
+    AttnscopeError
+        If nothing was published of that model.
+
+    Examples
+    --------
+    >>> [analysis.name for analysis in analyses()]
+    ['figure_1', 'figure_2', 'figure_4', 'figure_6', 'figure_7', 'figure_14', 'figure_15', 'paper']
+    """
+    check_published(published_as)
+    settings = {} if published_as is None else {"published_as": published_as}
+    table = replace(PAPER_TABLE, compute=partial(_table, published_as=published_as), settings=settings)
+    return (*FIGURES, table)
+
+
+def _subject(study: Study) -> Subject:
+    subject = study.shared.get("yamamoto2023")
+    if not isinstance(subject, Subject):
+        study.shared["yamamoto2023"] = subject = Subject(study)
+    return subject
+
+
+def _shown(study: Study) -> list[ShownHead]:
+    subject = _subject(study)
+    if subject.shown is None:
+        subject.shown = single.shown_heads(subject)
+        if note := single.stand_ins(subject, subject.shown):
+            study.reasons["heads_of_the_papers"] = note
+    return subject.shown
+
+
+def _no_heads(study: Study) -> str:
+    return "" if _shown(study) else "no head leans to a side"
+
+
+def _no_bilinear_heads(study: Study) -> str:
+    there = any(shown.layer.projections.form == "bilinear" for shown in _shown(study))
+    return "" if there else "no head that leans to a side has scores that are bilinear in X"
+
+
+def _no_causal_heads(study: Study) -> str:
+    there = any(shown.layer.site.kind == "causal" for shown in _shown(study))
+    return "" if there else "it is of causal heads; the model has none"
+
+
+def _check(study: Study) -> None:
+    """The papers are about models with a position table that read one text."""
+    if study.with_targets:
+        raise AttnscopeError(
+            "the papers' figures and numbers are of models that read one text: leave out either paper (--paper) or the "
+            "target (--target)"
+        )
+    position_table(study.model)  # or an error that says what the model has instead
+
+
+def _table(study: Study, published_as: str | None = None) -> xr.Dataset:
+    return table_of(_subject(study), published_as or published_name(study.name, study.identity))
+
+
+HEADS = Requirement("heads that lean to a side", _no_heads)
+BILINEAR_HEADS = Requirement("such heads with scores that are bilinear in X", _no_bilinear_heads)
+CAUSAL_HEADS = Requirement("causal heads that lean to a side", _no_causal_heads)
+
+FIGURE_1 = Analysis(
+    "figure_1",
+    "Figure 1: kinds of heads",
+    "The papers' numbers",
+    lambda study: _subject(study).clusters,
+    check=_check,
+    section=PAPER,
+    pictures=(
+        Picture(
+            "paper_figure_1",
+            "Figure 1: kinds of heads",
+            (
+                "In which share of the texts a head belongs to which cluster of profiles. One colour: "
+                "alike on all texts."
+            ),
+            draw="attnscope.results.figures.maps:label_pies",
+        ),
+    ),
+)
+FIGURE_2 = Analysis(
+    "figure_2",
+    "Figure 2: weights among the first tokens",
+    "The papers' numbers",
+    lambda study: single.maps(_subject(study), _shown(study)),
+    needs=(HEADS,),
+    section=PAPER,
+    pictures=(
+        Picture(
+            "paper_figure_2",
+            "Figure 2: weights among the first 15 tokens",
+            "Rows look at columns. Left of the red diagonal are earlier tokens. ␣ is a space.",
+            draw="attnscope.reproduction.yamamoto2023.drawing:maps_of_heads",
+            with_tokens=True,
+        ),
+    ),
+)
+FIGURE_4 = Analysis(
+    "figure_4",
+    "Figure 4: waves in queries and keys",
+    "The papers' numbers",
+    lambda study: single.series(_subject(study), _shown(study)),
+    needs=(BILINEAR_HEADS,),
+    section=PAPER,
+    pictures=(
+        Picture(
+            "paper_figure_4",
+            "Figure 4: waves in queries and keys",
+            (
+                "The leading columns of one head along the text. Where both are waves of one period, "
+                "keys run ahead or behind."
+            ),
+            draw="attnscope.reproduction.yamamoto2023.drawing:waves_of_head",
+        ),
+    ),
+)
+FIGURE_6 = Analysis(
+    "figure_6",
+    "Figure 6: the rotation from queries to keys",
+    "The papers' numbers",
+    lambda study: single.phases(_subject(study), _shown(study)),
+    needs=(BILINEAR_HEADS,),
+    section=PAPER,
+    pictures=(
+        Picture(
+            "paper_figure_6",
+            "Figure 6: the rotation from queries to keys",
+            (
+                "Dark spots along a blue line are a shift by that many tokens. The rotation is "
+                "completed as the papers did (LAPACK); paper_figure_6_minimal in the folder of figures "
+                "shows the one nearest to the identity."
+            ),
+            draw="attnscope.reproduction.yamamoto2023.drawing:phases_as_published",
+        ),
+        Picture(
+            "paper_figure_6_minimal",
+            draw="attnscope.reproduction.yamamoto2023.drawing:phases_completed_minimally",
+            on_page=False,
+        ),
+    ),
+)
+FIGURE_7 = Analysis(
+    "figure_7",
+    "Figure 7: cross-correlations",
+    "The papers' numbers",
+    lambda study: single.correlations(_subject(study), _shown(study)),
+    needs=(BILINEAR_HEADS,),
+    section=PAPER,
+    pictures=(
+        Picture(
+            "paper_figure_7",
+            "Figure 7: cross-correlations",
+            (
+                "Above, the leading 20 columns; below, their sum weighted by singular values, with its "
+                "peak within 10 tokens."
+            ),
+            draw="attnscope.reproduction.yamamoto2023.drawing:correlations_of_heads",
+        ),
+    ),
+)
+FIGURE_14 = Analysis(
+    "figure_14",
+    "EMNLP figure 14: scores of causal heads",
+    "The papers' numbers",
+    lambda study: single.scores(_subject(study), _shown(study)),
+    needs=(CAUSAL_HEADS,),
+    section=PAPER,
+    pictures=(
+        Picture(
+            "emnlp_figure_14",
+            "EMNLP figure 14: scores of causal heads",
+            (
+                "Stripes along the diagonal are scores that go by offset. Right of the diagonal a mask "
+                "hides them."
+            ),
+            draw="attnscope.reproduction.yamamoto2023.drawing:score_maps",
+        ),
+    ),
+)
+FIGURE_15 = Analysis(
+    "figure_15",
+    "EMNLP figure 15: kinds of scores",
+    "The papers' numbers",
+    lambda study: _subject(study).score_clusters,
+    needs=(CAUSAL_HEADS,),
+    section=PAPER,
+    pictures=(
+        Picture(
+            "emnlp_figure_15",
+            "EMNLP figure 15: kinds of scores",
+            "Two clusters of the scores' sums along offsets, before the mask.",
+            draw="attnscope.results.figures.maps:label_pies",
+        ),
+    ),
+)
+FIGURES = (FIGURE_1, FIGURE_2, FIGURE_4, FIGURE_6, FIGURE_7, FIGURE_14, FIGURE_15)
+PAPER_TABLE = Analysis(
+    "paper",
+    "Published numbers beside this model's",
+    "The papers' numbers",
+    _table,
+    section=PAPER,
+    check=_check,
+    pictures=(
+        Picture("paper_figure_3", "Figure 3", same_as="position-spectrum"),
+        Picture("paper_figure_5", "Figure 5", same_as="spectra-by-layer"),
+        Picture("paper_figure_8", "Figure 8", same_as="position-models"),
+        Picture("paper_figure_9", "Figure 9", same_as="position-components"),
+    ),
+    table=TextTable("Published numbers beside this model's", KEY, COLUMNS, paper_lines, left_out),
+)
+ANALYSES = (RELEARNED, *FIGURES, PAPER_TABLE)

@@ -1,0 +1,416 @@
+"""Positions learned anew under frozen weights: do the waves come back at the new distance? (EMNLP, appendix E)."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.bundled import MODEL
+from attnscope.capture.borrow import borrowing, quiet
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.processors import Tokenizer
+from attnscope.capture.watch import Site
+from attnscope.explanation.arrays.checks import labelled
+from attnscope.explanation.arrays.spectrum import amplitude_spectrum
+from attnscope.explanation.passes.interventions import profiles_of, stacked_profiles
+from attnscope.explanation.tables import PositionTable, position_table
+from attnscope.explanation.tokens import Windows, ids_of
+from attnscope.measure.windows import window_length
+from attnscope.read.encoded import Sources, Texts, texts_of, windows_of
+from attnscope.read.windows import Window
+from attnscope.reproduction.yamamoto2023.head_maps import head_maps
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.state import own_random_numbers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.load import Model
+
+FEWEST_TOKENS = 4  # real tokens of a window, the special ones among them
+LOGGED = 50  # points of the loss curve, at most
+COMPARED = 32  # texts of the profiles before and after
+MAPS, WORDS_SHOWN = 4, 6  # heads, and tokens between spacers, of the maps
+
+Sample = dict[str, list[int]]
+
+
+@borrowing
+def relearn_positions(
+    model: Model | None = None,
+    texts: Sources = None,
+    *,
+    tokenizer: Tokenizer = None,
+    spacers: int = 3,
+    window: int | None = None,
+    limit: int | None = None,
+    steps: int = 1000,
+    batch_size: int = 16,
+    learning_rate: float = 3e-3,
+    masked: float = 0.15,
+    deviation: float = 0.02,
+    seed: int = 0,
+    field: str | None = None,
+    by_line: bool = False,
+    band: int = 10,
+    device: str | None = None,
+    progress: Tell | None = None,
+) -> tuple[PreTrainedModel, xr.Dataset]:
+    """Draw a masked language model's position table anew and train it alone, on texts with unknown tokens between.
+
+    Each token is followed by `spacers` unknown tokens, so that its neighbour stands ``spacers + 1`` positions away.
+    Every other weight is frozen. Heads that find a neighbour by its position then look for it at the new distance,
+    through rows that make their queries and keys match there. The loss is that of masked real tokens; unknown tokens
+    between and special tokens are never masked.
+
+    Parameters
+    ----------
+    model, texts, tokenizer, field, by_line, device
+        See `attnscope.scan`. The model is not changed.
+    spacers
+        Unknown tokens after each token; 0 relearns the table for ordinary texts.
+    window
+        Positions of an input, spacers included; by default what the model takes.
+    limit
+        Inputs to train on; by default all that the texts give.
+    steps, batch_size, learning_rate
+        Settings of Adam, with the rate falling linearly to 0.
+    masked
+        Share of real tokens that is masked (80% by the mask token, 10% by a random one, 10% as they are).
+    deviation
+        Standard deviation of the normal distribution that the rows are drawn from.
+    seed
+        Seed of the drawn rows, of the masks, of the order of inputs and of dropout.
+    band
+        Largest offset of the profiles.
+    progress
+        Called with a `Progress` after each step; it tells of ``steps`` done.
+
+    Returns
+    -------
+    PreTrainedModel
+        A copy with the new table, in eval mode.
+    xarray.Dataset
+        `amplitude_spectrum` of the table's used rows over ``table`` (``before``, ``after``), ``frequency`` and
+        ``column``; ``rows (table, position, column)``; ``loss (step)``, nats per masked token, mean over the steps
+        since the one before; ``profile (variant, layer, head, offset)`` of up to 32 of the texts, with ``_low`` and
+        ``_high``: ``plain``, with spacers before training (``spaced``) and after (``relearned``), over the rows of
+        tokens and not of spacers; ``key``,
+        ``weight (shown, query, rank)``, the weights in one spaced text of the heads that were sharpest.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model is no masked language model with a learned table, its tokenizer lacks an unknown or a mask
+        token, a parameter is out of range, the texts give no full input, or `accelerate` is not installed.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (2023), EMNLP 2023, appendix E: 8,645 samples, three unknown tokens, N(0, 0.02²).
+
+    Examples
+    --------
+    >>> relearned, relearned_run = relearn_positions(steps=2, batch_size=2, limit=4)
+    >>> relearned_run.table.values.tolist(), dict(relearned_run["mean"].sizes)
+    (['before', 'after'], {'table': 2, 'frequency': 65})
+    """
+    loaded = load_model(MODEL if model is None else model, tokenizer=tokenizer, device=device)
+    corpus = texts_of(texts, field=field, by_line=by_line)
+    relearning = Relearning(
+        loaded, corpus, spacers=spacers, window=window, limit=limit, steps=steps, batch_size=batch_size,
+        learning_rate=learning_rate, masked=masked, deviation=deviation, seed=seed,
+    )  # fmt: skip
+    return relearning.run(band=band, progress=progress)
+
+
+class Relearning:
+    """What `relearn_positions` is about to do: all is checked and the inputs are cut before anything is trained.
+
+    Examples
+    --------
+    >>> from attnscope.capture import load_model
+    >>> from attnscope.read import texts_of
+    >>> loaded, texts = load_model("bundled", device="cpu"), texts_of(["The tide comes in twice a day. " * 12])
+    >>> Relearning(loaded, texts, steps=0)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: spacers is 3, steps 0 and batch_size 16; expected at least 0, 1 and 1
+    >>> about = Relearning(loaded, texts, steps=2, limit=1)
+    >>> len(about.windows), about.settings["max_steps"]
+    (1, 2)
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        corpus: Texts,
+        *,
+        spacers: int = 3,
+        window: int | None = None,
+        limit: int | None = None,
+        steps: int = 1000,
+        batch_size: int = 16,
+        learning_rate: float = 3e-3,
+        masked: float = 0.15,
+        deviation: float = 0.02,
+        seed: int = 0,
+    ) -> None:
+        _check(spacers, steps, batch_size, learning_rate, masked, deviation)
+        self.loaded, self.spacers, self.masked, self.deviation, self.seed = (
+            loaded, spacers, masked, deviation, seed,
+        )  # fmt: skip
+        self.settings = {
+            "max_steps": steps,
+            "per_device_train_batch_size": batch_size,
+            "learning_rate": learning_rate,
+        }
+        self.table = _learned_table(loaded)
+        self.unknown = _token(loaded, "unk")
+        _token(loaded, "mask")
+        self.windows = _windows(corpus, loaded, window_length(loaded, window), spacers, limit)
+
+    def run(self, *, band: int = 10, progress: Tell | None = None) -> tuple[PreTrainedModel, xr.Dataset]:
+        """Train, and compare what the heads do before and after: see `relearn_positions`."""
+        samples = [_sample(window, self.spacers, self.unknown) for window in self.windows]
+        changed = self._with_drawn_table()
+        loss = _train(
+            changed, self.loaded.tokenizer, samples, self.settings,
+            masked=self.masked, seed=self.seed, tell=progress or tell_nobody,
+        )  # fmt: skip
+        changed.requires_grad_(True).eval()
+        used = len(samples[0]["input_ids"])
+        learned = _dataset(self.table.rows[:used], position_table(changed).rows[:used], loss)
+        profiles = self._profiles(changed, band)
+        maps = self._maps(changed, profiles)
+        return changed, learned.merge(profiles, combine_attrs="override").merge(maps).assign_attrs(
+            model=self.loaded.name,
+            spacers=self.spacers,
+            steps=self.settings["max_steps"],
+            samples=len(samples),
+            seed=self.seed,
+        )
+
+    def save(self, model: PreTrainedModel, folder: Path) -> None:
+        """Keep the model and its tokenizer in a folder, as transformers loads them."""
+        with quiet():
+            model.save_pretrained(folder)
+            self.loaded.tokenizer.save_pretrained(folder)
+
+    def _with_drawn_table(self) -> PreTrainedModel:
+        """A copy of the model with new rows, the only parameters that take a gradient."""
+        changed = copy.deepcopy(self.loaded.model)
+        weight = _parameter(changed, self.table.name)
+        generator = torch.Generator().manual_seed(self.seed)
+        drawn = self.deviation * torch.randn(
+            weight[self.table.reserved :].shape, generator=generator, dtype=torch.float32
+        )
+        with torch.no_grad():
+            weight[self.table.reserved :] = drawn.to(weight)
+        changed.requires_grad_(False)
+        weight.requires_grad_(True)
+        return changed
+
+    def spaced(self) -> list[list[int]]:
+        """The texts of the comparison, with unknown tokens between."""
+        return space_out(self.windows[:COMPARED], self.spacers, self.unknown)
+
+    def _profiles(self, changed: PreTrainedModel, band: int) -> xr.Dataset:
+        """Profiles on some of the texts: as they are, spaced, and spaced with the new table."""
+        plain, spaced = [list(window.ids) for window in self.windows[:COMPARED]], self.spaced()
+        before = self.loaded.model
+        step = self.spacers + 1
+        inputs = {
+            "plain": (before, plain, 1),
+            "spaced": (before, spaced, step),
+            "relearned": (changed, spaced, step),
+        }
+        parts: dict[str, dict[int, list[np.ndarray]]] = {}
+        sites: dict[int, Site] = {}
+        for name, (model, texts, every) in inputs.items():
+            parts[name], sites = profiles_of(model, texts, band, every=every)
+        return stacked_profiles(parts, sites, seed=self.seed)
+
+    def _maps(self, changed: PreTrainedModel, profiles: xr.Dataset) -> xr.Dataset:
+        """Weights of the heads that were sharpest on plain text, on a spaced text with the new table."""
+        plain = profiles.profile.sel(variant="plain").where(profiles.offset != 0).max("offset").fillna(-1.0)
+        order = np.argsort(-plain.values, axis=None, kind="stable")[:MAPS]
+        rows, columns = np.unravel_index(order, plain.shape)
+        heads = [(int(profiles["layer"][row]), int(head)) for row, head in zip(rows, columns, strict=True)]
+        first = self.windows[0]
+        ids = space_out([first.ids], self.spacers, self.unknown)[0]
+        names = [name for token in first.tokens for name in (token, *["·"] * self.spacers)]
+        maps = head_maps(changed, ids, names, heads, rows=(self.spacers + 1) * WORDS_SHOWN)
+        return maps.rename(layer="shown_layer", head="shown_head")
+
+
+def space_out(windows: Windows, spacers: int, spacer: int) -> list[list[int]]:
+    """Put unknown tokens after each token: the inputs that `relearn_positions` trains on.
+
+    Parameters
+    ----------
+    windows
+        Windows or lists of token ids.
+    spacers, spacer
+        How many, and which token id.
+
+    Examples
+    --------
+    >>> space_out([[7, 8]], spacers=2, spacer=1)
+    [[7, 1, 1, 8, 1, 1]]
+    """
+    return [[id_ for token in ids_of(window) for id_ in (token, *[spacer] * spacers)] for window in windows]
+
+
+def _check(
+    spacers: int, steps: int, batch_size: int, learning_rate: float, masked: float, deviation: float
+) -> None:
+    if spacers < 0 or steps < 1 or batch_size < 1:
+        raise AttnscopeError(
+            f"spacers is {spacers}, steps {steps} and batch_size {batch_size}; expected at least 0, 1 and 1"
+        )
+    if not (learning_rate > 0 and 0 < masked <= 1 and deviation >= 0):
+        raise AttnscopeError(
+            f"learning_rate is {learning_rate}, masked {masked} and deviation {deviation}; expected a rate above 0, "
+            "a share in (0, 1] and a deviation of 0 or more"
+        )
+    if importlib.util.find_spec("accelerate") is None:
+        raise AttnscopeError("training needs the package accelerate: pip install accelerate")
+
+
+def _learned_table(loaded: LoadedModel) -> PositionTable:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+
+    kind, config = type(loaded.model), loaded.model.config
+    masked: Any = MODEL_FOR_MASKED_LM_MAPPING.get(type(config), None)
+    if kind is not masked or config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{loaded.name} is a {kind.__name__}; relearning needs a masked language model with one position "
+            "table, such as BertForMaskedLM"
+        )
+    table = position_table(loaded.model)
+    if not isinstance(_parameter(loaded.model, table.name), torch.nn.Parameter) or table.scheme != "learned":
+        raise AttnscopeError(
+            f"the position table {table.name} of {loaded.name} is {table.scheme}, and not learned: there is nothing "
+            "to learn anew"
+        )
+    return table
+
+
+def _parameter(model: PreTrainedModel, name: str) -> torch.Tensor:
+    """The tensor of the table of that name, whether an embedding's or a parameter of its own."""
+    holder: Any = model.get_submodule(name.rpartition(".")[0])
+    holder = getattr(holder, name.rpartition(".")[2])
+    return holder if isinstance(holder, torch.Tensor) else holder.weight
+
+
+def _token(loaded: LoadedModel, kind: str) -> int:
+    token = getattr(loaded.tokenizer, f"{kind}_token_id", None)
+    if token is None:
+        raise AttnscopeError(f"the tokenizer of {loaded.name} has no {kind} token, which relearning needs")
+    return int(token)
+
+
+def _windows(
+    corpus: Texts, loaded: LoadedModel, length: int, spacers: int, limit: int | None
+) -> list[Window]:
+    """Full windows of as many tokens as there is room for with spacers between."""
+    tokens = length // (spacers + 1)
+    if tokens < FEWEST_TOKENS:
+        raise AttnscopeError(
+            f"{spacers} spacers leave {tokens} of {length} positions for tokens; expected {FEWEST_TOKENS} or more: "
+            "choose fewer spacers or a longer window"
+        )
+    windows = [
+        window
+        for window in windows_of(corpus, loaded.tokenizer, length=tokens, limit=limit)
+        if len(window) == tokens
+    ]
+    if not windows:
+        raise AttnscopeError(f"no text holds a full window of {tokens} tokens: give longer texts")
+    return windows
+
+
+def _sample(window: Window, spacers: int, unknown: int) -> Sample:
+    """Token ids with spacers, and which of them are never masked."""
+    return {
+        "input_ids": space_out([window], spacers, unknown)[0],
+        "special_tokens_mask": space_out([list(map(int, window.special))], spacers, 1)[0],
+    }
+
+
+def _train(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    samples: list[Sample],
+    settings: dict[str, Any],
+    *,
+    masked: float,
+    seed: int,
+    tell: Tell,
+) -> dict[int, float]:
+    """Train what needs a gradient; the loss by step."""
+    from transformers import (
+        DataCollatorForLanguageModeling,
+        PrinterCallback,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    class Told(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            done = state.global_step
+            tell(Progress("positions learned anew", done / settings["max_steps"], {"steps": done}))
+
+    with own_random_numbers(), tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            **settings,
+            weight_decay=0.0,  # rows that no input reads stay as they are
+            seed=seed,
+            data_seed=seed,
+            save_strategy="no",
+            logging_strategy="steps",
+            logging_steps=max(1, settings["max_steps"] // LOGGED),
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=model.device.type == "cpu",
+            dataloader_pin_memory=False,
+        )
+        collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=masked, seed=seed)
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=cast("Any", samples),
+            data_collator=collate,
+            callbacks=[Told()],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return {
+        int(entry["step"]): float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
+    }
+
+
+def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> xr.Dataset:
+    spectra: Iterable[xr.Dataset] = (amplitude_spectrum(rows) for rows in (before, after))
+    tables = xr.concat(
+        list(spectra), "table", combine_attrs="override", data_vars="all", coords="minimal", compat="override"
+    )
+    tables = tables.assign_coords(table=["before", "after"], step=("step", list(loss)))
+    return tables.assign(
+        rows=labelled("table position column", np.stack([before, after]), "position table"),
+        loss=labelled(
+            "step", np.array(list(loss.values())), "masked-language-model loss", "nats per masked token"
+        ),
+    )

@@ -1,0 +1,463 @@
+"""All that a result has to say in sentences, for the terminal, for ``--json`` and for a notebook."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.store.runs import skipped_of
+from attnscope.support.arguments import typed
+from attnscope.support.numbers import count, percent
+
+if TYPE_CHECKING:
+    from attnscope.lineage.align import Aligned
+
+_ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
+_ALONE = "A head that another one can stand in for shows no effect alone: --curves takes heads out together."
+_LIMITS = "A pair differs in what its words differ in: another kind of corruption can show other heads."
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a result has to say.
+
+    Attributes
+    ----------
+    read
+        What was read: heads, texts, tokens.
+    headline
+        What came out.
+    notes
+        What is not as expected, and what could not be found out.
+    care
+        How far what came out carries.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> account = account_of("scan", attnscope.scan(texts=["The tide is out."]))
+    >>> account.read, account.care
+    ('3 layers x 4 heads over 1 window (9 tokens)', ['A weight is a mixing coefficient, not an explanation.'])
+    """
+
+    read: str
+    headline: list[str]
+    notes: list[str]
+    care: list[str]
+
+
+@typed
+def account_of(command: str, result: xr.Dataset | xr.DataTree) -> Account:
+    """All that a result has to say, in the sentences of its command's tables.
+
+    Parameters
+    ----------
+    command
+        Whose result it is.
+    result
+        What the function of that name returns, whole.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> account_of("patch", attnscope.patch()).care
+    ['A pair differs in what its words differ in: another kind of corruption can show other heads.']
+    """
+    headline, notes = headline_of(command, result), notes_of(command, result)
+    if isinstance(result, xr.Dataset):
+        headline = [*headline, *_groups(result), *apart_said(result)]
+    care = [sentence for sentence in _CARE[command](result) if sentence]
+    return Account(
+        read_said(command, result), headline, [note for note in notes if note not in headline], care
+    )
+
+
+@typed
+def read_said(command: str, result: xr.Dataset | xr.DataTree) -> str:
+    """What was read, as the first line of a command's tables has it behind the model's name.
+
+    Parameters
+    ----------
+    command
+        Whose result it is.
+    result
+        What the function of that name returns, whole.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> read_said("scan", attnscope.scan(limit=2, window=32))
+    '3 layers x 4 heads over 2 windows (64 tokens)'
+    """
+    return _READ[command](result)
+
+
+@typed
+def apart_said(results: xr.Dataset) -> list[str]:
+    """What differs between texts of a scan that are held apart; that nothing is, where all have one value.
+
+    Examples
+    --------
+    >>> one = xr.Dataset(coords={"by": ("text", ["en", "en"])})
+    >>> apart_said(one), apart_said(xr.Dataset())
+    (['by: all texts have the value en, so nothing is held apart.'], [])
+    """
+    if "by" not in results.coords:
+        return []
+    from attnscope.comparison.contrasts import contrasts, contrasts_said, field_of
+
+    values = set(results.by.values)
+    if len(values) == 1:
+        return [f"{field_of(results)}: all texts have the value {values.pop()}, so nothing is held apart."]
+    return contrasts_said(contrasts(results))
+
+
+def _groups(results: xr.Dataset) -> list[str]:
+    if "group_weight" not in results:
+        return []
+    from attnscope.comparison.spans import group_pairs, said_of
+
+    pairs = group_pairs(results)
+    said = said_of(pairs)
+    sentences = [f"Groups of tokens: {said[:1].lower()}{said[1:]}."]
+    if pairs and pairs[0].above > 0:
+        first = pairs[0]
+        weight, equal, places = (f"{value:.2f}" for value in (first.weight, first.equal, first.places))
+        sentences.append(
+            f"Furthest above both is head {first.layer}.{first.head}, {first.query} on {first.key}: weight {weight}, "
+            f"equal {equal}, places {places}."
+        )
+    return sentences
+
+
+def _read_of_scan(results: xr.Dataset) -> str:
+    from attnscope.measure.stored import corpus_said, layers_said
+
+    return f"{layers_said(results)} x {count(results.sizes['head'], 'head')} over {corpus_said(results)}"
+
+
+def _read_of_generation(results: xr.Dataset) -> str:
+    heads, new = int(results.entropy.notnull().any(("sequence", "step")).sum()), results.length.values
+    tokens = f"{new.min()}" if new.min() == new.max() else f"{new.min()} to {new.max()}"
+    return f"{count(results.sizes['sequence'], 'prompt')}, {tokens} new tokens each, {count(heads, 'head')}"
+
+
+def _read_of_explanation(tree: xr.DataTree) -> str:
+    from attnscope.explanation.ranking import rank_explanations
+
+    settings = _settings(tree)
+    return (
+        f"{count(len(rank_explanations(tree)), 'head')} over {count(settings['windows'], 'full window')} of "
+        f"{settings['window']} tokens"
+    )
+
+
+def _read_of_intervention(tree: xr.DataTree) -> str:
+    from attnscope.intervention.verdicts import verdicts
+
+    windows = count(tree["effects"].sizes["text"], "window")
+    tokens = _settings(tree)["window"]
+    return f"{count(len(verdicts(tree)), 'head')} taken out over {windows} of up to {tokens} tokens"
+
+
+def _read_of_patching(tree: xr.DataTree) -> str:
+    from attnscope.intervention.patch_findings import patched_places
+
+    pairs = count(tree["pairs"].sizes["pair"], "pair")
+    return f"{count(len(patched_places(tree)), 'place')} patched in {pairs} of texts"
+
+
+def _read_of_difference(compared: xr.Dataset) -> str:
+    from attnscope.measure.documents import called_in
+
+    heads = count(compared.sizes["layer"] * compared.sizes["head"], "head")
+    texts = count(int(compared.attrs["texts"]), called_in(compared.attrs)["windows"].removesuffix("s"))
+    return f"{count(compared.sizes['statistic'], 'statistic')} of {heads} over {texts}"
+
+
+def _read_of_roles(result: xr.Dataset) -> str:
+    notes = json.loads(result.attrs["notes"])
+    least, most = notes["tokens"]
+    tokens = f"{least} to {most}" if least < most else str(most)
+    read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
+    read += [f"{notes['repeated']} texts of random tokens said twice"] if "repeated" in notes else []
+    read += [f"{notes['needle']} of {notes['prompts']} needles given back"] if "needle" in notes else []
+    return ", ".join(read)
+
+
+def _read_of_comparison(tree: xr.DataTree) -> str:
+    scores = tree["scores"].to_dataset()
+    return f"{count(scores.sizes['system'], 'system')} on {count(scores.attrs['sentences'], 'sentence')}"
+
+
+def _settings(tree: xr.DataTree) -> dict[str, Any]:
+    return json.loads(tree.attrs["signature"])["settings"]
+
+
+def _care_of_scan(results: xr.Dataset) -> list[str]:
+    from attnscope.comparison.spans import NULLS
+    from attnscope.measure.ranking import rank_heads
+    from attnscope.measure.stored import WEIGHTS_NOTE, means_note
+
+    groups = [NULLS] if "group_weight" in results else []
+    return [means_note(results, rank_heads(results).values()), *groups, WEIGHTS_NOTE]
+
+
+def _care_of_generation(results: xr.Dataset) -> list[str]:
+    from attnscope.comparison.spans import CAUTION
+
+    return [full_pass_said(results), CAUTION]
+
+
+@typed
+def full_pass_said(results: xr.Dataset) -> str:
+    """How far the weights of the first text are from those of one full pass; empty where that was not looked at.
+
+    Examples
+    --------
+    >>> full_pass_said(xr.Dataset(attrs={"full_pass": "1e-07"}))
+    'Checked on the first text: as in one full pass over it, to 1e-07 of the weight.'
+    """
+    if "full_pass" not in results.attrs:
+        return ""
+    return f"Checked on the first text: as in one full pass over it, to {results.attrs['full_pass']} of the weight."
+
+
+def _care_of_explanation(tree: xr.DataTree) -> list[str]:
+    from attnscope.explanation.ranking import rank_explanations
+    from attnscope.explanation.words import independence_note
+    from attnscope.measure.stored import WEIGHTS_NOTE
+
+    weights = f"{WEIGHTS_NOTE.removesuffix('.')}; scores are not weights."
+    return [independence_note(rank_explanations(tree)), weights]
+
+
+def _care_of_intervention(tree: xr.DataTree) -> list[str]:
+    zeroed = "zero" in tree["heads"].to_dataset().ablation.values
+    return [*([_ZERO] if zeroed else []), _ALONE]
+
+
+def _care_of_patching(_: xr.DataTree) -> list[str]:
+    return [_LIMITS]
+
+
+def _care_of_comparison(tree: xr.DataTree) -> list[str]:
+    from attnscope.lineage.compare_notes import error_rate_note
+
+    scores = tree["scores"].to_dataset()
+    return [
+        differences_note(scores),
+        error_rate_note(scores) if "alignment_error_rate" in scores else "",
+        *sentences_cut_said(scores),
+    ]
+
+
+@typed
+def differences_note(scores: xr.Dataset) -> str:
+    """By what systems are told apart; empty where there is one, or nothing to tell them by.
+
+    Parameters
+    ----------
+    scores
+        Node ``scores`` of `attnscope.compare`.
+
+    Examples
+    --------
+    >>> differences_note(xr.Dataset({"p_value": ("system", [float("nan"), 0.01])}, {"system": ["old", "new"]}))
+    'p: paired bootstrap over sentences against old; one training of each system.'
+    """
+    if scores.sizes["system"] < 2 or bool(scores["p_value"].isnull().all()):  # noqa: PLR2004
+        return ""
+    return f"p: paired bootstrap over sentences against {scores['system'].values[0]}; one training of each system."
+
+
+@typed
+def sentences_cut_said(scores: xr.Dataset) -> list[str]:
+    """Of which systems how many sentences were cut.
+
+    Parameters
+    ----------
+    scores
+        Node ``scores`` of `attnscope.compare`.
+
+    Examples
+    --------
+    >>> sentences_cut_said(xr.Dataset({"sentences_cut": ("system", [0, 1])}, {"system": ["old", "new"]}))
+    ['new: 1 sentence longer than it was trained for was cut']
+    """
+    cuts = zip(scores["system"].values, scores["sentences_cut"].values, strict=True)
+    return [
+        f"{name}: {count(int(cut), 'sentence')} longer than it was trained for {'was' if cut == 1 else 'were'} cut"
+        for name, cut in cuts
+        if cut
+    ]
+
+
+def _no_care(_: Any) -> list[str]:
+    return []
+
+
+_READ: dict[str, Callable[[Any], str]] = {
+    "scan": _read_of_scan,
+    "generate": _read_of_generation,
+    "explain": _read_of_explanation,
+    "intervene": _read_of_intervention,
+    "patch": _read_of_patching,
+    "diff": _read_of_difference,
+    "roles": _read_of_roles,
+    "compare": _read_of_comparison,
+}
+_CARE: dict[str, Callable[[Any], list[str]]] = {
+    "scan": _care_of_scan,
+    "generate": _care_of_generation,
+    "explain": _care_of_explanation,
+    "intervene": _care_of_intervention,
+    "patch": _care_of_patching,
+    "diff": _no_care,
+    "roles": _no_care,
+    "compare": _care_of_comparison,
+}
+
+
+@typed
+def headline_of(command: str, opened: xr.Dataset | xr.DataTree | Aligned) -> list[str]:
+    """What came out, in sentences.
+
+    Parameters
+    ----------
+    command
+        Whose run it is.
+    opened
+        What `attnscope.open_run` gives; of a scan some of its texts are enough.
+
+    Examples
+    --------
+    >>> headline_of("train", xr.Dataset({"loss": 4.25, "bleu": 0.5}))
+    ['Validation: loss 4.25, BLEU 0.50.']
+    """
+    return [sentence for sentence in _HEADLINES[command](opened) if sentence]
+
+
+def notes_of(command: str, opened: Any) -> list[str]:
+    """What is not as expected, and what could not be found out."""
+    if isinstance(opened, xr.Dataset):
+        from attnscope.measure.stored import notes_of as notes_of_scan
+
+        return list(notes_of_scan(opened).values())
+    if not isinstance(opened, xr.DataTree):
+        return []
+    if command == "explain":
+        from attnscope.explanation.words import skipped_by_reason
+
+        return [*explanation_notes(opened).values(), *_missing(skipped_by_reason(opened))]
+    return _missing(skipped_of(opened).items())
+
+
+@typed
+def explanation_notes(tree: xr.DataTree) -> dict[str, str]:
+    """How the model of an explanation was read, where that is not as expected, by name.
+
+    Examples
+    --------
+    >>> explanation_notes(xr.DataTree(xr.Dataset(attrs={"decoder": "Its decoder was read."})))
+    {'decoder': 'Its decoder was read.'}
+    """
+    from attnscope.explanation.words import layer_numbers
+
+    notes = {"decoder": str(tree.attrs.get("decoder", "")), "layers": layer_numbers(tree)}
+    return {name: note for name, note in notes.items() if note}
+
+
+def _missing(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"no {names}: {reason}" for names, reason in reasons]
+
+
+def _of_scan(results: xr.Dataset) -> list[str]:
+    from attnscope.measure.stored import kinds_said
+
+    return [kinds_said(results)]
+
+
+def _of_generation(results: xr.Dataset) -> list[str]:
+    from attnscope.comparison.spans import said_of_turns, turns
+
+    return [f"{said_of_turns(turns(results))}."]
+
+
+def _of_explanation(tree: xr.DataTree) -> list[str]:
+    from attnscope.explanation.words import headline
+
+    return headline(tree)
+
+
+def _of_intervention(tree: xr.DataTree) -> list[str]:
+    from attnscope.intervention.verdicts import headline
+
+    return headline(tree)
+
+
+def _of_patching(tree: xr.DataTree) -> list[str]:
+    from attnscope.intervention.patch_findings import patch_headline
+
+    return patch_headline(tree)
+
+
+def _of_difference(changes: xr.Dataset) -> list[str]:
+    from attnscope.comparison.findings import headline
+
+    return headline(changes)
+
+
+def _of_roles(result: xr.Dataset) -> list[str]:
+    from attnscope.detection.role_controls import headline
+
+    return headline(result)
+
+
+def _of_training(results: xr.Dataset) -> list[str]:
+    names = {"loss": "loss", "bleu": "BLEU"}
+    said = [f"{name} {float(results[key]):.2f}" for key, name in names.items() if key in results]
+    return [f"Validation: {', '.join(said)}."] if said else []
+
+
+def _of_alignment(aligned: Any) -> list[str]:
+    if aligned.score is None:
+        return [f"{len(aligned.links)} sentence pairs, no alignments by people to hold the links against."]
+    rates = map(percent, (aligned.score.error_rate, aligned.score.precision, aligned.score.recall))
+    said = "{} sentence pairs: error rate {}, precision {}, recall {}."
+    headline = [said.format(len(aligned.links), *rates)]
+    if aligned.baselines is not None:
+        headline.append(f"To compare: {aligned.baselines.in_words(aligned.score.error_rate)}.")
+    return headline
+
+
+def _of_comparison(tree: xr.DataTree) -> list[str]:
+    scores = tree["scores"].to_dataset().sel(metric="BLEU")
+    rows = zip(
+        scores["system"].values, *(scores[name].values for name in ("score", "lower", "upper")), strict=True
+    )
+    return [
+        f"{system}: BLEU {score:.1f}"
+        + (f" (95% interval {low:.1f} to {high:.1f})" if np.isfinite(low) else "")
+        + "."
+        for system, score, low, high in rows
+    ]
+
+
+_HEADLINES: dict[str, Callable[[Any], list[str]]] = {
+    "scan": _of_scan,
+    "generate": _of_generation,
+    "explain": _of_explanation,
+    "intervene": _of_intervention,
+    "patch": _of_patching,
+    "diff": _of_difference,
+    "roles": _of_roles,
+    "train": _of_training,
+    "align": _of_alignment,
+    "compare": _of_comparison,
+}

@@ -1,0 +1,258 @@
+"""What a run is and what its folder holds, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from attnscope.measure.stored import WINDOWS
+from attnscope.results.account import headline_of, notes_of
+from attnscope.results.open import Node, Run, in_memory, known_run, nodes_of, parts_of_run, read_run
+from attnscope.store.files import PIECES, RUN, SUFFIX, VIEWS, local_folder, read_as, texts_of
+from attnscope.store.folder import OwnedFolder, manifest_of
+from attnscope.store.signature import Signature
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_kind
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.lineage.align import Aligned
+
+_PAGE, _FIGURES = VIEWS
+_KINDS = {
+    _PAGE: "page",
+    _FIGURES: "figures",
+    PIECES: "windows measured",
+    f"{WINDOWS}/": "windows of pools",
+    RUN: "signature",
+}
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An array of a run.
+
+    Attributes
+    ----------
+    node
+        Where it stands in a tree; empty where there is none.
+    name
+        Its name.
+    sizes
+        Its dimensions and their sizes.
+    dtype
+        Its kind of numbers.
+    long_name, units
+        What it means, and its unit; empty where nothing says so.
+    coordinate
+        Whether it labels places, and is no result.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", statistics="entropy")
+    ...     variables = describe(Path(place) / "run").variables
+    >>> [(one.long_name, one.units, one.sizes) for one in variables if one.name == "entropy"]
+    [('Entropy of a row', 'nats', {'text': 1, 'layer': 3, 'head': 4})]
+    """
+
+    node: str
+    name: str
+    sizes: Mapping[str, int]
+    dtype: str
+    long_name: str
+    units: str
+    coordinate: bool
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a run is and holds.
+
+    Attributes
+    ----------
+    run
+        As `runs` lists it.
+    headline, notes
+        What came out, and what is not as expected, in sentences.
+    files
+        Number and bytes of the files of each kind.
+    variables
+        The arrays.
+    parts
+        Parts of a scan by several tasks: what each of them has.
+    page
+        Path of its page, if it has one.
+    damaged
+        Files that are not as they were written; None where that was not looked for.
+    unread
+        Why the arrays could not be read; empty where they could.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", statistics="entropy", show=False)
+    ...     told = describe(Path(place) / "run")
+    >>> told.run.command, list(told.files), told.damaged  # nobody asked for damage
+    ('scan', ['windows measured', 'signature'], None)
+    """
+
+    run: Run
+    headline: list[str]
+    notes: list[str]
+    files: Mapping[str, tuple[int, int]]
+    variables: list[Variable]
+    parts: list[Run]
+    page: str | None
+    damaged: list[str] | None
+    unread: str
+
+
+@typed
+def describe(path: str | Path, *, verify: bool = False) -> Description:
+    """Say what a run is and what its folder holds.
+
+    Parameters
+    ----------
+    path
+        Folder of the run, finished or not.
+    verify
+        Whether every file is read and held against its checksum. Without it only what is shown is checked.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder holds no run, or its manifest is damaged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run")
+    ...     told = describe(Path(place) / "run", verify=True)
+    >>> told.damaged, [one.units for one in told.variables if one.name == "entropy"]
+    ([], ['nats'])
+    """
+    check_kind("a folder", str, Path, path=path)
+    return _described(local_folder(path), verify)
+
+
+def _described(folder: Path, verify: bool) -> Description:
+    run = known_run(folder)
+    owned = OwnedFolder(folder, run.command)
+    if manifest_of(folder) is not None:  # else only parts of it are there
+        owned.look()
+    variables, headline, notes, unread = list[Variable](), list[str](), list[str](), ""
+    try:
+        with read_as(folder):
+            if run.complete:
+                nodes, opened = _read(run)
+                headline, notes = headline_of(run.command, opened), notes_of(run.command, opened)
+            else:
+                nodes = _nodes_there(owned)
+            variables = [variable for node in nodes for variable in _variables(node)]
+    except AttnscopeError as error:
+        unread = str(error)
+    return Description(
+        run,
+        headline,
+        notes,
+        _kinds(owned),
+        variables,
+        [] if run.complete else parts_of_run(folder),
+        f"{run.place}/{_PAGE}" if _PAGE in owned.files else None,
+        owned.damaged() if verify else None,
+        unread,
+    )
+
+
+@typed
+def settings_of(signature: Signature) -> list[tuple[str, str]]:
+    """A signature in long form: a name and a value for each thing that results depend on.
+
+    Examples
+    --------
+    >>> settings_of(Signature("scan", model={"name": "small"}, settings={"window": 64, "limit": None}))
+    [('model name', 'small'), ('setting limit', 'not set'), ('setting window', '64')]
+    """
+    parts = signature.to_dict()
+    parts.pop("command", None)
+    singular = {"settings": "setting", "versions": "version of", "systems": "system", "scores": "score"}
+    order = ("model", "tokenizer", "corpus", "target", "text", "systems", "scores", "settings", "versions")
+    return [line for name in order if name in parts for line in _lines(singular.get(name, name), parts[name])]
+
+
+def _lines(name: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [line for key in sorted(value) for line in _lines(f"{name} {key}", value[key])]
+    if value is None:
+        return [(name, "not set")]
+    if isinstance(value, bool):
+        return [(name, "yes" if value else "no")]
+    return [(name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))]
+
+
+def _read(run: Run) -> tuple[list[Node], xr.Dataset | xr.DataTree | Aligned]:
+    """A run's nodes, and what its command has sentences for: of a scan its first piece is enough.
+
+    Windows of pools are left out: how many there are is known only when all are read.
+    """
+    if run.command == "scan":
+        node = nodes_of(run)[0]
+        first = next(node.pieces())
+        return [replace(node, pieces=lambda: iter([first]))], first
+    opened = read_run(run)
+    return in_memory(opened), opened
+
+
+def _nodes_there(folder: OwnedFolder) -> list[Node]:
+    """The arrays of an unfinished run: its first piece with the size of all, and what was made of them."""
+    pieces = sorted(name for name in folder.files if name.startswith(PIECES))
+    others = [name for name in folder.files if name.endswith(SUFFIX) and "/" not in name]
+    nodes = {name.removesuffix(SUFFIX): name for name in sorted(others)}
+    nodes |= {"": pieces[0]} if pieces else {}
+    texts = sum(len(texts_of(name)) for name in pieces)
+    return [
+        Node(name, lambda file=file: iter([folder.arrays(file)]), 0 if name else texts)
+        for name, file in sorted(nodes.items())
+    ]
+
+
+def _variables(node: Node) -> list[Variable]:
+    first = next(node.pieces())
+    sizes = {str(dim): size for dim, size in first.sizes.items()} | (
+        {"text": node.texts} if node.texts else {}
+    )
+    labels = sorted(first.coords, key=lambda name: (name not in sizes, str(name)))  # dimensions first
+    return [
+        Variable(
+            node.name,
+            str(name),
+            {str(dim): sizes[str(dim)] for dim in values.dims},
+            "text" if values.dtype.kind in "OUT" else str(values.dtype),
+            str(values.attrs.get("long_name", "")),
+            str(values.attrs.get("units", "")),
+            name in first.coords,
+        )
+        for name, values in ((name, first.variables[name]) for name in (*first.data_vars, *labels))
+    ]
+
+
+def _kinds(folder: OwnedFolder) -> dict[str, tuple[int, int]]:
+    """How many files there are of each kind, and how large they are."""
+    kinds: dict[str, tuple[int, int]] = {}
+    for name, checksum in sorted(folder.files.items()):
+        prefix = next((prefix for prefix in _KINDS if name.startswith(prefix)), "")
+        kind = _KINDS[prefix] if prefix else "arrays" if name.endswith(SUFFIX) else f"{name.split('/')[0]}"
+        number, size = kinds.get(kind, (0, 0))
+        kinds[kind] = number + 1, size + checksum.size
+    return kinds

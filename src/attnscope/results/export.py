@@ -1,0 +1,517 @@
+"""A run's arrays as files for other tools: Parquet, CSV, netCDF, Zarr."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+import shutil
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+from zarr.errors import ZarrUserWarning
+
+from attnscope.results.open import Node, Run, chosen, in_memory, known_run, nodes_of, read_run
+from attnscope.store.arrays import in_a_row
+from attnscope.store.files import explained, json_bytes, local_folder, read_as, sync
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_kind
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import safe_cell
+from attnscope.support.progress import Progress, Tell, tell_nobody
+
+AT_ONCE = 1 << 19  # rows of a table that are in memory together
+
+
+def tables_of(dataset: xr.Dataset) -> dict[tuple[str, ...], list[str]]:
+    """The variables that make up one table, by the dimensions that they share.
+
+    Examples
+    --------
+    >>> tables_of(xr.Dataset({"a": ("text", [1]), "b": (("text", "head"), [[1]]), "c": ("text", [2])}))
+    {('text',): ['a', 'c'], ('text', 'head'): ['b']}
+    """
+    by_dims: dict[frozenset[str], list[str]] = {}
+    for name, values in dataset.data_vars.items():
+        by_dims.setdefault(frozenset(map(str, values.dims)), []).append(str(name))
+    return {tuple(map(str, dataset[names[0]].dims)): names for names in by_dims.values()}
+
+
+def rows_of(
+    dataset: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], *, at_once: int = AT_ONCE
+) -> Iterator[pd.DataFrame]:
+    """The rows of one table, some at a time: in the order of the array's entries, its last dimension first.
+
+    Parameters
+    ----------
+    dataset
+        Where the variables are.
+    dims, names
+        One entry of `tables_of`.
+    at_once
+        Most rows of one part; a part has one entry of the first dimension at least.
+
+    Returns
+    -------
+    iterator of pandas.DataFrame
+        With a column for each dimension (its coordinate, else numbers from 0), for each other coordinate along these
+        dimensions by name, and for each variable. Every place has its row, also one where nothing was measured: its
+        numbers are NaN. Strings of coordinates are categories.
+
+    Examples
+    --------
+    >>> heads = xr.Dataset({"weight": (("layer", "head"), [[0.5, 0.25], [0.75, np.nan]])}, {"layer": [0, 3]})
+    >>> print(pd.concat(rows_of(heads, ("layer", "head"), ["weight"])).to_string(index=False))
+     layer  head  weight
+         0     0    0.50
+         0     1    0.25
+         3     0    0.75
+         3     1     NaN
+    """
+    table = dataset[list(names)].transpose(*dims, ...)
+    if not dims:
+        yield pd.DataFrame({name: [table[name].item()] for name in names})
+        return
+    rows_of_each = math.prod(table.sizes[dim] for dim in dims[1:])
+    step = max(1, at_once // max(1, rows_of_each))
+    for first in range(0, max(1, table.sizes[dims[0]]), step):
+        yield _rows(table.isel({dims[0]: slice(first, first + step)}), dims, names, first)
+
+
+def _rows(part: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], first: int) -> pd.DataFrame:
+    sizes = tuple(part.sizes[dim] for dim in dims)
+
+    def spread(values: np.ndarray, along: Sequence[str]) -> np.ndarray | pd.Categorical:
+        """One entry for each row, of a coordinate along some of the dimensions."""
+        if values.dtype.kind in "OUT":  # strings are kept once each
+            codes, categories = pd.factorize(values.astype(object).ravel())
+            return pd.Categorical.from_codes(np.asarray(spread(codes, along)), categories=list(categories))
+        shape = [size if dim in along else 1 for dim, size in zip(dims, sizes, strict=True)]
+        return np.broadcast_to(values.reshape(shape), sizes).ravel()
+
+    columns: dict[str, np.ndarray | pd.Categorical] = {}
+    for dim in dims:
+        start = first if dim == dims[0] else 0
+        numbers = np.arange(start, start + part.sizes[dim])
+        columns[dim] = spread(part[dim].to_numpy() if dim in part.coords else numbers, [dim])
+    for name, values in sorted(part.coords.items(), key=lambda item: str(item[0])):
+        if name not in dims:
+            own = [dim for dim in dims if dim in values.dims]
+            columns[str(name)] = spread(values.transpose(*own).to_numpy(), own)
+    for name in names:
+        columns[name] = part[name].to_numpy().ravel()
+    return pd.DataFrame(columns)
+
+
+Told: TypeAlias = Mapping[str, Mapping[str, Any]]  # attributes of each column; under "" those of the table
+
+_NEEDED = {
+    "parquet": (("pyarrow",), "data"),
+    "nc": (("h5netcdf", "h5py"), "netcdf"),
+}  # packages, and their extra
+
+
+class TableFile(Protocol):
+    """A table on the disk, to which rows are added; closed on leaving."""
+
+    def __enter__(self) -> TableFile: ...  # noqa: PYI034 beartype knows no Self here, D105
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Write rows after those that are there."""
+        ...
+
+
+class CsvFile:
+    """Comma-separated values with one line of headings; what is not there is empty, and no cell is a formula."""
+
+    def __init__(self, path: Path, _: Told) -> None:
+        self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        self._headed = False
+
+    def __enter__(self) -> CsvFile:  # noqa: PYI034
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Write rows; a number has as many digits as bring it back to the bit."""
+        safe = rows.assign(**{name: rows[name].map(safe_cell) for name in rows if not _is_number(rows[name])})
+        safe = safe.rename(columns=safe_cell)
+        safe.to_csv(self._file, header=not self._headed, index=False, lineterminator="\n")
+        self._headed = True
+
+
+class ParquetFile:
+    """Parquet, a row group for each part; NaN is null, and columns know their meaning and unit."""
+
+    def __init__(self, path: Path, told: Told) -> None:
+        self._path, self._told = path, told
+        self._file: Any = None
+        self._schema: Any = None
+
+    def __enter__(self) -> ParquetFile:  # noqa: PYI034
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Write rows as one row group."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        if self._schema is None:
+            self._schema = self._schema_of(rows)
+            self._file = parquet.ParquetWriter(self._path, self._schema, compression="zstd")
+        self._file.write_table(pa.Table.from_pandas(rows, schema=self._schema, preserve_index=False))
+
+    def _schema_of(self, rows: pd.DataFrame) -> Any:
+        import pyarrow as pa
+
+        def field(name: str) -> Any:
+            kind, numeric = rows[name].dtype, _is_number(rows[name])
+            told = {key: _text(value) for key, value in self._told.get(name, {}).items()}
+            return pa.field(name, pa.from_numpy_dtype(kind) if numeric else pa.string(), metadata=told)
+
+        about = {key: _text(value) for key, value in self._told.get("", {}).items()}
+        return pa.schema([field(str(name)) for name in rows.columns], metadata=about)
+
+
+def check_installed(to: str) -> None:
+    """Refuse a format whose packages are not there.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the package, and what to install.
+
+    Examples
+    --------
+    >>> check_installed("csv")
+    """
+    packages, extra = _NEEDED.get(to, ((), ""))
+    lacking = next((name for name in packages if find_spec(name) is None), None)
+    if lacking is not None:
+        raise AttnscopeError(
+            f"--to {to} needs {lacking}, which is not installed: pip install 'attnscope[{extra}]', or choose --to csv"
+        )
+
+
+def _is_number(column: Any) -> bool:
+    return pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr"]
+ABOUT = "about.json"
+_SAFE = "Nothing is left there; the run is as it was. Free some room, or choose another place with --out"
+_TABLES: dict[str, Callable[[Path, Told], TableFile]] = {"parquet": ParquetFile, "csv": CsvFile}
+
+
+@typed
+def export(
+    path: str | Path,
+    to: Format,
+    *,
+    out: str | Path | None = None,
+    variables: Sequence[str] | None = None,
+    progress: Tell | None = None,
+) -> Path:
+    """Write the arrays of a finished run as files that other tools read.
+
+    Parameters
+    ----------
+    path
+        Folder of the run.
+    to
+        ``parquet`` and ``csv`` give a folder of tidy tables: one file for all variables that share their dimensions,
+        named after these (``text_layer_head.csv``; ``scalars.csv`` for those without), a row for each place, also one
+        where nothing was measured (empty in CSV, null in Parquet). The dimensions and all coordinates along them are
+        columns; so is, of a scan, ``kind``, the name that ``label`` numbers. Of runs that are a tree, each node has a
+        folder; so have the windows of a scan with pools. ``about.json`` holds signature, attributes and units. ``nc``
+        gives one netCDF file that `xarray.open_dataset` (of a tree, `xarray.open_datatree`) reads back as `open_run`
+        gives it. ``zarr`` gives a Zarr 3 store that `xarray.open_zarr` opens lazily: each head is a chunk by itself, so
+        that a statistic of one head is read over a million windows without the others.
+    out
+        The folder or file to make; by default in the current folder, named after the run.
+    variables
+        Names of those to write; all by default.
+    progress
+        Called with a `Progress` from time to time.
+
+    Returns
+    -------
+    Path
+        What was made.
+
+    Raises
+    ------
+    AttnscopeError
+        If something of that name is there already, the run is unfinished or damaged, a variable is unknown, a package
+        is not installed, or the disk is full. Then nothing is left behind.
+
+    Notes
+    -----
+    Tables of a scan are made from one piece of the run at a time, so that memory does not grow with their rows. netCDF
+    takes as much memory as `open_run`; an attribute that is a list of one number reads back as the number, as netCDF
+    knows no difference.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run")
+    ...     made = export(Path(place) / "run", "csv", out=Path(place) / "tables", variables=["entropy", "profile"])
+    ...     for file in sorted(made.glob("*.csv")):
+    ...         print(file.name, file.read_text().splitlines()[0])
+    text_layer_head.csv text,layer,head,layer_kind,layer_name,source,start,entropy
+    text_layer_head_offset.csv text,layer,head,offset,layer_kind,layer_name,source,start,profile
+    """
+    check_kind("a folder", str, Path, path=path)
+    if to not in {*_TABLES, "nc", "zarr"}:
+        raise AttnscopeError(f"to (--to) is {to!r:.40}; expected parquet, csv, nc or zarr")
+    check_installed(to)
+    return _exported(known_run(local_folder(path)), to, out, variables, progress or tell_nobody)
+
+
+def _exported(
+    run: Run, to: Format, out: str | Path | None, variables: Sequence[str] | None, tell: Tell
+) -> Path:
+    name = run.path.resolve().name
+    usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
+    made, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
+    with _whole(made) as new, read_as(run.path):
+        if to == "nc":
+            _write_netcdf(run, names, new)
+        elif to == "zarr":
+            write_zarr(chosen(nodes_of(run), names), new, lambda share: tell(Progress("export", share)))
+        else:
+            _write_tables(run, names, new, to, tell)
+    return made
+
+
+@contextmanager
+def _whole(path: Path) -> Generator[Path]:
+    """Yield another name beside `path`; what is made there gets its name at the end, or is gone."""
+    _refuse_present(path)
+    if not path.parent.is_dir():
+        raise AttnscopeError(f"there is no folder {path.parent}: make it, or choose another place with --out")
+    new = path.parent / f".attnscope-{secrets.token_hex(4)}"
+    with explained(f"write {path}", _SAFE):
+        try:
+            yield new
+            for inside in (*new.rglob("*"), new):
+                sync(inside)
+            _refuse_present(path)
+            new.rename(path)
+            sync(path.parent)
+        finally:
+            shutil.rmtree(new, ignore_errors=True) if new.is_dir() else new.unlink(missing_ok=True)
+
+
+def _refuse_present(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise AttnscopeError(
+            f"{path} is there already, and nothing is overwritten: move it away, or choose another place with --out"
+        )
+
+
+def _write_tables(run: Run, names: list[str] | None, new: Path, to: str, tell: Tell) -> None:
+    nodes = chosen(nodes_of(run), names)
+    new.mkdir()
+    told: dict[str, Any] = {}
+    for number, node in enumerate(nodes):
+
+        def at(share: float, node: Node = node, number: int = number) -> None:
+            tell(Progress(f"export {node.name}".rstrip(), (number + share) / len(nodes)))
+
+        folder = new.joinpath(*map(_file_name, filter(None, node.name.split("/"))))
+        folder.mkdir(parents=True, exist_ok=True)
+        told[node.name] = _write_node(node, folder, to, at)
+    signature = None if run.signature is None else run.signature.to_dict()
+    about = {"command": run.command, "signature": signature, "arrays": told}
+    (new / ABOUT).write_bytes(json_bytes(about))
+
+
+def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]) -> dict[str, Any]:
+    """Write the tables of a node, and return what they are."""
+    files: dict[tuple[str, ...], TableFile] = {}
+    about: dict[str, Any] = {"attributes": {}, "tables": {}}
+    texts = 0
+    with ExitStack() as stack:
+        for piece in map(_with_kinds, node.pieces()):
+            about["attributes"] = {str(key): _plain(value) for key, value in piece.attrs.items()}
+            for dims, names in tables_of(piece).items():
+                if dims not in files:
+                    file = f"{_file_name('_'.join(dims)) or 'scalars'}.{to}"
+                    told = {
+                        str(name): {str(key): _plain(value) for key, value in variable.attrs.items()}
+                        for name, variable in piece[names].variables.items()
+                    }
+                    files[dims] = stack.enter_context(
+                        _TABLES[to](folder / file, told | {"": about["attributes"]})
+                    )
+                    about["tables"][file] = told
+                elif node.along not in dims:  # the same in every piece
+                    continue
+                for rows in rows_of(piece, dims, names):
+                    files[dims].add(rows)
+            texts += piece.sizes.get("text", 0)
+            tell(min(1.0, texts / node.texts) if node.texts else 1.0)
+    return about
+
+
+def _with_kinds(piece: xr.Dataset) -> xr.Dataset:
+    """With the names of the kinds that ``label`` numbers, as a coordinate."""
+    if "label" not in piece or "cluster" not in piece.coords:
+        return piece
+    names = np.array([*piece.cluster.values, None], dtype=object)  # -1, no head, is the last
+    return piece.assign_coords(kind=(piece.label.dims, names[piece.label.values.astype(np.int64)]))
+
+
+def _write_netcdf(run: Run, names: list[str] | None, new: Path) -> None:
+    opened = read_run(run)
+    if names is not None or not isinstance(opened, xr.Dataset | xr.DataTree):
+        kept = {node.name: next(node.pieces()) for node in chosen(in_memory(opened), names)}
+        attributes = opened.attrs if isinstance(opened, xr.Dataset | xr.DataTree) else {}
+        opened = kept[""] if "" in kept else xr.DataTree.from_dict(kept)
+        opened.attrs = {**opened.attrs, **attributes}
+    opened.to_netcdf(new, engine="h5netcdf")
+
+
+def _file_name(text: str) -> str:
+    """A name for a file or folder, whatever the run of somebody else calls its arrays."""
+    return re.sub(r"[^\w-]", "_", text)
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as JSON holds it, which knows no NaN."""
+    plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+    if isinstance(plain, list):
+        return [_plain(item) for item in plain]
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+
+
+SHARD = 1 << 26  # bytes of a variable that are written at once, and wait in memory for it
+_HEADS = ("layer", "head")  # dimensions along which chunks have one place each
+
+
+def write_zarr(nodes: Sequence[Node], path: Path, tell: Callable[[float], None]) -> None:
+    """Write nodes as groups of a Zarr 3 store with consolidated metadata.
+
+    Each shard is a file that is written once, whole: the heads of a layer, over as many texts as make up `SHARD` bytes.
+    Within it each head is a chunk, so that a reader takes what it asks for and no more.
+    """
+    zarr.create_group(path, overwrite=False)
+    for number, node in enumerate(nodes):
+        texts = 0
+        for first, block in _blocks(node):
+            _write(block, node, path, first=first)
+            texts += block.sizes.get(node.along, 0)
+            share = min(1.0, texts / node.texts) if node.texts else 1.0
+            tell((number + share) / len(nodes))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata", ZarrUserWarning)
+        zarr.consolidate_metadata(str(path))
+
+
+def _blocks(node: Node) -> Iterator[tuple[bool, xr.Dataset]]:
+    """Pieces put together and cut anew, each of as many texts as a shard has; the last of fewer."""
+    waiting: xr.Dataset | None = None
+    first, rows = True, 0
+    for piece in node.pieces():
+        waiting = piece if waiting is None else in_a_row([waiting, piece], node.along)
+        if node.along not in waiting.dims:
+            continue
+        rows = rows or _rows_of(waiting, node.along)
+        while waiting.sizes[node.along] >= 2 * rows:
+            yield first, waiting.isel({node.along: slice(rows)})
+            waiting, first = waiting.isel({node.along: slice(rows, None)}), False
+    while waiting is not None and node.along in waiting.dims and waiting.sizes[node.along] > rows:
+        yield first, waiting.isel({node.along: slice(rows)})
+        waiting, first = waiting.isel({node.along: slice(rows, None)}), False
+    if waiting is not None:
+        yield first, waiting
+
+
+def _rows_of(dataset: xr.Dataset, along: str) -> int:
+    """How many texts of the largest variable fit a shard."""
+    rows = dataset.sizes[along]
+    largest = max(variable.nbytes / rows for variable in dataset.variables.values() if along in variable.dims)
+    return max(1, int(SHARD / largest))
+
+
+def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
+    """The first block makes the arrays; later ones are put behind it, whole shards behind whole shards."""
+    whole = _storable(block)
+    group = node.name or None
+    if not first:
+        whole = whole.drop_vars(
+            [name for name, variable in whole.variables.items() if node.along not in variable.dims]
+        )
+        _stored(whole, path, group, mode="a", append_dim=node.along)
+        return
+    rows = _rows_of(block, node.along) if node.along in block.dims else 0
+    encoding = {
+        str(name): _cut(variable, node.along, rows)
+        for name, variable in whole.variables.items()
+        if node.along in variable.dims and variable.size
+    }
+    _stored(whole, path, group, mode="a", encoding=encoding)
+
+
+def _storable(block: xr.Dataset) -> xr.Dataset:
+    """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
+    strings = [name for name, variable in block.variables.items() if variable.dtype.kind == "U"]
+    whole = block.assign({name: block[name].astype(object) for name in strings if name in block.data_vars})
+    whole = whole.assign_coords(
+        {name: block[name].astype(object) for name in strings if name in block.coords}
+    )
+    for told in (whole, *whole.variables.values()):
+        told.attrs = {
+            key: value.item() if isinstance(value, np.generic) else value for key, value in told.attrs.items()
+        }
+    return whole
+
+
+def _cut(variable: xr.Variable, along: str, rows: int) -> dict[str, Any]:
+    """Chunks and shards of a variable: all rows of a block, one layer; each head a chunk."""
+    sizes = dict(zip(variable.dims, variable.shape, strict=True))
+    shard = tuple(rows if dim == along else 1 if dim == "layer" else size for dim, size in sizes.items())
+    chunk = tuple(rows if dim == along else 1 if dim in _HEADS else size for dim, size in sizes.items())
+    strings = variable.dtype.kind in "OTU"
+    return (
+        {"chunks": chunk}
+        if strings or math.prod(shard) == math.prod(chunk)
+        else {"chunks": chunk, "shards": shard}
+    )
+
+
+def _stored(dataset: xr.Dataset, path: Path, group: str | None, **settings: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata", ZarrUserWarning)
+        dataset.to_zarr(path, group=group, zarr_format=3, consolidated=False, **settings)

@@ -1,0 +1,280 @@
+"""Which source word each target word looks at: one sentence pair, several systems on it, and heads by error rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from attnscope.results.figures.style import (
+    MARK,
+    drawable,
+    figure_style,
+    legend_columns,
+    name_columns,
+    name_heads,
+)
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+_CELL, _LABEL, _KEYS = 0.19, 0.085, 0.15  # inches: of a word's cell, a column of a label, a row of the legend
+_END = "</s>"
+_DARK = 0.6  # of the scale: marks on darker cells are white
+_FILLED = 0.8  # of a cell's side: the square of a gold link
+
+Links = Collection[tuple[int, int]]
+
+
+def alignment_map(
+    weights: np.ndarray,
+    source: Sequence[str],
+    target: Sequence[str],
+    *,
+    links: Links | None = None,
+    sure: Links | None = None,
+    possible: Links | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw where each target word of a sentence pair looks: source words along x, target words along y.
+
+    Parameters
+    ----------
+    weights
+        ``(target, source)``; one more column is the weight on ``</s>``.
+    source, target
+        The words.
+    links
+        Pairs (source, target) read off the weights: dots.
+    sure, possible
+        Pairs that people gave: solid squares, and dotted ones where only possible. A pair outside the sentences is
+        left out.
+    title
+        Title of the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the weights have another shape than the words, or there is no word.
+
+    References
+    ----------
+    Bahdanau, Cho and Bengio (ICLR 2015), figure 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.figures import alignment_map
+    >>> weights = np.array([[0.1, 0.9], [0.8, 0.2]])
+    >>> figure = alignment_map(weights, ["猫", "が"], ["the", "cat"], sure={(0, 1)}, title="Pair 1")
+    >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    ['猫', 'が']
+    """
+    return alignment_maps(
+        {title: weights},
+        source,
+        target,
+        links=None if links is None else {title: links},
+        sure=sure,
+        possible=possible,
+    )
+
+
+def alignment_maps(
+    systems: Mapping[str, np.ndarray],
+    source: Sequence[str],
+    target: Sequence[str],
+    *,
+    links: Mapping[str, Links] | None = None,
+    sure: Links | None = None,
+    possible: Links | None = None,
+    sure_name: str = "People's link",
+) -> Figure:
+    """Draw several systems' weights on one sentence pair, all on one scale.
+
+    Parameters
+    ----------
+    systems
+        From a system's name to its ``weights (target, source)``; one more column is the weight on ``</s>``.
+    source, target, sure, possible
+        As in `alignment_map`.
+    links
+        From a system's name to the links read off its weights.
+    sure_name
+        What the legend calls the sure links.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If weights have another shape than the words, or there is no word or no system.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.figures import alignment_maps
+    >>> systems = {"additive": np.eye(2), "Transformer": np.full((2, 2), 0.5)}
+    >>> figure = alignment_maps(systems, ["ein", "Hund"], ["a", "dog"])
+    >>> [axes.get_title() for axes in figure.axes[:2]]
+    ['additive', 'Transformer']
+    """
+    if not systems or not source or not target:
+        raise AttnscopeError("an alignment needs at least one system, one source word and one target word")
+    for name, weights in systems.items():
+        if weights.shape not in {(len(target), len(source)), (len(target), len(source) + 1)}:
+            raise AttnscopeError(
+                f"the weights{' of ' + name if name else ''} have shape {weights.shape}, and there are {len(target)} "
+                f"target and {len(source)} source words: expected ({len(target)}, {len(source)})"
+            )
+    top = max(float(weights.max()) for weights in systems.values()) or 1.0
+    labels = [drawable(word, longest=18) for word in source], [drawable(word, longest=18) for word in target]
+    columns = min(len(systems), max(1, round(math.sqrt(2 * len(systems) * len(target) / len(source)))), 4)
+    rows = math.ceil(len(systems) / columns)
+    width = max(1.6, _CELL * (len(source) + 1) + _LABEL * max(map(len, labels[1])) + 0.3)
+    height = max(1.2, _CELL * len(target) + _LABEL * max(map(len, labels[0])) + 0.3)
+
+    with figure_style():
+        figure = Figure(figsize=(columns * width + 1.0, rows * height + 0.7), layout="compressed")
+        image = None
+        every: list[Axes] = []
+        for index, (name, weights) in enumerate(systems.items()):
+            axes = figure.add_subplot(rows, columns, index + 1)
+            image = _draw(axes, weights, labels, top)
+            keys = _mark(
+                axes, weights / top, None if links is None else links.get(name), sure, possible, sure_name
+            )
+            axes.set_title(drawable(name, longest=60) if name else "", parse_math=False)
+            every.append(axes)
+            if index == 0 and keys:
+                side_by_side = legend_columns(figure, [str(key.get_label()) for key in keys], len(keys))
+                figure.set_figheight(
+                    figure.get_figheight() + _KEYS * (math.ceil(len(keys) / side_by_side) - 1)
+                )
+                figure.legend(
+                    handles=keys, loc="outside lower center", ncols=side_by_side, frameon=False, fontsize=7
+                )
+        if image is not None:
+            bar = figure.colorbar(image, ax=every, pad=0.02, aspect=25, shrink=min(1, 3 / (rows * height)))
+            bar.set_label("Attention weight", fontsize=7)
+            bar.outline.set_visible(False)
+    return figure
+
+
+def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], top: float) -> AxesImage:
+    source, target = labels
+    image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=top)
+    if weights.shape[1] > len(source):
+        axes.axvline(len(source) - 0.5, color="0.5", linewidth=0.8)
+        source = [*source, _END]
+    name_columns(axes, range(len(source)), source)
+    axes.set_yticks(range(len(target)), target, parse_math=False)
+    axes.xaxis.tick_top()
+    axes.set(xlabel="Source", ylabel="Target")
+    axes.xaxis.set_label_position("top")
+    axes.tick_params(length=1.5, pad=1.5)
+    axes.set_xticks(np.arange(0.5, len(source) - 1), minor=True)
+    axes.set_yticks(np.arange(0.5, len(target) - 1), minor=True)
+    axes.grid(which="minor", color="0.9", linewidth=0.4)
+    axes.tick_params(which="minor", length=0)
+    axes.spines[:].set(visible=True, color="0.7")
+    return image
+
+
+def _mark(
+    axes: Axes,
+    shade: np.ndarray,
+    links: Links | None,
+    sure: Links | None,
+    possible: Links | None,
+    sure_name: str,
+) -> list[Artist]:
+    """Draw the links; return what the legend needs."""
+    rows, columns = shade.shape
+    keys: list[Artist] = []
+    certain = set(sure or ())
+    for pairs, line, name in (
+        (certain, "-", sure_name),
+        (set(possible or ()) - certain, (0, (1.2, 1.0)), "Possible link"),
+    ):
+        for x, y in pairs:
+            if x < columns and y < rows:
+                axes.add_patch(_square(x, y, line))
+        if pairs:
+            keys.append(_square(0, 0, line, name))
+    at = [(x, y) for x, y in sorted(links or ()) if x < columns and y < rows]
+    if at:
+        colours = ["white" if shade[y, x] > _DARK else "black" for x, y in at]
+        xs, ys = zip(*at, strict=True)
+        axes.scatter(xs, ys, s=7, c=colours, linewidths=0, zorder=3)
+        keys.append(axes.scatter([], [], s=7, c="black", linewidths=0, label="Link of the model"))
+    return keys
+
+
+def _square(x: int, y: int, line: str | tuple[int, tuple[float, float]], name: str = "") -> Rectangle:
+    corner = (x - _FILLED / 2, y - _FILLED / 2)
+    return Rectangle(
+        corner, _FILLED, _FILLED, fill=False, edgecolor=MARK, linewidth=1.0, linestyle=line, label=name
+    )
+
+
+def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) -> Figure:
+    """Draw each head's alignment error rate in percent: darker is better; the chosen head is framed.
+
+    Parameters
+    ----------
+    heads
+        With ``error_rate (layer, head)`` between 0 and 1.
+    chosen
+        A pair (layer, head).
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import error_rate_grid
+    >>> heads = xr.Dataset({"error_rate": (("layer", "head"), np.array([[0.9, 0.256]]))})
+    >>> [text.get_text() for text in error_rate_grid(heads, (0, 1)).axes[0].texts]
+    ['90.0', '25.6']
+    """
+    rates = 100 * heads["error_rate"].transpose("layer", "head").values
+    layers, count = rates.shape
+    with figure_style():
+        figure = Figure(
+            figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed"
+        )
+        axes = figure.add_subplot()
+        image = axes.imshow(rates, cmap="Blues_r", vmin=0, vmax=100, aspect="auto")
+        for layer, head in np.ndindex(rates.shape):
+            rate = rates[layer, head]
+            shown = "–" if np.isnan(rate) else f"{rate:.1f}"
+            colour = "white" if rate < 100 * (1 - _DARK) else "black"
+            axes.text(head, layer, shown, ha="center", va="center", fontsize=6.5, color=colour)
+        if chosen is not None:
+            layer, head = chosen
+            frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=1.6)
+            frame.set_clip_on(False)
+            axes.add_patch(frame)
+        name_heads(axes, [str(layer) for layer in range(layers)], list(range(count)))
+        bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=15)
+        bar.set_label("Alignment error rate, %", fontsize=7)
+        bar.outline.set_visible(False)
+    return figure

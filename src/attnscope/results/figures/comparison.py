@@ -1,0 +1,360 @@
+"""Translation systems side by side: scores, scores by length, learning curves, alignments."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from attnscope.results.figures.alignment import alignment_maps
+from attnscope.results.figures.style import (
+    drawable,
+    figure_style,
+    legend_columns,
+    save_figure,
+    system_colours,
+)
+from attnscope.support.arguments import reads
+from attnscope.support.checks import FORMATS
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+_MARKERS = "osD^vPX"
+_LONGEST_NAME = 28
+
+
+def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
+    """Draw each system's score with its 95% interval.
+
+    Parameters
+    ----------
+    scores
+        From `attnscope.score`: ``score``, ``lower`` and ``upper (system, metric)``.
+    metric
+        Which.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> from attnscope.results.figures import score_intervals
+    >>> made = {"a": ["the cat sat on the mat"] * 9, "b": ["a cat sat on the mat"] * 9}
+    >>> figure = score_intervals(attnscope.score(made, [made["a"]], resamples=50))
+    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ['a', 'b']
+    """
+    names = [str(name) for name in scores["system"].values]
+    at = scores.sel(metric=metric)
+    with figure_style():
+        figure = Figure(figsize=(4.4, 0.34 * len(names) + 0.75), layout="constrained")
+        axes = figure.add_subplot()
+        for row, colour in enumerate(system_colours(len(names))):
+            value, low, high = (float(at[name][row]) for name in ("score", "lower", "upper"))
+            if not math.isnan(low):
+                axes.plot(
+                    [low, high], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.35
+                )
+            axes.plot(value, row, marker=_MARKERS[row % len(_MARKERS)], color=colour, markersize=4)
+            axes.annotate(
+                f"{value:.1f}", (value, row), (0, 6), textcoords="offset points", ha="center", fontsize=7
+            )
+        axes.set_yticks(
+            range(len(names)), [drawable(name, longest=_LONGEST_NAME) for name in names], parse_math=False
+        )
+        drawn = ", with 95% interval" * bool(at["lower"].notnull().any())
+        top = _top(at["score"], at["upper"])
+        axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, top), xlabel=f"{metric}{drawn}")
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color="0.92", linewidth=0.6)
+        axes.set_axisbelow(True)
+    return figure
+
+
+def _top(*values: xr.DataArray) -> float:
+    """End of an axis of scores: the next ten above the largest, and a little room for its mark."""
+    largest = max((float(of.max()) for of in values if of.notnull().any()), default=0.0)
+    return 1.03 * min(100, 10 * math.ceil(max(largest, 1) / 10))
+
+
+def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
+    r"""Draw how each system's score depends on the length of the source, with 95% intervals as bands.
+
+    With one fixed vector for the whole sentence the score falls with length; with attention it need not (Cho et al.
+    2014; Bahdanau et al. 2015, figure 2).
+
+    Parameters
+    ----------
+    scores
+        From `attnscope.score` with `by_length`.
+    metric
+        Which.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the scores are not by length.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> from attnscope.results.figures import score_by_length
+    >>> lines = ["the cat sat on the mat", "the cat sat on the mat and on the sofa"]
+    >>> scores = attnscope.score({"a": lines}, [lines], texts=lines, by_length=[6], resamples=20)
+    >>> [label.get_text() for label in score_by_length(scores).axes[0].get_xticklabels()]
+    ['1–6\nn = 1', '7+\nn = 1']
+    """
+    if "bucket" not in scores.dims:
+        raise AttnscopeError("the scores are not by length: give source and by_length")
+    names = [str(name) for name in scores["system"].values]
+    buckets = [str(bucket).replace("-", "–") for bucket in scores["bucket"].values]
+    counts = [int(count) for count in scores["sentences"].values]
+    at = scores.sel(metric=metric)
+    with figure_style():
+        figure = Figure(figsize=(max(3.6, 0.72 * len(buckets) + 1.2), 3.0), layout="constrained")
+        axes = figure.add_subplot()
+        place = np.arange(len(buckets))
+        for row, colour in enumerate(system_colours(len(names))):
+            value, low, high = (at[f"{name}_by_length"][row].values for name in ("score", "lower", "upper"))
+            axes.fill_between(place, low, high, color=colour, alpha=0.18, linewidth=0)
+            axes.plot(
+                place,
+                value,
+                color=colour,
+                marker=_MARKERS[row % len(_MARKERS)],
+                markersize=4,
+                linewidth=1.5,
+                label=drawable(names[row], longest=_LONGEST_NAME),
+            )
+        axes.set_xticks(
+            place, [f"{bucket}\nn = {count}" for bucket, count in zip(buckets, counts, strict=True)]
+        )
+        axes.set(
+            xlabel=f"Source length, {scores.attrs.get('length_in', 'words')} (n: sentences)",
+            ylabel=metric,
+            ylim=(0, _top(at["score_by_length"], at["upper_by_length"])),
+        )
+        axes.grid(axis="y", color="0.92", linewidth=0.6)
+        axes.set_axisbelow(True)
+        _legend(figure)
+    return figure
+
+
+def learning_curve_figure(curves: xr.Dataset) -> Figure:
+    """Draw the validation BLEU (or loss, where no training measured BLEU) against target tokens, updates and time.
+
+    Parameters
+    ----------
+    curves
+        The node ``curves`` of what `attnscope.compare` returns.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If no training has a validation.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import learning_curve_figure
+    >>> names = ("bleu", "loss", "updates", "tokens", "seconds")
+    >>> curves = xr.Dataset({name: (("system", "validation"), [[1.0, 2.0]]) for name in names}, {"system": ["a"]})
+    >>> [axes.get_xlabel() for axes in learning_curve_figure(curves).axes]
+    ['Target tokens', 'Updates', 'Seconds of training']
+    """
+    if not curves.sizes.get("validation"):
+        raise AttnscopeError("no training has a log with validations: there is no learning curve")
+    metric, label = (
+        ("loss", "Validation loss, nats per token")
+        if bool(np.isnan(curves["bleu"]).all())
+        else ("bleu", "Validation BLEU (greedy)")
+    )
+    names = [str(name) for name in curves["system"].values]
+    with figure_style():
+        figure = Figure(figsize=(7.4, 2.6), layout="constrained")
+        axes_of: list[Axes] = list(figure.subplots(1, 3, sharey=True))
+        for axes, (along, title) in zip(
+            axes_of,
+            (("tokens", "Target tokens"), ("updates", "Updates"), ("seconds", "Seconds of training")),
+            strict=True,
+        ):
+            for row, colour in enumerate(system_colours(len(names))):
+                curve = curves.isel(system=row)
+                if bool(np.isnan(curve[metric]).all()):
+                    continue
+                axes.plot(
+                    curve[along],
+                    curve[metric],
+                    color=colour,
+                    marker=_MARKERS[row % len(_MARKERS)],
+                    markersize=3,
+                    linewidth=1.3,
+                    label=drawable(names[row], longest=_LONGEST_NAME) if along == "tokens" else None,
+                )
+            axes.set(xlabel=title, xlim=(0, None), ylim=(0, None))
+            axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+            axes.grid(color="0.92", linewidth=0.6)
+            axes.set_axisbelow(True)
+        axes_of[0].set_ylabel(label)
+        _legend(figure)
+    return figure
+
+
+def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
+    """Draw where each system with attention looks on one sentence pair, with the gold links as squares.
+
+    Parameters
+    ----------
+    alignment
+        The node ``alignment`` of `attnscope.compare`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If no system has attention.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import alignments_side_by_side
+    >>> alignment = xr.Dataset(
+    ...     {
+    ...         "weights": (("system", "target_word", "source_word"), [[[1.0]]]),
+    ...         "source": ("source_word", ["Hund"]),
+    ...         "target": ("target_word", ["dog"]),
+    ...         "read_from": ("system", ["layer 0, head 0"]),
+    ...     },
+    ...     {"system": ["additive"]},
+    ... )
+    >>> alignments_side_by_side(alignment).axes[0].get_title()
+    'additive: layer 0, head 0'
+    """
+    weights = {
+        f"{drawable(str(system), longest=20)}: {read_from}": weights
+        for system, read_from, weights in zip(
+            alignment["system"].values,
+            alignment["read_from"].values,
+            alignment["weights"].values,
+            strict=True,
+        )
+        if not np.isnan(weights).any()
+    }
+    if not weights:
+        raise AttnscopeError("no system has attention: there is no alignment to draw")
+    gold = None
+    if "gold" in alignment:
+        gold = {(int(at), int(by)) for by, at in np.argwhere(alignment["gold"].values)}
+    source, target = ([str(word) for word in alignment[side].values] for side in ("source", "target"))
+    return alignment_maps(weights, source, target, sure=gold, sure_name="Known link")
+
+
+@reads("compare")
+def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
+    """All figures that a comparison has something for, by name.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import comparison_figures
+    >>> lines = ["the cat sat on the mat", "the cat sat on the mat and on the sofa"]
+    >>> scores = attnscope.score({"a": lines}, [lines], texts=lines, by_length=[6], resamples=20)
+    >>> curves = xr.Dataset({"bleu": (("system", "validation"), np.empty((1, 0)))})  # no log was kept
+    >>> alignment = xr.Dataset({"weights": ("system", [np.nan])})  # nor has any system attention
+    >>> tree = xr.DataTree.from_dict({"scores": scores, "curves": curves, "alignment": alignment})
+    >>> sorted(comparison_figures(tree))
+    ['bleu', 'length']
+    """
+    scores, curves, alignment = (tree[name].to_dataset() for name in ("scores", "curves", "alignment"))
+    figures = {"bleu": score_intervals(scores), "length": score_by_length(scores)}
+    if curves.sizes["validation"]:
+        figures["learning"] = learning_curve_figure(curves)
+    if not bool(np.isnan(alignment["weights"]).all()):
+        figures["alignment"] = alignments_side_by_side(alignment)
+    return figures
+
+
+@reads("compare")
+def write_comparison_figures(tree: xr.DataTree, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write all figures of a comparison, by default as SVG, PDF and PNG.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.compare`.
+    folder
+        Made if needed.
+    formats
+        As in `save_figure`.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    AttnscopeError
+        If a file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import write_comparison_figures
+    >>> lines = ["the cat sat on the mat", "the cat sat on the mat and on the sofa"]
+    >>> scores = attnscope.score({"a": lines}, [lines], texts=lines, by_length=[6], resamples=20)
+    >>> curves = xr.Dataset({"bleu": (("system", "validation"), np.empty((1, 0)))})  # no log was kept
+    >>> alignment = xr.Dataset({"weights": ("system", [np.nan])})  # nor has any system attention
+    >>> tree = xr.DataTree.from_dict({"scores": scores, "curves": curves, "alignment": alignment})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in write_comparison_figures(tree, Path(folder), ["svg"])]
+    ['bleu.svg', 'length.svg']
+    """
+    return [
+        path
+        for name, figure in comparison_figures(tree).items()
+        for path in save_figure(figure, folder / name, formats)
+    ]
+
+
+def _legend(figure: Figure) -> None:
+    """Above the axes, in as many columns as the width holds; names are no formulas."""
+    columns = legend_columns(figure, figure.axes[0].get_legend_handles_labels()[1])
+    legend = figure.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=7.5)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _thousands(value: Any, _: Any) -> str:
+    """Write 1.5M and 20k for large numbers."""
+    for unit, letter in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:g}{letter}"
+    return f"{value:g}"

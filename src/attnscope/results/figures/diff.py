@@ -1,0 +1,237 @@
+"""Every change of every head: maps of their size, and each statistic after against before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from attnscope.comparison.findings import same_heads
+from attnscope.results.figures.style import LEFT, MARK, RIGHT, figure_style
+from attnscope.support.arguments import reads
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+_COLUMNS = 4
+_NAMED = 3  # heads named in each panel
+_SHORT = 4  # letters of tick labels of which three stand beside each other
+_DIGITS = 15  # at most
+
+#: By name of the figure: its title, how to read it, and what is so only where changes are tested against 0.
+_READINGS = {
+    "change-maps": (
+        "How much each head changed",
+        "Orange: the statistic rose; blue: it fell; in standard deviations of all heads of both models.",
+        "A dot: a significant change (corrected for all heads and statistics).",
+    ),
+    "before-after": (
+        "Before and after",
+        "One point a head. On the grey line nothing changed.",
+        "Filled points are significant changes, rings are not.",
+    ),
+}
+
+#: The same where nothing shows pairs to be the same heads.
+_READINGS_OF_PAIRS = {
+    "change-maps": (
+        "How far pairs of heads are apart",
+        "Orange: higher in the second model; blue: lower; in standard deviations of all heads of both models.",
+        _READINGS["change-maps"][2],
+    ),
+    "before-after": (
+        "One model beside the other",
+        "One point a pair of heads. On the grey line both have the same.",
+        _READINGS["before-after"][2],
+    ),
+}
+
+
+@reads("diff")
+def difference_readings(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
+    """By name of each figure: its title, and how to read it.
+
+    Parameters
+    ----------
+    changes
+        From `attnscope.diff`.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> from attnscope.results.figures import difference_readings
+    >>> run = scan(limit=2, window=32)
+    >>> difference_readings(diff(run, run))["before-after"]
+    ('Before and after', 'One point a head. On the grey line nothing changed.')
+    """
+    readings = _READINGS if same_heads(changes) else _READINGS_OF_PAIRS
+    tested = bool(changes.tested.any())  # that nothing was tested is in the headline
+    return {
+        name: (title, f"{reading} {told}" if tested else reading)
+        for name, (title, reading, told) in readings.items()
+    }
+
+
+@reads("diff")
+def difference_figures(changes: xr.Dataset) -> Iterator[tuple[str, Figure]]:
+    """Every figure, with its name.
+
+    Parameters
+    ----------
+    changes
+        From `attnscope.diff`.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> from attnscope.results.figures import difference_figures
+    >>> run = scan(limit=2, window=32)
+    >>> [name for name, _ in difference_figures(diff(run, run))]
+    ['change-maps', 'before-after']
+    """
+    yield "change-maps", change_maps(changes)
+    yield "before-after", before_after(changes)
+
+
+def change_maps(changes: xr.Dataset) -> Figure:
+    """Draw the size of every change, a panel of layers by heads for each statistic.
+
+    Parameters
+    ----------
+    changes
+        From `attnscope.diff`.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> texts = ["The tide is out.", "The boats lie on the mud."] * 4
+    >>> scan = attnscope.scan(texts=texts, statistics=["entropy", "max_weight"])
+    >>> [axes.get_title(loc="left") for axes in change_maps(attnscope.diff(scan, scan)).axes[:2]]
+    ['entropy', 'max weight']
+    """
+    names = [str(name) for name in changes.statistic.values]
+    sizes, told = changes["size"].values, changes.changed.values
+    layers, heads = sizes.shape[1:]
+    cell = float(np.clip(1.9 / max(layers, heads), 0.06, 0.3))  # inches
+    top = float(np.nanmax(np.abs(sizes), initial=0.0)) or 1.0
+    reach = float(np.clip(top, 0.5, 4.0))
+    colours = LinearSegmentedColormap.from_list("change", [LEFT, "#F7F7F7", RIGHT]).with_extremes(bad="0.9")
+    with figure_style():
+        figure, panels = _panels(names, (max(1.45, heads * cell + 0.5), layers * cell + 0.65))
+        for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
+            axes.imshow(sizes[number], cmap=colours, norm=Normalize(-reach, reach), aspect="equal")
+            dots = np.argwhere(told[number])
+            axes.plot(dots[:, 1], dots[:, 0], ".", color="0.1", markersize=float(np.clip(9 * cell, 1.2, 3)))
+            axes.set_title(name.replace("_", " "), loc="left")
+            axes.set_xticks(range(0, heads, max(1, heads // 4)))
+            steps = max(1, layers // 4)
+            axes.set_yticks(range(0, layers, steps), [str(layer) for layer in changes.layer.values[::steps]])
+            axes.spines[:].set_visible(False)
+            if number % _COLUMNS == 0:
+                axes.set_ylabel("Layer")
+        figure.supxlabel("Head", fontsize=8)
+        bar = figure.colorbar(
+            panels[0].images[0], ax=panels, shrink=0.8, pad=0.02, extend="both" if top > reach else "neither"
+        )
+        bar.set_label(f"{'Change' if same_heads(changes) else 'Difference'}, standard deviations")
+        bar.outline.set_visible(False)
+    return figure
+
+
+def before_after(changes: xr.Dataset) -> Figure:
+    """Draw each statistic of each head in the second model against the first.
+
+    Parameters
+    ----------
+    changes
+        From `attnscope.diff`.
+
+    Examples
+    --------
+    >>> from attnscope import diff, scan
+    >>> from attnscope.results.figures import before_after
+    >>> run = scan(limit=2, window=32)
+    >>> before_after(diff(run, run, statistics=["entropy"])).axes[0].get_title(loc="left")
+    'entropy, nats'
+    """
+    names = [str(name) for name in changes.statistic.values]
+    with figure_style():
+        figure, panels = _panels(names, (1.75, 1.7))
+        for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
+            part = changes.isel(statistic=number)
+            before, after = part.before.values.ravel(), part.after.values.ravel()
+            known = np.isfinite(before) & np.isfinite(after)
+            ends = [
+                float(np.min([before[known], after[known]])),
+                float(np.max([before[known], after[known]])),
+            ]
+            room = 0.06 * (ends[1] - ends[0] or 1.0)
+            ends = [ends[0] - room, ends[1] + room]
+            axes.plot(ends, ends, color="0.7", linewidth=0.8, zorder=0)
+            told = (part.changed | ~part.tested).values.ravel()  # rings are for what was tested
+            for which, fill in ((known & told, MARK), (known & ~told, "none")):
+                axes.scatter(
+                    before[which], after[which], s=10, facecolors=fill, edgecolors=MARK, linewidths=0.7
+                )
+            _name_some(axes, part, before, after)
+            axes.set(xlim=ends, ylim=ends, aspect="equal")
+            ticks, labels = _ticks(*ends)
+            axes.set_xticks(ticks, labels)
+            axes.set_yticks(ticks, labels)
+            units = str(part.units.item())
+            axes.set_title(
+                name.replace("_", " ") + ("" if units == "1" else f", {units}"), loc="left", fontsize=7.5
+            )
+        figure.supxlabel(str(changes.attrs["before"]), fontsize=8)
+        figure.supylabel(str(changes.attrs["after"]), fontsize=8)
+    return figure
+
+
+def _panels(names: list[str], size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    columns = min(len(names), _COLUMNS)
+    rows = math.ceil(len(names) / columns)
+    figure = Figure(figsize=(max(4.0, columns * size[0] + 0.9), rows * size[1] + 0.4), layout="constrained")
+    grid = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
+    for axes in grid[len(names) :]:
+        axes.remove()
+    return figure, list(grid[: len(names)])
+
+
+def _ticks(low: float, high: float) -> tuple[list[float], list[str]]:
+    """Round numbers between two ends, written out in full: a few, or where they are long the two outermost."""
+    places, labels = _written(low, high, 3)
+    if max(map(len, labels)) <= _SHORT:
+        return places, labels
+    places, labels = _written(low, high, 6)
+    return [places[0], places[-1]], [labels[0], labels[-1]]
+
+
+def _written(low: float, high: float, bins: int) -> tuple[list[float], list[str]]:
+    places = np.array(MaxNLocator(bins, min_n_ticks=2).tick_values(low, high))
+    digits = max(0, math.floor(-math.log10(places[1] - places[0])))
+    while np.abs(places - places.round(digits)).max() > 0.01 * (places[1] - places[0]) and digits < _DIGITS:
+        digits += 1
+    inside = [float(place) for place in places if low <= place <= high]
+    return inside, [f"{place:.{digits}f}".replace("-", "−") for place in inside]
+
+
+def _name_some(axes: Axes, part: xr.Dataset, before: np.ndarray, after: np.ndarray) -> None:
+    """Names of the heads that changed most, of those told from 0."""
+    heads = part.sizes["head"]
+    size = np.where(part.changed.values, np.abs(part["size"].values), 0.0).ravel()
+    for place in np.argsort(-size)[:_NAMED]:
+        if size[place] > 0:
+            layer = part.layer.values[place // heads]
+            axes.annotate(
+                f"{layer}.{place % heads}",
+                (before[place], after[place]),
+                xytext=(3, 2),
+                textcoords="offset points",
+                fontsize=5.5,
+            )

@@ -1,0 +1,415 @@
+"""The figures of an explanation, all at once."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from shutil import copyfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.explanation.catalogue import analyses_of, known_analyses
+from attnscope.explanation.ranking import best_heads
+from attnscope.results.figures.panels import (
+    ALONE,
+    INK,
+    MEASURED,
+    OTHERS,
+    curve,
+    head_panels,
+    is_leftmost,
+    legend_above,
+    names,
+    one_head,
+    the_heads,
+    tokens,
+    up_to_the_mask,
+    with_interval,
+    zero_line,
+)
+from attnscope.results.figures.positions import position_components, position_spectrum
+from attnscope.results.figures.reading import NothingToShowError, axis_values, require
+from attnscope.results.figures.style import MARK, figure_style, one_scale, save_figure
+from attnscope.support.arguments import reads
+from attnscope.support.checks import FORMATS
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from attnscope.explanation.study import Analysis, Picture
+
+
+@reads("explain")
+def write_explain_figures(
+    tree: xr.DataTree,
+    folder: Path,
+    heads: Sequence[tuple[int, int]] | None = None,
+    figures: Mapping[str, Figure] | None = None,
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
+    """Write every figure of an explanation, by default as SVG, PDF and PNG; return the files.
+
+    A figure that has a second name, such as that in a paper, is written under both.
+
+    Parameters
+    ----------
+    tree
+        From `explain`. Figures of analyses that it lacks are left out.
+    folder
+        Made if needed.
+    heads
+        Pairs (layer, head) for the figures of single heads; by default `best_heads`.
+    figures
+        From `explain_figures`, if they were drawn already.
+    formats
+        As in `save_figure`.
+
+    Raises
+    ------
+    AttnscopeError
+        If a head does not exist or the files cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.explanation.arrays import principal_components
+    >>> table = np.random.default_rng(0).normal(size=(64, 16))
+    >>> tree = xr.DataTree.from_dict({"position_pca": principal_components(table)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in write_explain_figures(tree, Path(folder))]
+    ['position-components.svg', 'position-components.pdf', 'position-components.png']
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    drawn = explain_figures(tree, heads) if figures is None else figures.items()
+    copies = {picture.same_as: picture.name for picture in _pictures(tree) if picture.same_as}
+    for name, figure in drawn:
+        paths = save_figure(figure, folder / name, formats)
+        written += paths
+        if name in copies:
+            written += [copyfile(path, path.with_stem(copies[name])) for path in paths]
+    return written
+
+
+@reads("explain")
+def explain_figures(
+    tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None = None
+) -> Iterator[tuple[str, Figure]]:
+    """Every figure that the tree has nodes for, with its name.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.explain`.
+    heads
+        Pairs (layer, head) of what is shown by head; by default `best_heads`.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> list(explain_figures(xr.DataTree()))
+    []
+    """
+    chosen = best_heads(tree) if heads is None else list(heads)
+    for analysis in known_analyses().values():
+        there = analysis.name in tree.children
+        for picture in analysis.pictures:
+            if picture.draw and (there or picture.of == "tree"):
+                figure = _drawn(tree, analysis, picture, chosen)
+                if figure is not None:
+                    yield picture.name, figure
+
+
+def _drawn(
+    tree: xr.DataTree, analysis: Analysis, picture: Picture, heads: Sequence[tuple[int, int]]
+) -> Figure | None:
+    draw: Any = pkgutil.resolve_name(picture.draw)
+    if picture.of == "tree":
+        return draw(tree)
+    result = tree[analysis.name].to_dataset()
+    if picture.of == "heads":
+        shown = _there(result, heads)
+        return draw(result, shown) if shown else None
+    try:
+        return draw(result, picture.variable) if picture.variable else draw(result)
+    except NothingToShowError:
+        return None
+
+
+def _pictures(tree: xr.DataTree) -> list[Picture]:
+    return [picture for analysis in analyses_of(tree) for picture in analysis.pictures]
+
+
+def tables_of_models(tree: xr.DataTree) -> Figure | None:
+    """Draw the position tables' waves of all models that are compared; None where there is one only.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> tables_of_models(xr.DataTree()) is None
+    True
+    """
+    models = _tables(tree)
+    return (
+        position_spectrum({name: tables[0] for name, tables in models.items()}) if len(models) > 1 else None
+    )
+
+
+def components_of_models(tree: xr.DataTree) -> Figure | None:
+    """Draw how few dimensions hold each model's position table; None where there is one only.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> components_of_models(xr.DataTree()) is None
+    True
+    """
+    models = _tables(tree)
+    return (
+        position_components({name: tables[1] for name, tables in models.items()}) if len(models) > 1 else None
+    )
+
+
+def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+    """Spectrum and components of the tables of all models that are compared, by a name of their own."""
+    if "also" not in tree.children:
+        return {}
+    tables = [
+        (str(node.attrs["model"]), node.to_dataset(), node.to_dataset())
+        for node in tree["also"].children.values()
+    ]
+    if "position_spectrum" in tree.children:
+        own = tree["position_spectrum"].to_dataset().sel(kind="positions")
+        tables = [(str(tree.attrs["model"]), own, tree["position_pca"].to_dataset()), *tables]
+    known: dict[str, tuple[xr.Dataset, xr.Dataset]] = {}
+    for name, spectrum, components in tables:
+        again = sum(other.split(" (")[0] == name for other in known)
+        known[f"{name} ({again + 1})" if again else name] = spectrum, components
+    return known
+
+
+def _there(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The heads that an analysis has values of: not all are defined in every layer."""
+    layers, columns = axis_values(result, "layer"), axis_values(result, "head")
+    known = [(layer, head) for layer, head in heads if layer in layers and head in columns]
+    drawn = next((name for name in ("profile", "kernel") if name in result), None)
+    if drawn is None:
+        return known
+    part = [result[drawn].sel(layer=layer, head=head).values for layer, head in known]
+    return [head for head, values in zip(known, part, strict=True) if np.isfinite(values).any()]
+
+
+_COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", "B": "#009E73"}
+
+
+def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw how much of each head's profile position alone makes, and what the four parts of the scores give.
+
+    The letters name the query's part and the key's: PP is position with position, CC content with content. B is a
+    bias by distance, which is position too.
+    Above: the mean weight at each offset, and the same with only position left in the scores. Below: the share of the
+    scores' variation over offsets that each part explains (they add up to 1), and its Shapley value for the
+    weight at the offset in question (they add up to that weight less what no part at all gives). Bars have 95%
+    intervals over texts.
+
+    Parameters
+    ----------
+    content
+        From `attnscope.explanation`'s ``position_content``.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none or a head does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import position_content
+    >>> curves, bars = ("layer", "head", "offset"), ("layer", "head", "term")
+    >>> made = xr.Dataset(
+    ...     {
+    ...         "profile": (curves, np.array([[[0.8, 0.1, 0.1]]])),
+    ...         "profile_position": (curves, np.array([[[0.7, 0.2, 0.1]]])),
+    ...         "share": (bars, np.array([[[0.9, 0.0, 0.0, 0.1]]])),
+    ...         "shapley": (bars, np.array([[[0.6, 0.0, 0.0, 0.1]]])),
+    ...         "target": (("layer", "head"), [[-1]]),
+    ...     },
+    ...     coords={"offset": [-1, 0, 1], "term": ["PP", "PC", "CP", "CC"]},
+    ... )
+    >>> len(position_content(made, [(0, 0)]).axes)
+    3
+    """
+    needs = ("profile", "profile_position", "share", "shapley", "target")
+    pairs = the_heads(content, heads, needs, purpose="position_content")
+    terms = names(content, "term")
+    with figure_style():
+        figure, panels = head_panels(len(pairs), (1.7, 1.3, 1.3))
+        for index, ((layer, head), (profile, share, shapley)) in enumerate(zip(pairs, panels, strict=True)):
+            part = up_to_the_mask(one_head(content, layer, head), "profile")
+            offset = part["offset"].values
+            zero_line(profile)
+            curve(
+                profile,
+                offset,
+                with_interval(part, "profile"),
+                MEASURED,
+                label="The model's weights",
+                marker="o",
+                markersize=2.2,
+            )
+            curve(
+                profile,
+                offset,
+                part["profile_position"].values,
+                ALONE,
+                label="Position alone",
+                linewidth=1.1,
+                linestyle="--",
+            )
+            profile.set(xlim=(offset[0], offset[-1]), ylim=(0, None), xlabel="Offset, tokens")
+            profile.set_title(f"Layer {layer}, head {head}", loc="left")
+            _draw_bars(share, part, "share", terms)
+            _draw_bars(shapley, part, "shapley", terms)
+            at = f"{int(part['target']):+d}".replace("-", "−").replace("+0", "0")
+            shapley.set_title(f"weight at offset {at}", loc="right", fontsize=7)
+            if is_leftmost(index):
+                profile.set_ylabel("Mean weight")
+                share.set_ylabel("Share of the\nscores' profile")
+                shapley.set_ylabel("Part of\nthe weight")
+        for of_heads in zip(*panels, strict=True):
+            one_scale(of_heads)
+        legend_above(figure, panels[0][0], 2)
+    return figure
+
+
+def _draw_bars(axes: Axes, part: xr.Dataset, name: str, terms: list[str]) -> None:
+    value, low, high = (np.nan_to_num(bound) for bound in with_interval(part, name))
+    place = np.arange(len(terms))
+    colours = [_COLOURS.get(term, OTHERS[row % len(OTHERS)]) for row, term in enumerate(terms)]
+    axes.bar(place, value, color=colours, width=0.7)
+    ends = np.maximum([value - low, high - value], 0)
+    axes.errorbar(place, value, yerr=ends, fmt="none", ecolor=INK, elinewidth=0.8, capsize=2)
+    axes.axhline(0, color="0.4", linewidth=0.6)
+    axes.set_xticks(place, terms)
+    axes.tick_params(axis="x", length=0)
+    bottom, top = min(0.0, float(low.min()), float(value.min())), max(float(high.max()), float(value.max()))
+    room = 0.2 * max(top - bottom, 1e-12)
+    for x, (height, end) in enumerate(zip(value, high, strict=True)):
+        axes.text(
+            x,
+            max(end, height, 0) + 0.15 * room,
+            f"{height:.2f}".replace("-0.00", "0.00").replace("-", "−"),
+            ha="center",
+            va="bottom",
+            fontsize=6.5,
+        )
+    axes.set_ylim(bottom - (room / 3 if bottom < 0 else 0), top + 1.4 * room)
+
+
+_HEAD, _COMPLETED, _CHOSEN = "The head", 1, OTHERS[1]
+_ROWS = (_HEAD, "By the rotation R", "Keys of another head", "Positions shuffled", "Random weights")
+
+
+def shift_controls(controls: xr.Dataset) -> Figure:
+    """Draw what is left of each head's shift when its cause is taken away: it must vanish.
+
+    Above, the coherence of queries and keys at the head's own offset; below, the offset found. Keys of another head,
+    shuffled positions and random weights must lose the shift. Beside them the offset that the angles of the rotation
+    give, for several completions: where they scatter or miss, its phase map is not to be relied on.
+
+    Parameters
+    ----------
+    controls
+        From `controls` of an explanation; heads without values are left out.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.figures import shift_controls
+    >>> from attnscope.explanation import arrays
+    >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
+    >>> controls = arrays.shift_controls(states, weight, weight[::-1]).expand_dims(layer=[1], head=[3])
+    >>> shift_controls(controls).axes[0].get_title(loc="left")
+    'Layer 1, head 3'
+    """
+    require(controls, ("control", "coherence_at_offset", "band_offset"), purpose="shift_controls")
+    pairs = [
+        (layer, head)
+        for layer in axis_values(controls, "layer")
+        for head in axis_values(controls, "head")
+        if np.isfinite(one_head(controls, layer, head)["band_offset"].values).any()
+    ]
+    if not pairs:
+        raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
+    rows = np.array([_ROWS.index(_row(name)) for name in names(controls, "control")])
+    with figure_style():
+        figure, panels = head_panels(len(pairs), (1.05, 1.25), width=2.2)
+        for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
+            part = one_head(controls, layer, head)
+            _draw(axes[0], axes[1], part, rows)
+            for panel in axes:
+                panel.set(ylim=(len(_ROWS) - 0.5, -0.5))
+                panel.set_yticks(range(len(_ROWS)), _ROWS if is_leftmost(index) else [])
+                panel.tick_params(axis="y", length=0)
+                panel.grid(axis="y", color="0.92", linewidth=0.6)
+            axes[0].set_title(f"Layer {layer}, head {head}", loc="left")
+        legend_above(figure, panels[0][0], 3)
+    return figure
+
+
+def _row(control: str) -> str:
+    return {"head": _HEAD, "other key": "Keys of another head"}.get(control) or (
+        "Positions shuffled" if control.startswith("permuted") else "Random weights"
+    )
+
+
+def _draw(coherence: Axes, offset: Axes, part: xr.Dataset, rows: np.ndarray) -> None:
+    """Coherence at the head's offset, and the offset found, one row for each control."""
+    at = float(part["band_offset"].values[rows == 0][0])
+    _discs(coherence, part["coherence_at_offset"].values, rows)
+    coherence.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+    coherence.set(xlim=(-0.45, 1.05), xlabel=f"Coherence at offset {tokens(at)}")
+    _discs(offset, part["band_offset"].values, rows)
+    if "completed_shift" in part:
+        _discs(offset, -part["completed_shift"].values, np.full(part.sizes["completion"], _COMPLETED))
+    offset.axvline(at, color=MARK, linewidth=0.9, zorder=1)
+    offset.set_xscale("symlog", linthresh=4, linscale=1.2)
+    offset.set(xlim=(-300, 300), xlabel="Offset found, tokens")
+    offset.set_xticks([-64, -4, 0, 4, 64], ["−64", "−4", "0", "+4", "+64"])
+    offset.minorticks_off()
+
+
+def _discs(axes: Axes, values: np.ndarray, rows: np.ndarray) -> None:
+    for chosen, colour, label in (
+        (rows == 0, MEASURED, "The head"),
+        (rows > _COMPLETED, ALONE, "Must lose the shift"),
+        (rows == _COMPLETED, _CHOSEN, "Depends on how R is completed"),
+    ):
+        style: dict[str, Any] = {"alpha": 0.6, "markersize": 4.5, "markeredgewidth": 0, "label": label}
+        axes.plot(values[chosen], rows[chosen], "o", color=colour, **style)

@@ -1,0 +1,472 @@
+"""The figures of an intervention, all at once, and how each is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+
+from attnscope.intervention.measured_effects import ESTIMATES
+from attnscope.intervention.verdicts import verdicts
+from attnscope.measure.documents import units_of
+from attnscope.measure.intervals import by_document
+from attnscope.results.figures.reading import LISTED, rank_said, readings_of
+from attnscope.results.figures.style import LEFT, RIGHT, cluster_colours, figure_style
+from attnscope.support.arguments import reads
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+    from attnscope.intervention.verdicts import HeadVerdict
+
+#: By name of the figure: its title, how to read it, and what is so only where effects are tested against 0.
+_READINGS = {
+    "effect-intervals": (
+        "The heads whose absence changes most",
+        (
+            "Each point is the mean change of the loss without that head. Right of 0 the model is worse without the "
+            "head."
+        ),
+        (
+            "Each line is the 95% interval of that head alone. Filled points have a significant effect "
+            "(corrected for all heads and ablations), rings have not."
+        ),
+    ),
+    "effect-maps": (
+        "All heads",
+        (
+            "Orange: the loss rises without the head; blue: it falls. Colours end at what 98% of the heads stay below."
+        ),
+        "A dot: a significant effect (corrected for all heads and ablations).",
+    ),
+    "weight-against-effect": (
+        "Weight and effect are two things",
+        "Right: nearly all weight at one offset. Up: the loss rises without the head.",
+        "Filled points have a significant effect, rings have not.",
+    ),
+    "forbidden": (
+        "Where heads may not look",
+        (
+            "Left: the share of a head's weight that the rule forbids; a head that is palest there can hardly change. "
+            "Right: the change of the loss when that head alone looks elsewhere. A cross: there is no such head, or it "
+            "is cross-attention, which has no offsets."
+        ),
+        "A dot: a significant change (corrected for all heads).",
+    ),
+    "estimates": (
+        "Estimates beside the effects measured",
+        (
+            "On the grey line an estimate equals the effect. A rank correlation near 1: the estimate puts the heads "
+            "in the right order."
+        ),
+        "",
+    ),
+    "curves": (
+        "Heads taken out together",
+        (
+            "Heads go in the order of each score, the largest first; an order made on one half of the texts is "
+            "measured on the other. The dashed line is the mean of random orders."
+        ),
+        "Bands are 95% intervals.",
+    ),
+}
+
+
+@reads("intervene")
+def intervention_readings(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
+    """By name of each figure: its title, and how to read it.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import intervene
+    >>> from attnscope.results.figures import intervention_readings
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> intervention_readings(tree)["effect-intervals"][1][-76:]
+    'Nothing is tested, and there are no intervals: that takes 6 or more windows.'
+    """
+    return readings_of(_READINGS, tested=bool(tree["heads"].tested.any()), of="windows")
+
+
+@reads("intervene")
+def intervention_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
+    """Every figure that the result has values for, with its name.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import intervene
+    >>> from attnscope.results.figures import intervention_figures
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> [name for name, _ in intervention_figures(tree)]
+    ['effect-intervals', 'effect-maps', 'weight-against-effect']
+    """
+    yield "effect-intervals", effect_intervals(tree)
+    yield "effect-maps", effect_maps(tree["heads"].to_dataset())
+    if "peak_weight" in tree["where"].to_dataset():
+        yield "weight-against-effect", weight_against_effect(tree)
+    if "forbidden" in tree.children:
+        yield "forbidden", forbidden_maps(tree["forbidden"].to_dataset())
+    if "agreement" in tree.children:
+        yield "estimates", estimate_panels(tree)
+    if "curves" in tree.children:
+        yield "curves", removal_curves(tree["curves"].to_dataset())
+
+
+_MARKS = {"zero": ("o", "0.25"), "mean": ("s", RIGHT), "resample": ("D", LEFT)}
+_NAMED = 8  # heads named beside their points
+_QUANTILE = (
+    0.98  # of the effects: what the strongest colour stands for, so that one head does not pale the others
+)
+
+
+def effect_maps(heads: xr.Dataset) -> Figure:
+    """Draw the effect of every head under each ablation, layers by heads.
+
+    Orange: the loss rises without the head; blue: it falls. A dot marks a significant effect.
+    The strongest colour stands for the effect that 98% of the heads stay below.
+
+    Parameters
+    ----------
+    heads
+        The node ``heads`` of `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> dims = ("ablation", "layer", "head")
+    >>> heads = xr.Dataset(
+    ...     {"effect": (dims, np.ones((1, 2, 2))), "shown": (dims, np.ones((1, 2, 2), dtype=bool))},
+    ...     coords={"ablation": ["zero"], "layer": [0, 1], "head": [0, 1]},
+    ... )
+    >>> effect_maps(heads).axes[0].get_title(loc="left")
+    'zero'
+    """
+    effects = heads.effect.values
+    names = [str(name) for name in heads.ablation.values]
+    layers, columns = effects.shape[1:]
+    cell = float(np.clip(3.0 / max(layers, columns), 0.14, 0.42))  # inches
+    size = (max(4.4, len(names) * (columns * cell + 0.55) + 1.1), layers * cell + 1.0)
+    finite = np.abs(effects[np.isfinite(effects)])
+    reach = float(np.quantile(finite, _QUANTILE)) or float(finite.max()) or 1.0
+    with figure_style():
+        figure = Figure(figsize=size, layout="constrained")
+        panels = np.atleast_1d(figure.subplots(1, len(names), sharey=True))
+        for place, (axes, name) in enumerate(zip(panels, names, strict=True)):
+            axes.imshow(
+                effects[place],
+                cmap=LinearSegmentedColormap.from_list("effect", [LEFT, "#F7F7F7", RIGHT]).with_extremes(
+                    bad="0.9"
+                ),
+                norm=Normalize(-reach, reach),
+                aspect="equal",
+            )
+            shown = np.argwhere(heads.shown.values[place])
+            axes.plot(shown[:, 1], shown[:, 0], ".", color="0.1", markersize=float(np.clip(9 * cell, 1.5, 3)))
+            axes.set_title(name, loc="left")
+            axes.set_xlabel("Head")
+            axes.set_xticks(range(0, columns, max(1, columns // 8)))
+            axes.set_yticks(
+                range(0, layers, max(1, layers // 12)), heads.layer.values[:: max(1, layers // 12)]
+            )
+            axes.spines[:].set_visible(False)
+        panels[0].set_ylabel("Layer")
+        bar = figure.colorbar(panels[0].images[0], ax=list(panels), shrink=0.9, pad=0.02, extend="both")
+        bar.set_label("nats")
+        bar.outline.set_visible(False)
+    return figure
+
+
+def effect_intervals(tree: xr.DataTree) -> Figure:
+    """Draw the heads with the largest effects, each under every ablation with its 95% interval.
+
+    Filled points are significant (corrected for all heads and ablations), rings are not.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import intervene
+    >>> from attnscope.results.figures import effect_intervals
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> len(effect_intervals(tree).axes)
+    1
+    """
+    rows = verdicts(tree)[:LISTED]
+    names = list(rows[0].effects)
+    with figure_style():
+        figure = Figure(figsize=(5.6, 0.24 * len(rows) + 1.0), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color="0.6", linewidth=0.8)
+        handles: list[Line2D] = []  # filled: a ring says of one point that it is open, not of an ablation
+        for step, name in enumerate(names):
+            marker, colour = _MARKS[name]
+            places = np.arange(len(rows)) + (step - (len(names) - 1) / 2) * 0.22
+            effects = [row.effects[name] for row in rows]
+            for place, effect in zip(places, effects, strict=True):
+                if np.isfinite(effect.low):
+                    axes.plot([effect.low, effect.high], [place, place], color=colour, linewidth=1.1)
+            axes.scatter(
+                [effect.mean for effect in effects],
+                places,
+                s=12,
+                marker=marker,
+                facecolors=["w" if effect.shown is False else colour for effect in effects],
+                edgecolors=colour,
+                linewidths=0.9,
+                zorder=3,
+            )
+            handles.append(axes.plot([], [], marker, color=colour, markersize=3.2, label=name)[0])
+        axes.set_yticks(range(len(rows)), [_called(row) for row in rows], parse_math=False)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlabel("Change of the loss without the head, nats")
+        axes.grid(axis="x", color="0.92")
+        axes.set_axisbelow(True)
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(names), frameon=False, fontsize=7)
+    return figure
+
+
+def weight_against_effect(tree: xr.DataTree) -> Figure:
+    """Draw how sharply each head looks at one offset against what the loss does without it.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.intervene`. The mean ablation is drawn where there is one, else the first.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import intervene
+    >>> from attnscope.results.figures import weight_against_effect
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> len(weight_against_effect(tree).axes)
+    1
+    """
+    rows = verdicts(tree)
+    name = "mean" if "mean" in rows[0].effects else next(iter(rows[0].effects))
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+    with figure_style():
+        figure = Figure(figsize=(5.6, 3.4), layout="constrained")
+        axes = figure.subplots()
+        axes.axhline(0, color="0.6", linewidth=0.8)
+        for kind, colour in zip(kinds, cluster_colours(kinds), strict=True):
+            some = [row for row in rows if row.kind == kind]
+            axes.scatter(
+                [row.peak_weight for row in some],
+                [row.effects[name].mean for row in some],
+                s=[26 if row.effects[name].shown else 12 for row in some],
+                facecolors=["none" if row.effects[name].shown is False else colour for row in some],
+                edgecolors=colour,
+                linewidths=0.9,
+                label=kind or "head",
+            )
+        axes.set(
+            xlabel="Largest share of all weight at one offset",
+            ylabel=f"Change of the loss without the head, nats ({name})",
+            xlim=(-0.02, 1.02),
+        )
+        axes.margins(y=0.12)
+        _name_some(axes, rows, name)
+        figure.legend(loc="outside right upper", frameon=False, fontsize=7)
+    return figure
+
+
+def _name_some(axes: Axes, rows: list[HeadVerdict], name: str) -> None:
+    """Names of the heads that stand out: the largest effects, and the sharpest that have none."""
+    idle = sorted((row for row in rows if row.effects[name].shown is False), key=lambda row: -row.peak_weight)
+    apart = float(np.ptp([row.effects[name].mean for row in rows])) / 12
+    named = [
+        row for row in rows[:_NAMED] if abs(row.effects[name].mean) > apart
+    ]  # names near 0 would lie on each other
+    for row in [*named, *(row for row in idle[:1] if row not in named)]:
+        right = row.peak_weight > 0.8  # noqa: PLR2004 there the name stands to the left of its point
+        axes.annotate(
+            f"{row.layer}.{row.head}",
+            (row.peak_weight, row.effects[name].mean),
+            xytext=(-5 if right else 5, 2),
+            textcoords="offset points",
+            ha="right" if right else "left",
+            fontsize=6.5,
+            color="0.2",
+        )
+
+
+def _called(row: HeadVerdict) -> str:
+    return f"{row.layer}.{row.head}  {row.kind}" if row.kind else f"{row.layer}.{row.head}"
+
+
+def forbidden_maps(forbidden: xr.Dataset) -> Figure:
+    """Draw the weight that a rule forbids beside what the predictions lose without it, layers by heads.
+
+    Parameters
+    ----------
+    forbidden
+        The node ``forbidden`` of `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> dims = ("layer", "head")
+    >>> forbidden = xr.Dataset(
+    ...     {
+    ...         "effect": (dims, np.ones((1, 2))),
+    ...         "shown": (dims, np.ones((1, 2), dtype=bool)),
+    ...         "forbidden_weight": (dims, np.full((1, 2), 0.5)),
+    ...     },
+    ...     coords={"layer": [0], "head": [0, 1]},
+    ... )
+    >>> [axes.get_title(loc="left") for axes in forbidden_maps(forbidden).axes[:2]]
+    ['Weight forbidden', 'Change of the loss']
+    """
+    weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
+    layers, columns = effect.shape
+    cell = float(np.clip(3.0 / max(layers, columns), 0.14, 0.42))  # inches
+    reach = float(np.nanmax(np.abs(effect))) or 1.0
+    white = "#F7F7F7"
+    panels = (
+        ("Weight forbidden", weight, [white, "0.15"], (0.0, float(np.nanmax(weight)) or 1.0), "share"),
+        ("Change of the loss", effect, [LEFT, white, RIGHT], (-reach, reach), "nats"),
+    )
+    with figure_style():
+        figure = Figure(figsize=(2 * (columns * cell + 1.5), layers * cell + 1.0), layout="constrained")
+        both = figure.subplots(1, 2, sharey=True)
+        for axes, (title, values, colours, ends, units) in zip(both, panels, strict=True):
+            scale = LinearSegmentedColormap.from_list(title, colours).with_extremes(bad="white")
+            image = axes.imshow(values, cmap=scale, norm=Normalize(*ends), aspect="equal")
+            axes.set_title(title, loc="left")
+            axes.set_xlabel("Head")
+            axes.set_xticks(range(0, columns, max(1, columns // 8)))
+            step = max(1, layers // 12)
+            axes.set_yticks(range(0, layers, step), forbidden.layer.values[::step])
+            axes.spines[:].set_visible(False)
+            axes.tick_params(length=0)
+            bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
+            bar.set_label(units)
+            bar.outline.set_visible(False)
+        shown = np.argwhere(forbidden.shown.values)
+        size = float(np.clip(9 * cell, 1.5, 3))
+        both[1].plot(shown[:, 1], shown[:, 0], ".", color="0.1", markersize=size)
+        for axes in both:
+            nowhere = np.argwhere(np.isnan(weight))
+            axes.plot(nowhere[:, 1], nowhere[:, 0], "x", color="0.7", markersize=size, markeredgewidth=0.6)
+        both[0].set_ylabel("Layer")
+    return figure
+
+
+_COLOURS = ("0.1", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195")
+_TITLES = {
+    "attribution": "Attribution patching",
+    "integrated": "Integrated gradients",
+    "eap_ig": "EAP-IG",
+    "importance": "Gradient importance",
+}
+
+
+def estimate_panels(tree: xr.DataTree) -> Figure:
+    """Draw each estimate of a head's effect against the effect measured, a point for each head.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.intervene`, with estimates. The mean ablation is drawn where there is one; EAP-IG against
+        resampling, as it interpolates towards another text; the importance, which has no sign, against zeroing's size.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import intervene
+    >>> from attnscope.results.figures import estimate_panels
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=1, why=False)
+    >>> bool(estimate_panels(tree).axes)
+    True
+    """
+    heads, agreement = tree["heads"].to_dataset(), tree["agreement"].to_dataset()
+    ablations = [str(name) for name in heads.ablation.values]
+    panels: list[tuple[str, str, np.ndarray, np.ndarray]] = []
+    for name in (*ESTIMATES, "importance"):
+        wanted = {"eap_ig": "resample", "importance": "zero"}.get(name, "mean")
+        if wanted not in ablations:
+            if name == "eap_ig":
+                continue
+            wanted = ablations[0]
+        measured = heads.effect.sel(ablation=wanted).values
+        if name == "importance":
+            panels.append((name, wanted, heads.importance.values, np.abs(measured)))
+        else:
+            panels.append(
+                (name, wanted, heads.estimate.sel(estimator=name, ablation=wanted).values, measured)
+            )
+    with figure_style():
+        figure = Figure(figsize=(2.1 * len(panels) + 0.4, 2.5), layout="constrained")
+        for axes, (name, ablation, estimated, measured) in zip(
+            np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True
+        ):
+            axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
+            axes.plot(measured.ravel(), estimated.ravel(), "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
+            of_this = agreement.sel(estimator=name, ablation=ablation)
+            axes.set_title(f"{_TITLES[name]}\n{rank_said(of_this)}", fontsize=7)
+            size = "Size of the effect" if name == "importance" else "Effect"
+            axes.set_xlabel(f"{size} ({ablation}), nats")
+        figure.axes[0].set_ylabel("Estimate, nats")
+    return figure
+
+
+def removal_curves(curves: xr.Dataset) -> Figure:
+    """Draw the loss as more and more heads are taken out together, in each order.
+
+    Parameters
+    ----------
+    curves
+        The node ``curves`` of `attnscope.intervene`.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import intervene
+    >>> from attnscope.results.figures import removal_curves
+    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=1, curves=True, why=False)
+    >>> bool(removal_curves(tree["curves"].to_dataset()).axes)
+    True
+    """
+    removed = curves.removed.values
+    units, _ = units_of(curves.source.values.tolist())
+    with figure_style():
+        figure = Figure(figsize=(5.8, 3.3), layout="constrained")
+        axes = figure.subplots()
+        for name, own in zip(curves.order.values, _cycled(curves.sizes["order"]), strict=True):
+            change = by_document(curves.loss_change.sel(order=name).values, units)
+            colour, dashes = ("0.55", "--") if name == "random" else (own, "-")
+            line = axes.plot(removed, change.mean, dashes, color=colour, linewidth=1.2, label=str(name))[0]
+            line.set(marker="o", markersize=2.5)
+            if name in {"effect", "random"}:
+                axes.fill_between(removed, change.low, change.high, color=colour, alpha=0.18, linewidth=0)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(removed, [str(count) for count in removed])
+        axes.minorticks_off()
+        axes.set(
+            xlabel="Heads taken out together", ylabel=f"Change of the loss, nats ({curves.attrs['ablation']})"
+        )
+        axes.grid(color="0.93")
+        axes.set_axisbelow(True)
+        figure.legend(
+            loc="outside right upper", frameon=False, fontsize=7, title="Largest first by", title_fontsize=7
+        )
+    return figure
+
+
+def _cycled(count: int) -> list[str]:
+    return [_COLOURS[place % len(_COLOURS)] for place in range(count)]

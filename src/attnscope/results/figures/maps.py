@@ -1,0 +1,676 @@
+"""Heat maps of the weights among the first tokens of one window."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Wedge
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from attnscope.measure.offset_shares import shares_by_offset
+from attnscope.measure.stored import unit_of
+from attnscope.results.figures.reading import (
+    axis_values,
+    check_heads,
+    dense_weights,
+    label_shares,
+    layer_kind,
+    layer_labels,
+    mean_over_texts,
+    noun_of,
+    require,
+    side_tokens,
+    sides,
+    wording,
+)
+from attnscope.results.figures.style import (
+    LEFT,
+    MARK,
+    RIGHT,
+    cluster_colours,
+    drawable,
+    figure_style,
+    looked_at,
+    name_columns,
+    name_heads,
+    with_minus,
+)
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+
+def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 15) -> Figure:
+    """Draw each head's weights among the first tokens of a window: rows are queries, columns are keys.
+
+    The red dotted line is the diagonal, where a token attends to itself; each panel has its own scale. A
+    weight that the sample does not list, because it is not among the largest, is grey. Where the
+    sample's ``layer_kind`` is "cross", queries are tokens of the target and keys of the source, and there is no
+    diagonal.
+
+    Parameters
+    ----------
+    sample
+        One window: ``token (query)``, ``key`` and ``weight (layer, head, query, rank)``, if the map is not complete
+        ``rest (layer, head, query)``, and of a decoder beside an encoder ``target_token (query)``.
+    heads
+        Pairs (layer, head), counted from 0.
+    tokens
+        How many of the first tokens to show; fewer if the window is shorter.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If a head does not exist, or `tokens` is not positive.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figure 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import weight_maps
+    >>> rows = ("layer", "head", "query", "rank")
+    >>> sample = xr.Dataset(
+    ...     {
+    ...         "key": (rows, np.array([[[[0, 1], [0, 1]]]], dtype="uint16")),
+    ...         "weight": (rows, np.array([[[[0.9, 0.1], [0.7, 0.3]]]], dtype="float32")),
+    ...     },
+    ...     coords={"token": ("query", ["猫", "sat"])},
+    ... )
+    >>> figure = weight_maps(sample, heads=[(0, 0)])
+    >>> figure.axes[0].get_title()
+    'Layer 0, head 0'
+    """
+    require(sample, ("token", "key", "weight"), purpose="weight_maps")
+    if tokens < 1:
+        raise AttnscopeError(f"tokens must be at least 1, found {tokens}.")
+    pairs = check_heads(sample, heads)
+    names = {side: side_tokens(sample, side)[:tokens] for pair in pairs for side in sides(sample, pair[0])}
+    labels = {side: [drawable(token) for token in text] for side, text in names.items()}
+    count = max(map(len, names.values()))
+    columns = min(math.ceil(math.sqrt(len(pairs))), 3)
+    rows = math.ceil(len(pairs) / columns)
+    side = max(1.6, 0.155 * count) + 1.3  # inches
+    cut = False
+
+    with figure_style():
+        figure = Figure(figsize=(columns * side, rows * 0.9 * side), layout="compressed")
+        for index, (layer, head) in enumerate(pairs):
+            axes = figure.add_subplot(rows, columns, index + 1)
+            queries, keys = (labels[side] for side in sides(sample, layer))
+            weights = dense_weights(sample, layer, head, len(queries), len(keys))
+            cut |= bool(np.isnan(weights).any())
+            image = _draw_map(axes, weights, queries, keys, crossed=layer_kind(sample, layer) == "cross")
+            axes.set_title(f"Layer {layer}, head {head}")
+            bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
+            bar.set_label("Attention weight", fontsize=7)
+            bar.outline.set_visible(False)
+        if cut:
+            figure.supxlabel(
+                "Grey: not among the weights that were kept",
+                fontsize=7,
+                color="0.35",
+            )
+    return figure
+
+
+def _draw_map(
+    axes: Axes, weights: np.ndarray, queries: list[str], keys: list[str], *, crossed: bool
+) -> AxesImage:
+    top = float(np.nanmax(weights, initial=0.0)) or 1.0
+    image = axes.imshow(weights, cmap=colormaps["Blues"].with_extremes(bad="0.88"), vmin=0, vmax=top)
+    if not crossed:
+        end = len(queries) - 0.5
+        axes.plot([-0.5, end], [-0.5, end], color=MARK, linestyle=":", linewidth=1.2)
+    axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
+    name_columns(axes, range(len(keys)), keys)
+    axes.set_yticks(range(len(queries)), queries, parse_math=False)
+    axes.set(
+        xlabel="Key token in the source" if crossed else "Key token (attended to)",
+        ylabel="Query token in the target" if crossed else "Query token (attending)",
+    )
+    axes.tick_params(length=1.5, pad=1.5)
+    axes.spines[:].set(visible=True, color="0.7")
+    return image
+
+
+_INK, _FEW = "0.1", 6  # so many layers are named one by one
+
+
+def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
+    """Draw how much of the weight the best blocks hold: every head as a dot above its layer, a panel for each share.
+
+    A bar is the median of a layer's heads. Dashed is what equal weights over all that may be seen would give, where the
+    result has it. All panels have one scale.
+
+    Parameters
+    ----------
+    result
+        With ``block_recall`` or ``map_block_recall (text, layer, head, kept)``, and what equal weights give.
+    statistic
+        Which of the two.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has no such statistic.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import block_shares
+    >>> held = np.random.default_rng(0).random((2, 4, 8, 3))
+    >>> result = xr.Dataset(
+    ...     {"block_recall": (("text", "layer", "head", "kept"), held)}, coords={"kept": [5, 10, 25]}
+    ... )
+    >>> [axes.get_title(loc="left") for axes in block_shares(result).axes]
+    ['Best 5% of the blocks', 'Best 10% of the blocks', 'Best 25% of the blocks']
+    """
+    require(result, (statistic, "kept"), purpose="block_shares")
+    own = mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
+    even = _of_equal(result, f"equal_{statistic}")
+    kept = result["kept"].values.tolist()
+    count, noun = result.sizes.get("text", 1), noun_of(result)
+    with figure_style():
+        width = float(np.clip(1.1 + 0.16 * len(own), 2.4, 4.2))
+        names = layer_labels(result)
+        height = 2.9 if all(map(str.isdigit, names)) else 3.3  # inches
+        figure = Figure(figsize=(width * len(kept), height), layout="constrained")
+        panels = figure.subplots(1, len(kept), sharey=True, squeeze=False)[0]
+        for index, (axes, percent) in enumerate(zip(panels, kept, strict=True)):
+            _draw(axes, own[..., index], None if even is None else even[:, index])
+            _name_layers(axes, names)
+            axes.set_title(f"Best {percent}% of the blocks", loc="left")
+        panels[0].set_ylabel("Share of the weight that they hold")
+        panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+        what = wording(result, statistic).reading
+        said = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
+        figure.suptitle(said, x=0.01, ha="left", fontsize=8, parse_math=False)
+        figure.legend(
+            *panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False
+        )
+    return figure
+
+
+def _of_equal(result: xr.Dataset, name: str) -> np.ndarray | None:
+    """``(layer, kept)`` of equal weights; None where they were not measured."""
+    if name not in result:
+        return None
+    values = result[name].mean("text", skipna=True) if "text" in result[name].dims else result[name]
+    return values.transpose("layer", "kept").values.astype(float)
+
+
+def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
+    """The heads of all layers, ``(layer, head)``, their medians, and equal weights, ``(layer)``."""
+    layers = np.arange(len(own))
+    at = np.broadcast_to(layers[:, None], own.shape)
+    known = np.isfinite(own)
+    axes.plot(
+        at[known], own[known], "o", color=LEFT, alpha=0.5, markersize=3.4, markeredgewidth=0, label="a head"
+    )
+    middle = [np.median(row[there]) if there.any() else np.nan for row, there in zip(own, known, strict=True)]
+    axes.hlines(
+        middle, layers - 0.32, layers + 0.32, color=_INK, linewidth=1.6, label="median of a layer’s heads"
+    )
+    if even is not None:
+        edges = np.append(layers - 0.5, layers[-1] + 0.5)
+        axes.stairs(
+            even, edges, baseline=None, color=RIGHT, linewidth=1.3, linestyle="--", label="equal weights"
+        )
+    axes.set(xlim=(-0.6, len(own) - 0.4), ylim=(0, 1.03), xlabel="Layer")
+    axes.grid(axis="y", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _name_layers(axes: Axes, names: list[str]) -> None:
+    """Number the layers; where they are of several kinds, name them."""
+    told = any(not name.isdigit() for name in names)
+    if len(names) <= _FEW or told:
+        every = -(-len(names) // 16)
+        axes.set_xticks(range(0, len(names), every), names[::every], rotation=90 if told else 0)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+
+
+_FULL = "0.2"
+_COLOURS = (LEFT, "#009E73", RIGHT, "#CC79A7", "#7A5195")
+_STYLES = ("-", "--", ":", "-.", "-")
+_BARS = {
+    "weight_moved": "Weight that lies\nelsewhere (share)",
+    "output_error": "Distance of the output\n(over its size)",
+    "entropy": "Entropy of a row\n(nats)",
+    "first_token": "Weight on the\nfirst token (share)",
+}
+_SHARES = {"weight_moved", "first_token"}  # drawn from 0 to 1
+
+
+def form_comparison(result: xr.Dataset, heads: Sequence[int] | None = None) -> Figure:
+    """Draw for each head the profiles of all forms, and four numbers of each form, means over texts.
+
+    A row is a head. Grey is full attention; on the left the mean weight at each offset, on the right how much
+    weight a form puts elsewhere, how far its output is from that of full attention, the entropy of its rows and
+    its weight on the first token.
+
+    Parameters
+    ----------
+    result
+        From `attnscope.measure.forms.compare_forms`.
+    heads
+        Counted from 0; by default all.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result compares no forms or a head does not exist.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.measure import compare_forms
+    >>> x = torch.randn(1, 2, 30, 4, generator=torch.Generator().manual_seed(0))
+    >>> figure = form_comparison(compare_forms(x, x, x), heads=[1])
+    >>> [axes.get_xlabel() for axes in figure.axes][0]
+    'Offset (key − query), tokens'
+    """
+    require(result, ("profile", "form", *_BARS), purpose="form_comparison")
+    known = axis_values(result.assign_coords(head=range(result.sizes["head"])), "head")
+    chosen = known if heads is None else list(heads)
+    if missing := [head for head in chosen if head not in known]:
+        raise AttnscopeError(f"There is no head {missing[0]}: heads go from {known[0]} to {known[-1]}.")
+    mean = result.mean("text")
+    forms = [str(form) for form in result["form"].values]
+    colours = [_FULL, *(_COLOURS[i % len(_COLOURS)] for i in range(len(forms) - 1))]
+    with figure_style():
+        figure = Figure(figsize=(9.2, 1.75 * len(chosen) + 0.75), layout="constrained")
+        grid = figure.subplots(
+            len(chosen), 1 + len(_BARS), squeeze=False, gridspec_kw={"width_ratios": [2.2, *[1] * len(_BARS)]}
+        )
+        for row, head in zip(grid, chosen, strict=True):
+            of_head = mean.isel(head=head)
+            _profiles(row[0], of_head, forms, colours)
+            row[0].set_title(f"Head {head}", loc="left")
+            for axes, name in zip(row[1:], _BARS, strict=True):
+                values = of_head[name].values
+                whole = 1.0 if name in _SHARES else max(float(np.nanmax(values)), 1e-9)
+                _bars(axes, values, whole, forms, colours, named=axes is row[1])
+        for axes, wording in zip(grid[0][1:], _BARS.values(), strict=True):
+            axes.set_title(wording, loc="left", fontsize=7)
+        grid[-1][0].set_xlabel("Offset (key − query), tokens")
+        handles, labels = grid[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower left", ncols=len(forms), frameon=False)
+    return figure
+
+
+def _profiles(axes: Axes, of_head: xr.Dataset, forms: list[str], colours: list[str]) -> None:
+    for index, (form, colour) in enumerate(zip(forms, colours, strict=True)):
+        full = index == 0
+        axes.plot(
+            of_head["offset"].values,
+            of_head["profile"].values[index],
+            color=colour,
+            linewidth=3.2 if full else 1.3,
+            alpha=0.35 if full else 1.0,
+            linestyle=_STYLES[0 if full else (index - 1) % len(_STYLES)],
+            label=form,
+        )
+    axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+    axes.set(ylabel="Mean weight", ylim=(0, None))
+
+
+def _bars(
+    axes: Axes, values: np.ndarray, whole: float, forms: list[str], colours: list[str], *, named: bool
+) -> None:
+    """One bar a form, from the top in the order of the legend, with its number."""
+    places = list(range(len(forms)))
+    axes.barh(places, values, color=colours, height=0.65)
+    for place, value in zip(places, values.tolist(), strict=True):
+        axes.text(value + 0.03 * whole, place, f"{value:.2f}", va="center", fontsize=6)
+    axes.set(xlim=(0, 1.3 * whole), ylim=(len(forms) - 0.5, -0.5))
+    axes.set_yticks(places, forms if named else [])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+
+
+_SIDE = 2.3  # inches
+
+
+def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw each head's mean weight on the neighbours of a patch; the red frame is the patch itself.
+
+    Parameters
+    ----------
+    result
+        A scan of images, with ``patch_profile (text, layer, head, row_offset, column_offset)``.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If a head does not exist, or the result holds no such profile.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import patch_profiles
+    >>> dims = ("text", "layer", "head", "row_offset", "column_offset")
+    >>> offsets = {"row_offset": [-1, 0, 1], "column_offset": [-1, 0, 1]}
+    >>> result = xr.Dataset(
+    ...     {"patch_profile": (dims, np.full((1, 1, 1, 3, 3), 1 / 9))}, {"layer": [0], "head": [0], **offsets}
+    ... )
+    >>> patch_profiles(result, [(0, 0)]).axes[0].get_title()
+    'Layer 0, head 0'
+    """
+    require(result, ("patch_profile",), purpose="patch_profiles")
+    pairs = check_heads(result, heads)
+    layers, numbers = (result[dim].values.tolist() for dim in ("layer", "head"))
+    mean = mean_over_texts(result["patch_profile"])
+    down, right = (result[name].values for name in ("row_offset", "column_offset"))
+    columns = min(math.ceil(math.sqrt(len(pairs))), 3)
+    rows = math.ceil(len(pairs) / columns)
+    with figure_style():
+        figure = Figure(figsize=(columns * _SIDE * 1.25, rows * _SIDE), layout="compressed")
+        for index, (layer, head) in enumerate(pairs):
+            axes = figure.add_subplot(rows, columns, index + 1)
+            values = mean[layers.index(layer), numbers.index(head)]
+            top = float(np.nanmax(values, initial=0.0)) or 1.0
+            extent = (right[0] - 0.5, right[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
+            paper = colormaps["Blues"].with_extremes(bad="0.88")
+            image = axes.imshow(values, cmap=paper, vmin=0, vmax=top, extent=extent)
+            axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=MARK, linewidth=1.0)
+            axes.set(xlabel="Columns to the right", ylabel="Rows down", xticks=right, yticks=down)
+            axes.set_title(f"Layer {layer}, head {head}")
+            axes.tick_params(length=1.5, pad=1.5)
+            axes.spines[:].set(visible=True, color="0.7")
+            bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
+            bar.set_label("Mean weight", fontsize=7)
+            bar.outline.set_visible(False)
+    return figure
+
+
+_LEFT, _RIGHT, _BOTTOM, _TOP, _GAP = 0.7, 0.28, 0.5, 0.35, 0.6  # inches
+_CURVE_WIDTH, _CURVE_GAP, _CURVE_TEXT, _PITCH = 1.2, 0.4, 0.32, 0.66  # inches
+_GRID, _PIES_INK = (
+    3.4,
+    "0.15",
+)  # inches; the letters keep a readable size where the figure is as wide as a page
+
+
+def label_pies(result: xr.Dataset) -> Figure:
+    """Draw the share of texts that each head spends in each cluster, one pie per head.
+
+    A pie of one colour is a head that behaves alike on every text. The legend shows the centroid of each
+    cluster over offsets; colours follow the clusters' names. A head without labels is an empty ring.
+
+    Parameters
+    ----------
+    result
+        With ``label (text, layer, head)``, ``centroid (cluster, offset)`` and the names ``cluster``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds no labels.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figure 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import label_pies
+    >>> result = xr.Dataset(
+    ...     {
+    ...         "label": (("text", "layer", "head"), np.array([[[0, 1]], [[0, 0]]])),
+    ...         "centroid": (("cluster", "offset"), np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3]])),
+    ...     },
+    ...     coords={"cluster": ["previous", "mixed"], "offset": [-1, 0, 1]},
+    ... )
+    >>> figure = label_pies(result)
+    >>> len(figure.axes)  # the grid of pies and two centroids
+    3
+    """
+    require(result, ("label", "cluster", "centroid"), purpose="label_pies")
+    shares = label_shares(result)  # (layer, head, cluster)
+    count, noun = result.sizes["text"], noun_of(result)
+    names = [str(name) for name in result["cluster"].values]
+    colours = cluster_colours(names)
+    layers, heads, _ = shares.shape
+
+    cell = float(np.clip(_GRID / max(layers, heads), 0.22, 0.6))  # inches
+    grid_width, grid_height = heads * cell, layers * cell
+    legend_columns = 1 if len(names) * _PITCH <= max(grid_height, 4.0) else 2
+    legend_rows = math.ceil(len(names) / legend_columns)
+    pitch = float(np.clip(grid_height / legend_rows, _PITCH, 0.9))
+    legend_width = legend_columns * (_CURVE_WIDTH + _CURVE_GAP) - _CURVE_GAP
+    width = _LEFT + grid_width + _GAP + legend_width + _RIGHT
+    height = _TOP + max(grid_height, legend_rows * pitch) + _BOTTOM
+
+    with figure_style():
+        figure = Figure(figsize=(width, height))
+        grid = figure.add_axes(
+            (_LEFT / width, 1 - (_TOP + grid_height) / height, grid_width / width, grid_height / height)
+        )
+        _draw_pies(grid, shares, colours)
+        name_heads(grid, layer_labels(result), axis_values(result, "head"))
+        grid.set_title(f"Kinds over {count} {noun}{'s' * (count != 1)}", loc="left")
+
+        left = _LEFT + grid_width + _GAP
+        curves = result["centroid"].transpose("cluster", "offset")
+        shown = looked_at(curves["offset"].values, curves.values)
+        units = str(result["centroid"].attrs.get("units", ""))
+        heading = f"Mean profiles ({units})" if units else "Mean profiles"
+        figure.text(left / width, 1 - (_TOP - 0.08) / height, heading, va="bottom", parse_math=False)
+        for index, (name, colour) in enumerate(zip(names, colours, strict=True)):
+            column, row = divmod(index, legend_rows)
+            x, y = left + column * (_CURVE_WIDTH + _CURVE_GAP), height - _TOP - (row + 1) * pitch + 0.2
+            axes = figure.add_axes(
+                (x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height)
+            )
+            _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, shown, noun)
+            if row == legend_rows - 1 or index == len(names) - 1:
+                axes.set_xlabel(f"Offset (key − query), {unit_of(result)}", fontsize=7)
+    return figure
+
+
+def _draw_pies(axes: Axes, shares: np.ndarray, colours: list[str]) -> None:
+    layers, heads, clusters = shares.shape
+    wedges: list[list[Wedge]] = [[] for _ in range(clusters)]
+    for layer, head in np.ndindex(layers, heads):
+        if np.isnan(shares[layer, head]).any():
+            axes.add_patch(Circle((head, layer), 0.3, fill=False, edgecolor="0.8", linestyle=":"))
+            continue
+        edges = 90 - 360 * np.concatenate([[0.0], np.cumsum(shares[layer, head])])  # clockwise from the top
+        for cluster, (start, stop) in enumerate(pairwise(edges)):
+            if start > stop:
+                wedges[cluster].append(Wedge((head, layer), 0.42, stop, start))
+    for patches, colour in zip(wedges, colours, strict=True):
+        axes.add_collection(PatchCollection(patches, facecolor=colour, edgecolor="white", linewidth=0.3))
+    axes.set(xlim=(-0.5, heads - 0.5), ylim=(layers - 0.5, -0.5), aspect="equal")
+
+
+def _draw_centroid(
+    axes: Axes, centroid: xr.DataArray, name: str, colour: str, shown: tuple[int, int], noun: str
+) -> None:
+    offsets, values = centroid["offset"].values, centroid.values
+    axes.fill_between(offsets, values, color=colour, linewidth=0)
+    axes.plot(offsets, values, color=_PIES_INK, linewidth=0.6)
+    top = float(np.nanmax(values, initial=0.0))
+    if top > 0:
+        axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+    else:
+        axes.text(0.5, 0.45, f"no {noun}", color="0.5", ha="center", transform=axes.transAxes, fontsize=6)
+    axes.set(xlim=shown, ylim=(0, 1.08 * (top or 1.0)))
+    axes.set_xticks(sorted({shown[0], 0, shown[1]}))
+    ticks = {0.0: "0", top: f"{top:.3g}"}
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.tick_params(labelsize=6, length=2, pad=1.5)
+    axes.set_title(
+        with_minus(name), loc="left", color=_PIES_INK, fontweight="bold", fontsize=7, pad=2, parse_math=False
+    )
+
+
+_LINES = 40  # rows of which each head is named, and layers that are
+_LETTER = 0.066  # inches
+
+
+def offset_shares(result: xr.Dataset) -> Figure:
+    """Draw which share of its weight each head puts in each bin of offsets: a row for each head, layer by layer.
+
+    Bins double away from the token itself and are all drawn alike, so that a window of any length fits and near offsets
+    stay apart. Beside it stands what equal weights over all that a token may see put there, layer by layer, on the same
+    colours; a scan that did not measure that has one panel. Colours are on a square-root scale.
+
+    Parameters
+    ----------
+    result
+        The result of a scan with ``bin_sum``, else ``offset_sum``, else ``band_sum``, whose offsets are the bins then.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has none of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import offset_shares
+    >>> sums = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3, 4)) * 20
+    >>> result = xr.Dataset(
+    ...     {"band_sum": (("text", "layer", "head", "offset"), sums), "length": ("text", [20, 20])},
+    ...     coords={"offset": np.arange(-2, 3)},
+    ... )
+    >>> offset_shares(result).axes[0].get_title(loc="left")
+    'Each head'
+    """
+    shares = shares_by_offset(result, "bins")
+    whole = shares is not None
+    shares = shares if whole else shares_by_offset(result, "band")
+    if shares is None:
+        raise AttnscopeError(
+            "offset_shares needs bin_sum, offset_sum or band_sum, and the length of each text: the result holds "
+            f"{', '.join(sorted(map(str, result.data_vars))) or 'nothing'}."
+        )
+    shares = shares.seen()
+    layers, heads, bins = shares.share.shape
+    names = [
+        _named(first, last) for first, last in zip(shares.first.tolist(), shares.last.tolist(), strict=True)
+    ]
+    rows = shares.share.reshape(-1, bins)
+    panels = [("Each head", rows)]
+    if shares.equal is not None:
+        panels.append(("Equal weights, by layer", np.repeat(shares.equal, heads, 0)))
+    most = max([float(np.nanmax(values, initial=0.0)) for _, values in panels]) or 1.0
+    longest = max(map(len, names))
+    width = 1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9
+    height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
+    count, noun = result.sizes.get("text", 1), noun_of(result)
+    said = "bins of offsets that double" if whole else "the offsets of the band"
+    with figure_style():
+        figure = Figure(figsize=(width, height), layout="constrained")
+        grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        image = None
+        for axes, (title, values) in zip(grid, panels, strict=True):
+            image = _offsets_draw(axes, values, names, most, layers)
+            axes.set_title(title, loc="left")
+        _name_rows(grid[0], layer_labels(result), axis_values(result, "head"))
+        if image is not None:
+            bar = figure.colorbar(image, ax=grid[-1], pad=0.03, aspect=35)
+            bar.set_label("Share of the weight (square-root scale)", fontsize=7)
+            bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+            bar.outline.set_visible(False)
+        figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left", fontsize=8)
+        text = f"Share of the weight in {said}, mean over {count} {noun}{'s' * (count != 1)}. "
+        text += "A far bin holds more tokens: read it beside equal weights."
+        text += " Grey: no such head." * bool(np.isnan(shares.share).any())
+        figure.suptitle(fill(text, int(width / _LETTER) - 2), x=0.01, ha="left", fontsize=8)
+    return figure
+
+
+def _named(first: int, last: int) -> str:
+    """Offsets of a bin, the one nearest to 0 first.
+
+    Examples
+    --------
+    >>> _named(-16, -9), _named(0, 0), _named(1025, 2048)
+    ('−9…−16', '0', '1,025…2,048')
+    """
+    near, far = (last, first) if last < 0 else (first, last)
+    text = f"{near:,}" if near == far else f"{near:,}…{far:,}"
+    return text.replace("-", "−")
+
+
+def _offsets_draw(axes: Axes, values: np.ndarray, names: list[str], most: float, layers: int) -> AxesImage:
+    """A panel: rows are heads, and a line parts layers."""
+    image = axes.imshow(
+        values,
+        cmap=colormaps["Blues"].with_extremes(bad="0.88"),
+        norm=PowerNorm(0.5, 0.0, most),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    for layer in range(1, layers):
+        axes.axhline(layer * len(values) / layers - 0.5, color="0.55", linewidth=0.5)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+def _name_rows(axes: Axes, layers: list[str], heads: list[int]) -> None:
+    """Name every head where there is room, else every layer, or some of them, in its middle."""
+    if len(layers) * len(heads) <= _LINES:
+        names = [f"{layer}.{head}" for layer in layers for head in heads]
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylabel("Layer.head")
+        return
+    every = -(-len(layers) // _LINES)
+    middles = [(layer + 0.5) * len(heads) - 0.5 for layer in range(0, len(layers), every)]
+    axes.set_yticks(middles, layers[::every])
+    axes.set_ylabel("Layer, and in it its heads from the first down")

@@ -1,0 +1,442 @@
+"""What the figures of `explain` share: colours, panels for heads, curves with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from attnscope.results.figures.reading import axis_values, check_heads, require
+from attnscope.results.figures.style import figure_style
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+INK, NOISE, NOISE_BAND = "0.15", "0.45", "0.91"
+MEASURED, ALONE = "#0072B2", "#D55E00"  # what the model does, what is left of it
+QUERY, KEY = "#009E73", "#CC79A7"
+OTHERS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+OFFSET = "Offset (key − query), tokens: negative is left"
+_MOST_COLUMNS = 4
+_WIDE = 6.0  # inches
+
+
+def the_heads(
+    result: xr.Dataset, heads: Sequence[tuple[int, int]], needs: Sequence[str], *, purpose: str
+) -> list[tuple[int, int]]:
+    """The heads, if the result has them and what is to be drawn of them."""
+    require(result, needs, purpose=purpose)
+    return check_heads(result, heads)
+
+
+def head_panels(
+    count: int, heights: tuple[float, ...], *, width: float = 2.3
+) -> tuple[Figure, list[list[Axes]]]:
+    """One column of panels for each head, four heads beside each other; heights in inches."""
+    columns = min(count, _MOST_COLUMNS)
+    blocks = math.ceil(count / columns)
+    size = (max(4.4, width * columns), blocks * sum(heights) + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.add_gridspec(blocks * len(heights), columns, height_ratios=heights * blocks)
+    return figure, [
+        [
+            figure.add_subplot(grid[index // columns * len(heights) + row, index % columns])
+            for row in range(len(heights))
+        ]
+        for index in range(count)
+    ]
+
+
+def is_leftmost(index: int) -> bool:
+    """Whether the panels of the head with this number stand at the left edge."""
+    return index % _MOST_COLUMNS == 0
+
+
+def one_head(result: xr.Dataset, layer: int, head: int) -> xr.Dataset:
+    """The part of a result that belongs to a head."""
+    row, column = axis_values(result, "layer").index(layer), axis_values(result, "head").index(head)
+    return result.isel(layer=row, head=column)
+
+
+def place(result: xr.Dataset, dim: str, name: str) -> int:
+    """Where a name stands along a dimension.
+
+    Raises
+    ------
+    AttnscopeError
+        If it is not there.
+    """
+    known = names(result, dim)
+    if name not in known:
+        raise AttnscopeError(f"The result has no {dim} {name!r}; it has {', '.join(known)}.")
+    return known.index(name)
+
+
+def names(result: xr.Dataset, dim: str) -> list[str]:
+    """Names along a dimension."""
+    return [str(name) for name in result[dim].values]
+
+
+def curve(
+    axes: Axes,
+    x: np.ndarray,
+    values: tuple[np.ndarray, np.ndarray, np.ndarray] | np.ndarray,
+    colour: str,
+    **line: Any,
+) -> None:
+    """A line, and the band between its ends where values are (mean, low, high).
+
+    Parameters
+    ----------
+    axes
+        Axes to draw on.
+    x
+        Places of the values.
+    values
+        Values, or mean, lower and upper end of each.
+    colour
+        Colour of the line and of the band.
+    **line
+        Style of the line, as Matplotlib's ``plot`` takes it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from attnscope.results.figures import curve
+    >>> axes, mean = Figure().add_subplot(), np.array([0.2, 0.5])
+    >>> curve(axes, np.array([-1, 0]), (mean, mean - 0.1, mean + 0.1), "black")
+    >>> curve(axes, np.array([-1, 0]), mean, "red", linestyle=":")
+    >>> len(axes.lines), len(axes.collections)  # only the first has a band
+    (2, 1)
+    """
+    if isinstance(values, tuple):
+        mean, low, high = values
+        axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
+    else:
+        mean = values
+    style: dict[str, Any] = {"linewidth": 1.3} | line
+    axes.plot(x, mean, color=colour, **style)
+
+
+def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A variable with the ends of its interval; the value itself where it has none."""
+    ends = [result[name + end] if name + end in result else result[name] for end in ("", "_low", "_high")]
+    mean, low, high = (np.asarray(end.values, dtype=float) for end in ends)
+    return mean, low, high
+
+
+def legend_above(figure: Figure, axes: Axes, columns: int) -> None:
+    """The axes' legend above the figure, in so many columns where there is room.
+
+    Parameters
+    ----------
+    figure
+        Figure of the axes.
+    axes
+        Axes whose lines the legend names.
+    columns
+        Number of columns.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from attnscope.results.figures import legend_above
+    >>> figure = Figure(layout="constrained")
+    >>> axes = figure.add_subplot()
+    >>> line = axes.plot([0, 1], label="measured")
+    >>> legend_above(figure, axes, 1)
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['measured']
+    """
+    handles, labels = axes.get_legend_handles_labels()
+    columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=7)
+
+
+def up_to_the_mask(part: xr.Dataset, name: str) -> xr.Dataset:
+    """The part of a head up to offset 0 where no weight lies beyond, as under a causal mask; else all of it.
+
+    Parameters
+    ----------
+    part
+        What belongs to a head, over ``offset``.
+    name
+        Its profile of weights.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> part = xr.Dataset({"profile": ("offset", [0.3, 0.7, 0.0])}, coords={"offset": [-1, 0, 1]})
+    >>> up_to_the_mask(part, "profile")["offset"].values.tolist()
+    [-1, 0]
+    """
+    after = part["offset"].values > 0
+    if bool((part[name].isel(offset=after) > 0).any()):
+        return part
+    return part.isel(offset=~after)
+
+
+def zero_line(axes: Axes) -> None:
+    """Mark offset 0, the token itself."""
+    axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+
+
+def tokens(value: float, digits: int = 2) -> str:
+    """A signed number of tokens, as it is written in figures.
+
+    Examples
+    --------
+    >>> tokens(-1.0), tokens(2.25), tokens(0.004)
+    ('−1', '+2.25', '0')
+    """
+    if not math.isfinite(value):
+        return "?"
+    text = f"{value:+.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:+.0f}"
+    return "0" if text in {"+0", "-0"} else text.replace("-", "−")
+
+
+_BEFORE = "0.55"
+_VARIANTS = {
+    "model": "The model",
+    "without_bias": "Bias at its mean",
+    "none": "No pair turns",
+    "fast": "Fast pairs turn (period below 16)",
+    "middle": "Middle pairs (16 to 128)",
+    "slow": "Slow pairs (128 and more)",
+    "plain": "Plain text",
+    "spaced": "Unknown tokens between",
+    "relearned": "The same, positions learned anew",
+}
+
+
+def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw each head's profile before and after each change of words and positions.
+
+    Rows are changes, columns heads. Grey is before, blue after, with 95% intervals over texts; where position
+    ids changed places, the dashed line is the profile in the order of the ids. The number is the change of the
+    weight at the offset that the head looks at (dotted), with its interval.
+
+    Parameters
+    ----------
+    changes
+        From `attnscope.explanation`'s ``interventions``.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none or a head does not exist.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (EMNLP 2023), section 5 and figure 11.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import interventions
+    >>> grid = ("layer", "head")
+    >>> made = xr.Dataset(
+    ...     {
+    ...         "profile_before": ((*grid, "offset"), np.array([[[0.8, 0.1, 0.1]]])),
+    ...         "profile_after": (("change", *grid, "offset"), np.array([[[[0.3, 0.4, 0.3]]]])),
+    ...         "mass_change": (("change", *grid), np.array([[[-0.5]]])),
+    ...         "target": (grid, np.array([[-1]])),
+    ...     },
+    ...     coords={"offset": [-1, 0, 1], "change": ["positions-zero"]},
+    ... )
+    >>> interventions(made, [(0, 0)]).axes[0].get_title(loc="left")
+    'Layer 0, head 0'
+    """
+    needs = ("profile_before", "profile_after", "mass_change", "target")
+    pairs = the_heads(changes, heads, needs, purpose="interventions")
+    rows = names(changes, "change")
+    with figure_style():
+        size = (1.75 * len(pairs) + 1.6, 0.8 * len(rows) + 0.9)
+        figure = Figure(figsize=(max(size[0], 4.0), size[1]), layout="constrained")
+        grid = figure.subplots(len(rows), len(pairs), sharex="col", sharey="col", squeeze=False)
+        for column, (layer, head) in enumerate(pairs):
+            part = up_to_the_mask(one_head(changes, layer, head), "profile_before")
+            offset = part["offset"].values
+            for row, name in enumerate(rows):
+                axes = grid[row, column]
+                _draw_change(axes, part, row, offset)
+                if column == 0:
+                    axes.set_ylabel(
+                        name.replace("-", "\n", 1).replace("-", " "),
+                        rotation=0,
+                        ha="right",
+                        va="center",
+                        labelpad=6,
+                        fontsize=7,
+                    )
+            grid[0, column].set_title(f"Layer {layer}, head {head}", loc="left")
+            grid[0, column].set_ylim(0, 1.45 * grid[0, column].get_ylim()[1])
+            grid[0, column].set_xlim(offset[0], offset[-1])
+        figure.supxlabel(OFFSET, fontsize=8)
+        figure.legend(*_legend(grid), loc="outside upper center", ncols=3, frameon=False, fontsize=7)
+    return figure
+
+
+def _legend(grid: np.ndarray) -> tuple[list[Artist], list[str]]:
+    handles: dict[str, Artist] = {}
+    for axes in grid.ravel():
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    return list(handles.values()), list(handles)
+
+
+def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> None:
+    after = part.isel(change=row)
+    if np.isfinite(part["target"]):
+        axes.axvline(float(part["target"]), color="0.5", linewidth=0.6, linestyle=":")
+    curve(axes, offset, with_interval(part, "profile_before"), _BEFORE, label="Before", linewidth=1.0)
+    curve(axes, offset, with_interval(after, "profile_after"), MEASURED, label="After")
+    if "profile_by_id" in after and np.isfinite(after["profile_by_id"].values).any():
+        by_id = after["profile_by_id"].values
+        curve(axes, offset, by_id, ALONE, label="After, by position id", linewidth=1.0, linestyle="--")
+    value, low, high = (float(part) for part in with_interval(after, "mass_change"))
+    if np.isfinite(value):
+        text = f"{value:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if "mass_change_low" in after else "")
+        axes.text(
+            0.98,
+            0.95,
+            text.replace("-", "−"),
+            transform=axes.transAxes,
+            ha="right",
+            va="top",
+            fontsize=6,
+            color=INK,
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
+        )
+    axes.tick_params(labelsize=6)
+    axes.locator_params(axis="y", nbins=3)
+
+
+def wave_removal(removed: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw each head's profile before waves are taken out of the position table, as expected after it, and after it.
+
+    Bands are 95% intervals over texts.
+
+    Parameters
+    ----------
+    removed
+        From ``wave_removal``: ``profile_before``, ``profile_expected``, ``profile_after``.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none or a head does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import wave_removal
+    >>> values = (("layer", "head", "offset"), np.array([[[0.8, 0.1, 0.1]]]))
+    >>> made = xr.Dataset(
+    ...     {f"profile_{name}": values for name in ("before", "expected", "after")}, coords={"offset": [-1, 0, 1]}
+    ... )
+    >>> len(wave_removal(made, [(0, 0)]).axes)
+    1
+    """
+    needs = ("profile_before", "profile_expected", "profile_after")
+
+    def draw(axes: Axes, offset: np.ndarray, part: xr.Dataset) -> None:
+        curve(axes, offset, with_interval(part, "profile_before"), _BEFORE, label="Before", linewidth=1.0)
+        curve(axes, offset, with_interval(part, "profile_after"), MEASURED, label="After")
+        expected = part["profile_expected"].values
+        curve(axes, offset, expected, ALONE, label="Expected after", linewidth=1.2, linestyle="--")
+
+    pairs = the_heads(removed, heads, needs, purpose="wave_removal")
+    return _profiles_of_heads(removed, pairs, "profile_before", draw)
+
+
+def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw each head's profile as it is and with its position scheme changed: rotation (RoPE) or bias (T5, ALiBi).
+
+    What the black line has and a coloured one has not is the doing of what was taken out. Bands are 95%
+    intervals over texts.
+
+    Parameters
+    ----------
+    profiles
+        From ``rotation_effect`` or ``bias_effect``: ``profile (variant, layer, head, offset)``.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none or a head does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import scheme_effect
+    >>> values = np.random.default_rng(0).dirichlet(np.ones(5), size=(2, 1, 1))
+    >>> made = xr.Dataset(
+    ...     {"profile": (("variant", "layer", "head", "offset"), values)},
+    ...     coords={"variant": ["model", "none"], "offset": range(-2, 3)},
+    ... )
+    >>> len(scheme_effect(made, [(0, 0)]).axes)
+    1
+    """
+    pairs = the_heads(profiles, heads, ("profile", "variant"), purpose="scheme_effect")
+    variants = names(profiles, "variant")
+
+    def draw(axes: Axes, offset: np.ndarray, part: xr.Dataset) -> None:
+        for row, name in enumerate(variants):
+            colour = INK if row == 0 else OTHERS[(row - 1) % len(OTHERS)]
+            style = {"marker": "o", "markersize": 2.2} if row == 0 else {"linewidth": 1.1}
+            values = with_interval(part.isel(variant=row), "profile")
+            curve(axes, offset, values, colour, label=_VARIANTS.get(name, name), **style)
+
+    return _profiles_of_heads(profiles, pairs, "profile", draw)
+
+
+def _profiles_of_heads(
+    result: xr.Dataset,
+    pairs: Sequence[tuple[int, int]],
+    name: str,
+    draw: Callable[[Axes, np.ndarray, xr.Dataset], None],
+) -> Figure:
+    """A panel for each head, in which `draw` puts its curves over the offsets at which the named profile has weight."""
+    with figure_style():
+        figure, panels = head_panels(len(pairs), (2.0,))
+        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
+            part = up_to_the_mask(one_head(result, layer, head), name)
+            offset = part["offset"].values
+            zero_line(axes)
+            draw(axes, offset, part)
+            axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))
+            axes.set_title(f"Layer {layer}, head {head}", loc="left")
+            if is_leftmost(index):
+                axes.set_ylabel("Mean weight")
+        figure.supxlabel(OFFSET, fontsize=8)
+        legend_above(figure, panels[0][0], 3)
+    return figure

@@ -1,0 +1,253 @@
+"""The figures of patching, all at once, and how each is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+
+from attnscope.intervention.patch_findings import estimator_names, patched_places
+from attnscope.results.figures.reading import LISTED, rank_said, readings_of
+from attnscope.results.figures.style import LEFT, RIGHT, drawable, figure_style, name_columns
+from attnscope.support.arguments import reads
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+_DOT = "A dot: told from 0 with all places looked at together."
+
+#: By name of the figure: its title, how to read it, and what is so only where effects are tested against 0.
+_READINGS = {
+    "recovered-map": (
+        "How far the prediction goes to the other run",
+        (
+            "Orange: the patched run goes towards the run that the activation is from; blue: away from it. 1 is all of "
+            "the way."
+        ),
+        _DOT,
+    ),
+    "recovered-by-position": (
+        "How far the prediction goes, by position",
+        (
+            "Orange: the patched run goes towards the run that the activation is from; blue: away from it. 1 is all of "
+            "the way. Of heads, the 24 that carry most are drawn. A token with … stands for others in other pairs; a/b "
+            "is a in the clean text, b in the other."
+        ),
+        _DOT,
+    ),
+    "recovered-intervals": (
+        "The places that carry most",
+        "Each point is the share of the way over all pairs.",
+        (
+            "Each line is a 95% interval over pairs. Filled points have an effect that is told from 0 with all places "
+            "looked at together, rings have not."
+        ),
+    ),
+    "estimates": (
+        "Estimates beside what was measured",
+        (
+            "A point for each place. On the grey line the estimate equals the change that was measured. A rank "
+            "correlation near 1: the estimate puts the places in the right order."
+        ),
+        "",
+    ),
+}
+
+
+@reads("patch")
+def patch_readings(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
+    """By name of each figure: its title, and how to read it.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import patch
+    >>> from attnscope.results.figures import patch_readings
+    >>> patch_readings(patch(steps=0))["recovered-map"][1][-54:]
+    'A dot: told from 0 with all places looked at together.'
+    """
+    return readings_of(_READINGS, tested=bool(tree["patched"].tested.any()), of="pairs")
+
+
+@reads("patch")
+def patch_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
+    """Every figure that the result has values for, with its name.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import patch
+    >>> from attnscope.results.figures import patch_figures
+    >>> [name for name, _ in patch_figures(patch(steps=0))]
+    ['recovered-map', 'recovered-intervals']
+    """
+    by_position = "position" in tree["patched"].dims
+    yield "recovered-by-position" if by_position else "recovered-map", recovered_map(tree)
+    yield "recovered-intervals", recovered_intervals(tree)
+    if "agreement" in tree.children:
+        yield "estimates", estimate_points(tree)
+
+
+def estimate_points(tree: xr.DataTree) -> Figure:
+    """Draw each estimate against the change that was measured, a point for each place.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`, with estimates.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import patch
+    >>> from attnscope.results.figures import estimate_points
+    >>> len(estimate_points(patch(steps=2)).axes)
+    2
+    """
+    patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
+    names = patched.estimator.values.tolist()
+    measured = patched.effect.values.ravel()
+    with figure_style():
+        figure = Figure(figsize=(2.6 * len(names) + 0.4, 2.8), layout="constrained")
+        panels = np.atleast_1d(figure.subplots(1, len(names)))
+        for axes, name, title in zip(panels, names, estimator_names(names), strict=True):
+            estimated = patched.estimate.sel(estimator=name).values.ravel()
+            axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
+            axes.plot(measured, estimated, "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
+            axes.set_title(f"{title}\n{rank_said(agreement.sel(estimator=name))}", fontsize=8)
+            axes.set_xlabel("Change measured, logits")
+        panels[0].set_ylabel("Estimate, logits")
+    return figure
+
+
+_ROWS = 24  # heads of a map by position: those that carry most
+_TICKS = 12  # numbers on an axis
+_TOKENS = 60  # positions that are named
+
+
+def recovered_map(tree: xr.DataTree) -> Figure:
+    """Draw how far the prediction goes with each place patched: layers by heads, or blocks or heads by positions.
+
+    Orange: towards the run that the activation is from; blue: away from it. A dot marks what is told from 0 with all
+    places together. Of heads by position, the 24 that carry most at one position are drawn.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import patch
+    >>> recovered_map(patch(steps=0)).axes[0].get_xlabel()
+    'Head'
+    """
+    patched = tree["patched"].to_dataset()
+    patched = patched.isel({name: np.arange(size) for name, size in _drawn(patched).items()})
+    values, shown, rows, title = _as_grid(patched)
+    high, wide = values.shape
+    by_position = "position" in patched.dims
+    cell = float(np.clip((6.0 if by_position else 3.0) / max(high, wide), 0.14, 0.42))  # inches
+    largest = float(np.nanmax(np.abs(values)))
+    reach = min(1.0, largest) or 1.0
+    with figure_style():
+        size = (max(4.4, wide * cell + 1.9), high * cell + (1.7 if by_position else 1.0))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots()
+        colours = LinearSegmentedColormap.from_list("way", [LEFT, "#F7F7F7", RIGHT]).with_extremes(bad="0.9")
+        image = axes.imshow(values, cmap=colours, norm=Normalize(-reach, reach), aspect="equal")
+        dots = np.argwhere(shown)
+        axes.plot(dots[:, 1], dots[:, 0], ".", color="0.1", markersize=float(np.clip(9 * cell, 1.5, 3)))
+        step = max(1, high // _TICKS) if title != "Head" else 1
+        axes.set_yticks(range(0, high, step), rows[::step])
+        axes.set_ylabel(title)
+        if by_position:
+            _name_positions(axes, patched.token.values.tolist())
+        else:
+            axes.set_xticks(range(0, wide, max(1, wide // 8)))
+            axes.set_xlabel("Head")
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        beyond = "both" if largest > reach else "neither"
+        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, aspect=max(20, 2 * high), extend=beyond)
+        bar.set_label("Share of the way")
+        bar.outline.set_visible(False)
+    return figure
+
+
+def recovered_intervals(tree: xr.DataTree) -> Figure:
+    """Draw the places that carry most, with their 95% intervals over pairs.
+
+    Parameters
+    ----------
+    tree
+        From `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.intervention import patch
+    >>> from attnscope.results.figures import recovered_intervals
+    >>> len(recovered_intervals(patch(steps=0)).axes)
+    1
+    """
+    rows = patched_places(tree)[:LISTED]
+    with figure_style():
+        figure = Figure(figsize=(5.6, 0.2 * len(rows) + 0.8), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color="0.6", linewidth=0.8)
+        for place, row in enumerate(rows):
+            share = row.recovered
+            if np.isfinite(share.low):
+                axes.plot([share.low, share.high], [place, place], color=RIGHT, linewidth=1.1)
+            axes.plot(
+                share.mean, place, "o", color=RIGHT, markersize=4, mfc="w" if share.shown is False else RIGHT
+            )
+        names = [row.name if row.token is None else f"{row.name}  {drawable(row.token)}" for row in rows]
+        axes.set_yticks(range(len(rows)), names, parse_math=False)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlabel("Share of the way to the other run")
+        axes.grid(axis="x", color="0.92")
+        axes.set_axisbelow(True)
+    return figure
+
+
+def _drawn(patched: xr.Dataset) -> dict[str, int]:
+    """Layers of which something was measured: of a path, those below the receiver."""
+    if "layer" not in patched.dims:
+        return {}
+    known = np.isfinite(patched.effect.values).reshape(patched.sizes["layer"], -1).any(1)
+    return {"layer": int(np.flatnonzero(known)[-1]) + 1}
+
+
+def _as_grid(patched: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], str]:
+    """Values and what is told from 0, ``(row, column)``, with names of the rows and what they are."""
+    values, shown = patched.recovered.values, patched.shown.values
+    if "block" in patched.dims:
+        return values, shown, [str(block) for block in patched.block.values], "Block"
+    layers = [str(layer) for layer in patched.layer.values]
+    if "position" not in patched.dims:
+        return values, shown, layers, "Layer"
+    names = [f"{layer}.{head}" for layer in layers for head in patched["head"].values]
+    flat, told = (part.reshape(len(names), -1) for part in (values, shown))
+    largest = np.abs(np.nan_to_num(flat)).max(1)
+    chosen = np.sort(np.argsort(-largest, kind="stable")[:_ROWS])
+    return flat[chosen], told[chosen], [names[place] for place in chosen], "Head"
+
+
+def _name_positions(axes: Axes, tokens: list[str]) -> None:
+    """Tokens below their columns; of a long text every second or third, so that none covers another."""
+    step = -(-len(tokens) // _TOKENS)
+    names = [drawable(token) for token in tokens[::step]]
+    name_columns(axes, range(0, len(tokens), step), names)
+    axes.set_xlabel("Token")

@@ -1,0 +1,465 @@
+"""The position table: its waves, its components, and what layers keep of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from attnscope.results.figures.panels import (
+    ALONE,
+    INK,
+    MEASURED,
+    NOISE,
+    NOISE_BAND,
+    curve,
+    head_panels,
+    is_leftmost,
+    legend_above,
+    names,
+    one_head,
+    the_heads,
+    tokens,
+    zero_line,
+)
+from attnscope.results.figures.reading import axis_values, require
+from attnscope.results.figures.style import MARK, figure_style
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Models = Mapping[str, xr.Dataset]
+
+_KINDS = {"positions": "Position table", "words": "Words of a text (control)"}
+_CORRELATIONS = {"": "99.9% of the variance", "raw_": "All components"}
+_SIDE_BY_SIDE = 3  # models
+_NUMBER_WIDTH = 0.08  # of the axis
+_MOST_PEAKS = 5  # named in a panel
+_MOST_COMPONENTS = 48  # of several models, so that the first ones can be told apart
+_SHOWN = 0.99  # the components are drawn until so much of the variance is there
+
+
+def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
+    """Draw the amplitudes of the waves in a position table, beside those of words, which have no peak.
+
+    The line is the mean over columns and the band their middle half; the dotted line is the root of their mean power,
+    which no rotation of the embedding's axes changes. Grey is what white noise of the same
+    variance gives (mean and middle half). Peaks above it are named by their period.
+
+    Parameters
+    ----------
+    spectra
+        From `position_spectrum` of an explanation or from `amplitude_spectrum`; or several by the name of
+        their model, one row each, or side by side where no row has more than one panel. Tables of several
+        lengths are drawn over cycles per token.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If there is nothing to draw.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figures 3 and 8; EMNLP 2023, figures 3 and 13.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.figures import position_spectrum
+    >>> from attnscope.explanation.arrays import amplitude_spectrum
+    >>> table = np.random.default_rng(0).normal(size=(64, 8))
+    >>> figure = position_spectrum({"made-up": amplitude_spectrum(table)})
+    >>> figure.axes[0].get_title(loc="left")
+    'made-up: Position table'
+    """
+    models = _by_model(
+        spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum"
+    )
+    rows = [[(name, kind, part) for kind, part in _kinds(table)] for name, table in models.items()]
+    if max(map(len, rows)) == 1:
+        flat = [panel for row in rows for panel in row]
+        rows = [flat[first : first + _SIDE_BY_SIDE] for first in range(0, len(flat), _SIDE_BY_SIDE)]
+    columns = max(map(len, rows))
+    same = len({_positions(table) for table in models.values()}) == 1
+    with figure_style():
+        figure = Figure(figsize=(3.5 * columns, 2.2 * len(rows) + 0.3), layout="constrained")
+        for row, panels in enumerate(rows):
+            first: Axes | None = None
+            for column, (name, kind, part) in enumerate(panels):
+                shared = first if first is not None and panels[0][0] == name else None
+                axes = figure.add_subplot(len(rows), columns, row * columns + column + 1, sharey=shared)
+                first = first or axes
+                _draw_spectrum(axes, part, name_peaks=kind == "positions", per_token=not same)
+                title = _KINDS.get(kind, kind)
+                axes.set_title(f"{name}: {title}" if name else title, loc="left", parse_math=False)
+                if shared is None:
+                    axes.set_ylim(0, axes.get_ylim()[1] * 1.12)  # room for the names of peaks
+                if column == 0:
+                    axes.set_ylabel("Amplitude")
+        legend_above(figure, figure.axes[0], 3)
+    return figure
+
+
+def _by_model(given: xr.Dataset | Models, needs: tuple[str, ...], purpose: str) -> dict[str, xr.Dataset]:
+    models: dict[str, xr.Dataset] = {"": given} if isinstance(given, xr.Dataset) else dict(given)
+    if not models:
+        raise AttnscopeError(f"{purpose} needs at least one model, but found none.")
+    for table in models.values():
+        require(table, needs, purpose=purpose)
+    return models
+
+
+def _kinds(spectra: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+    if "kind" not in spectra.dims:
+        return [("positions", spectra)]
+    return [(kind, spectra.isel(kind=row)) for row, kind in enumerate(names(spectra, "kind"))]
+
+
+def _positions(spectra: xr.Dataset) -> int:
+    return int(spectra.attrs.get("positions", 2 * int(spectra["frequency"][-1])))
+
+
+def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool, per_token: bool) -> None:
+    positions = _positions(part)
+    cycles = part["frequency"].values[1:]
+    frequency = cycles / positions if per_token else cycles
+    mean, low, high = (part[name].values[1:] for name in ("mean", "lower_quartile", "upper_quartile"))
+    axes.axhspan(
+        float(part["null_lower_quartile"]),
+        float(part["null_upper_quartile"]),
+        color=NOISE_BAND,
+        linewidth=0,
+        label="Noise: middle half",
+    )
+    axes.axhline(float(part["null_mean"]), color=NOISE, linewidth=0.8, linestyle="--", label="Noise: mean")
+    axes.fill_between(
+        frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half"
+    )
+    axes.plot(frequency, mean, color=MEASURED, linewidth=1.1, label="Columns: mean")
+    if "root_power" in part:
+        power = part["root_power"].values[1:]
+        axes.plot(
+            frequency, power, color=INK, linewidth=0.7, linestyle=(0, (2, 1)), label="Root of total power"
+        )
+    if name_peaks and "is_peak" in part:
+        above = part["is_peak"].values[1:].astype(bool) & (mean > float(part["null_upper_quartile"]))
+        peaks = _highest_peaks(above, mean)
+        for peak in peaks:
+            axes.annotate(
+                f"{positions / cycles[peak]:.3g}",
+                (frequency[peak], high[peak]),
+                (0, 2),
+                textcoords="offset points",
+                ha=_side(peak, peaks, len(mean)),
+                va="bottom",
+                fontsize=6.5,
+                color=MARK,
+            )
+            axes.plot(frequency[peak], mean[peak], "o", color=MARK, markersize=2.4)
+        axes.plot([], [], "o", color=MARK, markersize=2.4, label="Peak: period in tokens")
+    unit = "token" if per_token else f"{positions} tokens"
+    axes.set(xlim=(0, frequency[-1]), xlabel=f"Frequency (cycles per {unit})")
+
+
+def _highest_peaks(is_peak: np.ndarray, mean: np.ndarray) -> list[int]:
+    """Of each run of peaks its highest, and of these the highest few."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_peak.astype(int), [0]])))
+    tops = [int(first + mean[first:end].argmax()) for first, end in edges.reshape(-1, 2)]
+    return sorted(tops, key=lambda top: -mean[top])[:_MOST_PEAKS]
+
+
+def _side(peak: int, peaks: list[int], count: int) -> str:
+    """Where the number of a peak is aligned, so that those of neighbours do not overlap."""
+    near = [other for other in peaks if 0 < abs(other - peak) < count * _NUMBER_WIDTH]
+    if not near:
+        return "center"
+    return "right" if peak < min(near) else "left" if peak > max(near) else "center"
+
+
+def position_components(components: xr.Dataset | Models) -> Figure:
+    """Draw how much of a position table's variance its first principal components hold.
+
+    The shares of 4 and of 12 components are marked: RoBERTa's table has 50.51% and 92.23% there.
+
+    Parameters
+    ----------
+    components
+        From `principal_components`; or several by the name of their model.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If there is nothing to draw.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figure 9; EMNLP 2023, figure 12.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.figures import position_components
+    >>> from attnscope.explanation.arrays import principal_components
+    >>> table = np.random.default_rng(0).normal(size=(64, 16))
+    >>> position_components(principal_components(table)).axes[0].get_xlabel()
+    'Principal components'
+    """
+    models = _by_model(components, ("cumulative_share",), "position_components")
+    with figure_style():
+        figure = Figure(figsize=(3.6, 2.6), layout="constrained")
+        axes = figure.add_subplot()
+        last = 16
+        for index, (name, table) in enumerate(models.items()):
+            share = table["cumulative_share"].values
+            number = np.arange(1, len(share) + 1)
+            colour = MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models))
+            axes.plot(
+                np.concatenate([[0], number]),
+                np.concatenate([[0.0], share]),
+                color=colour,
+                linewidth=1.3,
+                label=name or None,
+            )
+            last = max(last, int((share < _SHOWN).sum()) + 1)
+            for count in (4, 12):
+                if count > len(share):
+                    continue
+                value = float(share[count - 1])
+                axes.plot(count, value, "o", color=MARK, markersize=3.5)
+                if len(models) == 1:
+                    axes.plot([count, count, 0], [0, value, value], color="0.6", linewidth=0.6, linestyle=":")
+                    axes.annotate(
+                        f"{count} components: {value:.1%}",
+                        (count, value),
+                        (6, -4),
+                        textcoords="offset points",
+                        va="top",
+                        fontsize=7,
+                    )
+        axes.set(
+            xlim=(0, last if len(models) == 1 else min(last, _MOST_COMPONENTS)),
+            ylim=(0, 1.02),
+            xlabel="Principal components",
+        )
+        axes.set_ylabel("Cumulative share of variance")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(models) > 1:
+            axes.legend(frameon=False, fontsize=7, loc="lower right")
+    return figure
+
+
+def position_correlations(correlations: xr.Dataset) -> Figure:
+    """Draw the canonical correlations of each layer's input with the position table.
+
+    On the left of the components that hold nearly all variance, in the middle of all components where the result has
+    them. The grey band is the largest correlation that independent noise gives; on the right the correlations above
+    the dotted line are counted.
+
+    Parameters
+    ----------
+    correlations
+        With ``correlation (layer, component)``, ``null_correlation`` and ``strong_components (layer)``, and perhaps the
+        same with ``raw_`` before their names.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (EMNLP 2023), figure 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import position_correlations
+    >>> made = xr.Dataset(
+    ...     {
+    ...         "correlation": (("layer", "component"), np.array([[0.9, 0.6, 0.1], [0.7, 0.2, 0.1]])),
+    ...         "null_correlation": ("layer", [0.15, 0.15]),
+    ...         "strong_components": ("layer", [2, 1]),
+    ...     },
+    ...     attrs={"strong": 0.5},
+    ... )
+    >>> len(position_correlations(made).axes)
+    2
+    """
+    require(
+        correlations,
+        ("correlation", "null_correlation", "strong_components"),
+        purpose="position_correlations",
+    )
+    layers = axis_values(correlations, "layer")
+    strong = float(correlations.attrs.get("strong", 0.5))
+    kinds = [prefix for prefix in _CORRELATIONS if f"{prefix}correlation" in correlations]
+    colours = [colormaps["viridis"](0.92 * row / max(len(layers) - 1, 1)) for row in range(len(layers))]
+    with figure_style():
+        figure = Figure(figsize=(3.0 + 2.7 * len(kinds), 2.6), layout="constrained")
+        ratios = [2.0] * len(kinds) + [max(1.3, min(2.0, len(layers) / 9))]
+        axes = figure.subplots(1, len(kinds) + 1, width_ratios=ratios)
+        width = 0.8 / len(kinds)
+        for index, prefix in enumerate(kinds):
+            axes[index].axhline(strong, color=MARK, linewidth=0.8, linestyle=":")
+            _draw_correlations(axes[index], correlations, prefix, colours)
+            place = np.arange(len(layers)) + width * (index - (len(kinds) - 1) / 2)
+            hatch = "////" if prefix else None
+            count = correlations[f"{prefix}strong_components"].values
+            axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
+        axes[0].set_ylabel("Correlation")
+        legend_above(figure, axes[0], 8)
+        axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
+        axes[-1].set(xlabel="Layer", ylabel="Components")
+        axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
+        hatched = " (hatched: all)" if len(kinds) > 1 else ""
+        axes[-1].set_title(f"Above {strong:g}{hatched}", loc="left")
+        axes[-1].tick_params(axis="x", length=0)
+    return figure
+
+
+def _draw_correlations(
+    axes: Axes, correlations: xr.Dataset, prefix: str, colours: list[tuple[float, float, float, float]]
+) -> None:
+    """One curve for each layer, and what noise gives."""
+    layers = axis_values(correlations, "layer")
+    values = correlations[f"{prefix}correlation"].transpose("layer", "component").values
+    null = correlations[f"{prefix}null_correlation"].values
+    most = int(correlations[f"{prefix}strong_components"].max())
+    number = np.arange(1, values.shape[1] + 1)
+    step = math.ceil(len(layers) / 6)
+    for row, layer in enumerate(layers):
+        named = row % step == 0 or row == len(layers) - 1
+        label = f"Layer {layer}" if named else None
+        axes.plot(number, values[row], color=colours[row], linewidth=1.2, label=label)
+    axes.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=NOISE_BAND, linewidth=0)
+    axes.axhline(
+        float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise"
+    )
+    shown = int(np.clip(2 * most, 10, max(10, np.isfinite(values).any(0).sum())))
+    axes.set(xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component")
+    axes.set_title(_CORRELATIONS[prefix], loc="left")
+
+
+_FEW = 6  # pairs that can all be labelled
+
+
+def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw what the rotation or the bias adds to each head's scores at every offset, and which pairs make it.
+
+    Above: the mean scores, and what the scheme alone gives, each about its mean over the offsets; dotted lines are
+    where the scheme peaks and where the head's mean weight is largest. Below, under RoPE: the share of the scores'
+    variation over offsets that each pair of columns makes, by the tokens that it takes for one turn.
+
+    Parameters
+    ----------
+    kernel
+        From `attnscope.explanation.analyses.scheme_kernel.scheme_kernel`.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result holds none or a head does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import scheme_kernel
+    >>> grid, curves = ("layer", "head"), ("layer", "head", "offset")
+    >>> made = xr.Dataset(
+    ...     {
+    ...         "kernel": (curves, np.array([[[2.0, 1.0, np.nan]]])),
+    ...         "scores": (curves, np.array([[[2.5, 1.0, np.nan]]])),
+    ...         "offset_of_kernel": (grid, np.array([[-1.0]])),
+    ...         "offset_of_weights": (grid, np.array([[0.0]])),
+    ...     },
+    ...     coords={"offset": [-1, 0, 1]},
+    ... )
+    >>> len(scheme_kernel(made, [(0, 0)]).axes)
+    1
+    """
+    needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
+    pairs = the_heads(kernel, heads, needs, purpose="scheme_kernel")
+    by_pair = "pair_share" in kernel
+    with figure_style():
+        figure, panels = head_panels(len(pairs), (1.7, 1.3) if by_pair else (1.7,))
+        for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
+            part = one_head(kernel, layer, head)
+            _draw_curves(axes[0], part)
+            offsets = (_offset(float(part[f"offset_of_{name}"])) for name in ("weights", "kernel"))
+            axes[0].set_title(
+                f"Layer {layer}, head {head}\n" + "weights {}, scheme {}".format(*offsets), loc="left"
+            )
+            if is_leftmost(index):
+                axes[0].set_ylabel("Score, nats")
+            if by_pair:
+                _draw_pairs(axes[1], part)
+                if is_leftmost(index):
+                    axes[1].set_ylabel("Share of the\nscores' profile")
+        legend_above(figure, panels[0][0], 4)
+    return figure
+
+
+def _offset(value: float) -> str:
+    return tokens(value, 0) if np.isfinite(value) else "none"
+
+
+def _draw_curves(axes: Axes, part: xr.Dataset) -> None:
+    offset = part["offset"].values
+    zero_line(axes)
+    for name, colour, label in (
+        ("scores", MEASURED, "Mean scores"),
+        ("kernel", ALONE, "The scheme alone"),
+    ):
+        values = part[name].values.astype(float)
+        dashes = "--" if name == "kernel" else "-"
+        middle = np.nanmean(values) if np.isfinite(values).any() else 0.0
+        curve(axes, offset, values - middle, colour, label=label, linestyle=dashes)
+    for name, colour in (("offset_of_weights", MEASURED), ("offset_of_kernel", ALONE)):
+        at = float(part[name])
+        if np.isfinite(at):
+            axes.axvline(at, color=colour, linewidth=0.9, linestyle=":")
+    seen = offset[np.isfinite(part["kernel"].values.astype(float))]
+    if len(seen) > 1:
+        axes.set_xlim(seen[0] - 0.3, seen[-1] + 0.3)
+    axes.set_xlabel("Offset, tokens")
+
+
+def _draw_pairs(axes: Axes, part: xr.Dataset) -> None:
+    share, period = (part[name].values.astype(float) for name in ("pair_share", "period"))
+    known = np.isfinite(share)
+    axes.axhline(0, color="0.4", linewidth=0.6)
+    axes.vlines(period[known], 0, share[known], color=ALONE, linewidth=1.4)
+    axes.plot(period[known], share[known], "o", color=ALONE, markersize=3, mew=0)
+    axes.set_xscale("log")
+    if known.sum() <= _FEW:
+        axes.set_xticks(period[known], [f"{tokens_of:,.0f}" for tokens_of in period[known]])
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("Tokens for one turn", color=INK)

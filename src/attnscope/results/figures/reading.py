@@ -1,0 +1,273 @@
+"""What figures and pages read from a result: checks, words of statistics, and summaries over texts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.measure.documents import LEAST, called_in
+from attnscope.measure.offset_shares import shares_by_offset
+from attnscope.measure.quantities import Wording
+from attnscope.measure.quantities import wording as known_wording
+from attnscope.measure.visible import of_several
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import xarray as xr
+
+LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `text` that are shown, as "the middle 80% of windows"
+_FEWEST = (
+    6  # entries of `text` whose quantiles are told: those of two are but the two, drawn nearer to each other
+)
+LISTED = 20  # heads or places whose intervals a figure shows
+_GIVEN = ("weights", "function calls")  # captures whose texts are whole, as they were given
+_COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
+
+
+class NothingToShowError(AttnscopeError):
+    """A result that a figure is drawn of holds nothing for it: such a figure is left out where all are drawn."""
+
+
+def wording(result: xr.Dataset, statistic: str) -> Wording:
+    """The words for a statistic: the variable's own attributes come first, then those of the catalogue.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> result = xr.Dataset({"peak": ("text", [0.5], {"units": "1"}), "far": ("text", [9.0], {"units": "token"})})
+    >>> wording(result, "peak").units, wording(result, "far").units
+    ('', 'token')
+    """
+    known, own = known_wording(statistic), result[statistic].attrs
+    units = str(own.get("units", known.units))
+    return replace(
+        known,
+        long_name=str(own.get("long_name", known.long_name)),
+        units="" if units == "1" else units,  # of a number that has none
+        signed=bool(own.get("signed", known.signed)),
+    )
+
+
+def noun_of(result: xr.Dataset) -> str:
+    """What each entry of ``text`` is, in the singular: a text that is too long for the model makes several windows.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> noun_of(xr.Dataset()), noun_of(xr.Dataset(attrs={"reads": "images"}))
+    ('window', 'image')
+    """
+    if "window_count" in result:
+        return "pool"
+    if result.attrs.get("capture") in _GIVEN:
+        return "text"
+    return called_in(result.attrs)["windows"].removesuffix("s")
+
+
+def of_entries(words: str, name: str) -> str:
+    """Words about texts as words about what the entries of ``text`` are.
+
+    Examples
+    --------
+    >>> of_entries("Texts in which the head looks left; 1: on every text", "window")
+    'Windows in which the head looks left; 1: on every window'
+    """
+    return re.sub(r"\btext(?=s?\b)", name, re.sub(r"\bText(?=s?\b)", name.capitalize(), words))
+
+
+def statistics(result: xr.Dataset) -> list[str]:
+    """Names of the variables that give each head one number, or one number per text."""
+    return [
+        str(name)
+        for name, variable in result.data_vars.items()
+        if {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head"}
+        and name not in {"label", "columns_left"}
+        and not str(name).endswith(("_variance", "_error", "_freedom", "_skewness", "_effective_rows"))
+        and variable.dtype.kind in "fiub"
+    ]
+
+
+def of_blocks(result: xr.Dataset) -> list[str]:
+    """Names of the variables that say what the best blocks hold: a number a head for each share of blocks kept."""
+    return of_several(result, "kept")
+
+
+def can_be_drawn(result: xr.Dataset) -> bool:
+    """Whether a scan holds anything of its heads that a page draws."""
+    drawn = {"profile", "patch_profile", "label", *of_blocks(result), *of_several(result, "chosen_offset")}
+    by_offset = any(shares_by_offset(result, of) is not None for of in ("bins", "band"))
+    return bool(statistics(result)) or by_offset or bool(drawn & set(result.variables))
+
+
+def require(result: xr.Dataset, names: Iterable[str], *, purpose: str) -> None:
+    """Raise `AttnscopeError` unless the result holds every named variable."""
+    missing = [name for name in names if name not in result.variables]
+    if missing:
+        present = ", ".join(sorted(str(name) for name in result.data_vars)) or "nothing"
+        raise AttnscopeError(f"{purpose} needs {', '.join(missing)}, but the result holds {present}.")
+
+
+def check_statistic(result: xr.Dataset, statistic: str) -> None:
+    """Raise `AttnscopeError` unless `statistic` gives each head a number."""
+    names = statistics(result)
+    if statistic not in names:
+        known = ", ".join(names) or "none"
+        raise AttnscopeError(f"Unknown statistic {statistic!r}. This result has: {known}.")
+
+
+def check_heads(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the heads as pairs of int, or raise `AttnscopeError` naming the heads that exist."""
+    try:
+        pairs = [(int(layer), int(head)) for layer, head in heads]
+    except (TypeError, ValueError) as error:
+        raise AttnscopeError(
+            f"heads must be pairs (layer, head) such as [(8, 9)], found {heads!r}."
+        ) from error
+    if not pairs:
+        raise AttnscopeError("heads is empty: name at least one pair (layer, head), such as [(8, 9)].")
+    layers, columns = axis_values(result, "layer"), axis_values(result, "head")
+    for layer, head in pairs:
+        if layer not in layers or head not in columns:
+            raise AttnscopeError(
+                f"There is no head {head} in layer {layer}: layers go from {layers[0]} to {layers[-1]}, "
+                f"heads from {columns[0]} to {columns[-1]}."
+            )
+    return pairs
+
+
+def axis_values(result: xr.Dataset, dim: str) -> list[int]:
+    """Coordinate values of a dimension, or 0, 1, ... where it has none."""
+    if dim not in result.sizes:
+        raise AttnscopeError(
+            f"The result has no dimension {dim!r}; it has {', '.join(map(str, result.sizes))}."
+        )
+    return [int(value) for value in result[dim].values]
+
+
+def layer_kind(result: xr.Dataset, layer: int) -> str:
+    """Kind of attention of a layer: "self", "causal" or "cross"; "self" where the result does not tell."""
+    if "layer_kind" not in result.variables:
+        return "self"
+    return str(result["layer_kind"].values[axis_values(result, "layer").index(layer)])
+
+
+def sides(sample: xr.Dataset, layer: int) -> tuple[str, str]:
+    """Which text names the queries of a layer, and which the keys: "" is the text, "target_" what a decoder read."""
+    if "target_token" not in sample.variables:
+        return "", ""
+    kind = layer_kind(sample, layer)
+    return "" if kind == "self" else "target_", "target_" if kind == "causal" else ""
+
+
+def side_tokens(sample: xr.Dataset, side: str) -> list[str]:
+    """The tokens of one text of a sample, without the padding beyond them."""
+    known = f"{side}tokens" in sample.variables
+    count = int(sample[f"{side}tokens"]) if known else sample.sizes["query"]
+    return [str(token) for token in sample[f"{side}token"].values[:count]]
+
+
+def layer_labels(result: xr.Dataset) -> list[str]:
+    """Layer numbers, with the kind of attention beside them where the model has more than one kind."""
+    layers = axis_values(result, "layer")
+    if "layer_kind" not in result.variables:
+        return [str(layer) for layer in layers]
+    kinds = [str(kind) for kind in result["layer_kind"].values]
+    if len(set(kinds)) == 1:
+        return [str(layer) for layer in layers]
+    return [f"{layer} {kind}" for layer, kind in zip(layers, kinds, strict=True)]
+
+
+def mean_over_texts(variable: xr.DataArray) -> np.ndarray:
+    """Mean over texts, shape (layer, head, ...); NaN only where a head has no value at all."""
+    if "text" not in variable.dims:
+        return variable.transpose("layer", "head", ...).values.astype(float)
+    values = variable.transpose("text", "layer", "head", ...).values.astype(float)
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+    """The 10% and 90% quantiles over texts, each of shape (layer, head, ...); NaN where fewer than 6 have a value."""
+    values = variable.transpose("text", "layer", "head", ...).values.astype(float)
+    known = np.isfinite(values).sum(axis=0) >= _FEWEST
+    low, high = np.full(known.shape, np.nan), np.full(known.shape, np.nan)
+    if known.any():
+        finite = np.where(np.isfinite(values), values, np.nan)[:, known]
+        low[known], high[known] = np.nanquantile(finite, (LOW, HIGH), axis=0)
+    return low, high
+
+
+def label_shares(result: xr.Dataset) -> np.ndarray:
+    """Share of texts with each label, shape (layer, head, cluster); NaN where a head has no label."""
+    require(result, ("label", "cluster"), purpose="A figure of labels")
+    labels = result["label"].transpose("text", "layer", "head").values
+    counts = np.stack([(labels == c).sum(axis=0) for c in range(result.sizes["cluster"])], axis=-1)
+    total = counts.sum(axis=-1, keepdims=True)
+    return np.where(total > 0, counts / np.maximum(total, 1), np.nan)
+
+
+def dense_weights(sample: xr.Dataset, layer: int, head: int, queries: int, keys: int) -> np.ndarray:
+    """The first rows and columns of a head's weights, shape (queries, keys).
+
+    A weight that the sample does not list is 0 where its row is listed in full, and NaN where it is not.
+    """
+    chosen = sample.sel(layer=layer, head=head)
+    key = chosen["key"].transpose("query", "rank").values[:queries].astype(np.int64)
+    weight = chosen["weight"].transpose("query", "rank").values[:queries].astype(float)
+    rest = chosen["rest"].values[:queries] if "rest" in sample else np.zeros(len(key))
+    dense = np.where(rest[:, None] > _COMPLETE, np.nan, 0.0) * np.ones((1, keys))
+    row, rank = np.nonzero((key < keys) & (weight > 0))
+    dense[row, key[row, rank]] = weight[row, rank]
+    return dense
+
+
+def readings_of(
+    readings: Mapping[str, tuple[str, str, str]], *, tested: bool, of: str
+) -> dict[str, tuple[str, str]]:
+    """Title of each figure and how to read it; what is so only of tested effects is left out where none is.
+
+    Parameters
+    ----------
+    readings
+        By name: the title, how to read it, and what is so only where effects are tested (may be empty).
+    tested
+        Whether they are.
+    of
+        What there must be 6 or more of.
+
+    Examples
+    --------
+    >>> readings_of({"map": ("A map", "Red: up.", "A dot: told from 0.")}, tested=True, of="pairs")
+    {'map': ('A map', 'Red: up. A dot: told from 0.')}
+    """
+    few = f"Nothing is tested, and there are no intervals: that takes {LEAST} or more {of}."
+    return {
+        name: (title, f"{reading} {(told if tested else few) if told else ''}".strip())
+        for name, (title, reading, told) in readings.items()
+    }
+
+
+def rank_said(agreement: xr.Dataset) -> str:
+    """How well one estimate ranks what was measured, in two lines: the rank correlation, and its chance.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> print(rank_said(xr.Dataset({"rank_correlation": -0.314, "chance": 0.84})))
+    rank correlation −0.31
+    a random order as high in 84%
+    """
+    value, chance = float(agreement["rank_correlation"]), float(agreement["chance"])
+    as_high = "" if np.isnan(chance) else f"a random order as high in {_rare(chance)}"
+    return f"rank correlation {value:.2f}\n{as_high}".replace("-", "−")
+
+
+def _rare(chance: float) -> str:
+    return "under 1%" if chance < 0.01 else f"{chance:.0%}"  # noqa: PLR2004

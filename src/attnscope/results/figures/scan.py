@@ -1,0 +1,537 @@
+"""The figures of a scan, all at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+
+from attnscope.comparison.spans import MeanGroupWeights, group_pairs
+from attnscope.measure.grid import patch_shares
+from attnscope.measure.offset_shares import shares_by_offset
+from attnscope.measure.stored import unit_of
+from attnscope.results.figures.maps import (
+    block_shares,
+    label_pies,
+    offset_shares,
+    patch_profiles,
+    weight_maps,
+)
+from attnscope.results.figures.reading import (
+    axis_values,
+    check_heads,
+    check_statistic,
+    label_shares,
+    layer_labels,
+    mean_over_texts,
+    noun_of,
+    of_blocks,
+    quantiles_over_texts,
+    require,
+    sides,
+    wording,
+)
+from attnscope.results.figures.style import (
+    LEFT,
+    RIGHT,
+    cluster_colours,
+    drawable,
+    figure_style,
+    looked_at,
+    name_columns,
+    name_heads,
+    one_scale,
+    save_figure,
+    with_minus,
+)
+from attnscope.support.arguments import reads
+from attnscope.support.checks import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+    from attnscope.measure.quantities import Wording
+
+_OVERVIEWS = (
+    "entropy",
+    "outside",
+    "first_token",
+    "special_tokens",
+    "mean_offset",
+    "max_weight",
+    "patch_distance",
+    "class_token",
+)
+_HEADS = 4  # shown in maps and profiles: those that put most weight on one offset
+_TOKENS = 15  # of a map
+_OF_GROUPS = 3  # heads of which groups are shown: those furthest above both nulls
+
+
+@reads("scan")
+def write_scan_figures(
+    result: xr.Dataset, sample: xr.Dataset | None, folder: Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Write every figure of a scan, by default as SVG, PDF and PNG; return the files.
+
+    Figures of statistics that were not measured are left out.
+
+    Parameters
+    ----------
+    result
+        From `scan`.
+    sample
+        Attention of a few windows, for the maps; None for no maps.
+    folder
+        Folder of the files; it is made where it is not there.
+    formats
+        Endings of the files, without the dot.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import attnscope
+    >>> result = attnscope.scan(texts=["The tide comes in."], statistics=["entropy"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in write_scan_figures(result, None, Path(folder))]
+    ['overview-entropy.svg', 'overview-entropy.pdf', 'overview-entropy.png']
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        path
+        for name, figure in _figures(result, sample)
+        for path in save_figure(figure, folder / name, formats)
+    ]
+
+
+def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[str, Figure]]:
+    for statistic in _OVERVIEWS:
+        if statistic in result:
+            yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)
+    for statistic in of_blocks(result):
+        yield statistic.replace("_", "-"), block_shares(result, statistic)
+    if any(shares_by_offset(result, of) is not None for of in ("bins", "band")):
+        yield "offsets", offset_shares(result)
+    if "label_share" in result and "centroid" in result:
+        yield "labels", label_pies(result)
+    if "group_weight" in result:
+        leading = dict.fromkeys((pair.layer, pair.head) for pair in group_pairs(result))
+        if leading:
+            yield "groups", group_maps(result, list(leading)[:_OF_GROUPS])
+    if "profile" in result:
+        listed = None if sample is None else {(shown.layer, shown.head) for shown in maps(sample)}
+        heads = _sharpest(result, listed)
+        yield "profiles", profile_curves(result, heads)
+        if sample is not None:
+            yield "maps", weight_maps(first_rows(sample, heads, _TOKENS), heads)
+
+    if "patch_profile" in result:
+        yield "patch-profiles", patch_profiles(result, _sharpest_on_patches(result))
+
+
+def _sharpest_on_patches(result: xr.Dataset) -> list[tuple[int, int]]:
+    """Heads with the largest share of a patch's weight on one neighbour, itself not counted."""
+    shares = patch_shares(result).mean("text")
+    away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
+    largest = away.max(("row_offset", "column_offset")).transpose("layer", "head").values
+    order = np.argsort(-np.nan_to_num(largest, nan=-1.0), axis=None, kind="stable")[:_HEADS]
+    return [(int(place // largest.shape[1]), int(place % largest.shape[1])) for place in order]
+
+
+def _sharpest(result: xr.Dataset, listed: set[tuple[int, int]] | None) -> list[tuple[int, int]]:
+    """Heads with the largest mean weight at one offset other than 0; where there are maps, of those that have one."""
+    mean = result.profile.mean("text").where(result.offset != 0).max("offset").values
+    order = np.argsort(-np.nan_to_num(mean, nan=-1.0), axis=None, kind="stable")
+    ranked = [(int(place // mean.shape[1]), int(place % mean.shape[1])) for place in order]
+    return [head for head in ranked if listed is None or head in listed][:_HEADS]
+
+
+_LEFT, _RIGHT, _BOTTOM, _TOP = 0.7, 1.05, 0.5, 0.4  # inches
+_DARK = 0.55  # luminance below which a number is written in white
+_MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
+
+
+def overview(result: xr.Dataset, statistic: str) -> Figure:
+    """Draw a statistic of every head, the mean over texts, as a grid of layers and heads.
+
+    A signed statistic (``mean_offset``, ``direction``, or one with the attribute ``signed``) has colours that diverge
+    from 0: blue is left or less, orange is right or more. The colours of a share go to 1, so that faint differences
+    look faint; those of other statistics go from the lowest head to the highest. A head without a value is hatched.
+
+    Parameters
+    ----------
+    result
+        The result of a scan.
+    statistic
+        A variable with dimensions (text, layer, head) or (layer, head).
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has no such statistic; the message names those it has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import overview
+    >>> entropy = np.random.default_rng(0).gamma(4.0, 0.5, size=(10, 3, 4))  # (text, layer, head), nats
+    >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), entropy)})
+    >>> overview(result, "entropy").axes[0].get_title(loc="left")
+    'Entropy of a row (nats), mean over 10 windows'
+    >>> overview(result, "sharpness")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: Unknown statistic 'sharpness'. This result has: entropy.
+    """
+    check_statistic(result, statistic)
+    words = wording(result, statistic)
+    values = mean_over_texts(result[statistic])  # (layer, head)
+    layers, heads = values.shape
+    cell = float(np.clip(5.0 / max(layers, heads), 0.28, 0.6))  # inches
+    grid_width, grid_height = heads * cell, layers * cell
+    title = f"{words.long_name} ({words.units})" if words.units else words.long_name
+    if "text" in result[statistic].dims:
+        count = result.sizes["text"]
+        title += f", mean over {count} {noun_of(result)}{'s' * (count != 1)}"
+    width = max(_LEFT + grid_width + _RIGHT, _LEFT + 0.068 * len(title))  # the title fits in
+    height = _TOP + grid_height + _BOTTOM
+
+    with figure_style():
+        figure = Figure(figsize=(width, height))
+        axes = figure.add_axes((_LEFT / width, _BOTTOM / height, grid_width / width, grid_height / height))
+        axes.set_facecolor("0.96")
+        image = axes.imshow(
+            values,
+            cmap=_colours(words.signed),
+            norm=_scale(values, words),
+            aspect="auto",
+        )
+        for layer, head in np.argwhere(np.isnan(values)):
+            axes.fill_between(
+                [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5, hatch="////", fc="0.96", ec="0.75"
+            )
+        name_heads(axes, layer_labels(result), axis_values(result, "head"))
+        axes.set_xticks(np.arange(heads - 1) + 0.5, minor=True)
+        axes.set_yticks(np.arange(layers - 1) + 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=0.8)
+        axes.tick_params(which="minor", length=0)
+        if values.size <= _MOST_NUMBERS:
+            _write_numbers(image, values)
+        axes.set_title(title, loc="left", parse_math=False)
+        bar_axes = figure.add_axes(
+            ((_LEFT + grid_width + 0.15) / width, _BOTTOM / height, 0.13 / width, grid_height / height)
+        )
+        bar = figure.colorbar(image, cax=bar_axes)
+        bar.outline.set_visible(False)
+        bar.set_label(words.units or words.long_name)
+    return figure
+
+
+def _colours(signed: bool) -> Colormap | str:
+    return LinearSegmentedColormap.from_list("left_right", [LEFT, "#F7F7F7", RIGHT]) if signed else "viridis"
+
+
+def _scale(values: np.ndarray, words: Wording) -> Normalize:
+    """From the lowest value to the highest, and as far at least as the statistic can go."""
+    finite = values[np.isfinite(values)]
+    if finite.size == 0:
+        return Normalize(-1.0 if words.signed else 0.0, 1.0)
+    if words.signed:
+        reach = max(float(np.abs(finite).max()), words.largest) or 1.0
+        return Normalize(-reach, reach)
+    low, high = float(finite.min()), float(finite.max())
+    if words.largest:
+        low, high = min(low, 0.0), max(high, words.largest)
+    return Normalize(low, high) if high > low else Normalize(low - 0.5, high + 0.5)
+
+
+def _short(value: float) -> str:
+    """Two digits that matter, and never an exponent: a cell is small.
+
+    Examples
+    --------
+    >>> _short(-140.2), _short(-1.44), _short(0.0625), _short(1e-6)
+    ('−140', '−1.4', '0.062', '0')
+    """
+    text = f"{value:.0f}" if abs(value) >= 100 else f"{float(f'{value:.2g}'):.3f}".rstrip("0").rstrip(".")  # noqa: PLR2004
+    return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
+
+
+def _write_numbers(image: AxesImage, values: np.ndarray) -> None:
+    for (layer, head), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            red, green, blue, _ = image.cmap(image.norm(value))
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < _DARK
+            image.axes.text(
+                head,
+                layer,
+                _short(value),
+                ha="center",
+                va="center",
+                fontsize=6,
+                color="white" if dark else "black",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """What is listed of one head in one window.
+
+    Attributes
+    ----------
+    window, layer, head
+        Which it is.
+    count, rest
+        For each query: how many weights are listed, and what they leave out.
+    key, weight
+        The listed ones, row after row.
+
+    Examples
+    --------
+    >>> shown = Map(0, 2, 3, np.array([2, 1]), np.array([0.0, 0.5]), np.array([0, 1, 0]), np.array([0.75, 0.25, 0.5]))
+    >>> shown.query.tolist(), shown.share  # half of the second row is not listed
+    ([0, 0, 1], 0.75)
+    """
+
+    window: int
+    layer: int
+    head: int
+    count: np.ndarray
+    rest: np.ndarray
+    key: np.ndarray
+    weight: np.ndarray
+
+    @property
+    def query(self) -> np.ndarray:
+        """The query of each listed weight."""
+        return np.repeat(np.arange(len(self.count)), self.count)
+
+    @property
+    def share(self) -> float:
+        """How much of the map's weight is listed."""
+        listed = float(self.weight.sum())
+        return listed / max(listed + float(self.rest.sum()), 1e-9)
+
+
+def maps(sample: xr.Dataset) -> Iterator[Map]:
+    """Every map that a sample lists, with the rows that its queries have.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attnscope import scan
+    >>> from attnscope.measure import SAMPLE
+    >>> from attnscope.store import RunFolder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = scan(limit=2, window=32, out=f"{place}/run", show=[(0, 3)])
+    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
+    ...         first = next(maps(run.load(SAMPLE)))
+    >>> first.window, first.count.shape  # a window, and a count for each of its queries
+    (0, (32,))
+    """
+    count, rest = sample["count"].values, sample["rest"].values
+    key, weight = sample["key"].values, sample["weight"].values
+    last = np.cumsum(count.sum(1))
+    names = (sample[name].values.tolist() for name in ("window_of", "layer_of", "head_of"))
+    for at, (window, layer, head) in enumerate(zip(*names, strict=True)):
+        rows = int(sample[f"{sides(sample, layer)[0]}tokens"].values[window])
+        entries = slice(last[at] - count[at].sum(), last[at])
+        yield Map(window, layer, head, count[at, :rows], rest[at, :rows], key[entries], weight[entries])
+
+
+def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) -> xr.Dataset:
+    """The first rows of some heads in the first window, as `attnscope.results.figures.maps.weight_maps` takes them."""
+    layers, columns = (sorted({head[i] for head in heads}) for i in (0, 1))
+    by_head = {(shown.layer, shown.head): shown for shown in maps(sample) if shown.window == 0}
+    rows = min(rows, sample.sizes["query"])  # of the longest window that is shown
+    shape = (len(layers), len(columns), rows)
+    chosen = [by_head[head] for head in heads]
+    ranks = max(int(shown.count[:rows].max(initial=1)) for shown in chosen)
+    key, weight = np.zeros((*shape, ranks), np.int64), np.zeros((*shape, ranks), np.float32)
+    rest = np.zeros(shape, np.float32)
+    for shown in chosen:
+        at = layers.index(shown.layer), columns.index(shown.head)
+        for row, (count, first) in enumerate(
+            zip(shown.count[:rows], np.cumsum(shown.count) - shown.count, strict=False)
+        ):
+            key[*at, row, :count] = shown.key[first : first + count]
+            weight[*at, row, :count] = shown.weight[first : first + count]
+        rest[at][: len(shown.rest)] = shown.rest[:rows]
+    dims = ("layer", "head", "query", "rank")
+    of_window = [str(name) for name in sample.coords if "window" in sample[name].dims]
+    texts = (
+        sample.isel(window=0)[of_window]
+        .isel(query=slice(rows))
+        .drop_vars(["layer", "head", "layer_kind"], errors="ignore")
+    )
+    return texts.assign(key=(dims, key), weight=(dims, weight), rest=(dims[:3], rest)).assign_coords(
+        layer=layers, head=columns, layer_kind=sample["layer_kind"].sel(layer=layers)
+    )
+
+
+def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts.
+
+    The line is the mean over texts, the band goes from the 10% to the 90% quantile over texts. A head is
+    drawn in the colour of its most frequent label, where the result has labels. All panels have one scale.
+
+    Parameters
+    ----------
+    result
+        With ``profile (text, layer, head, offset)``, the mean weight at each offset.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has no profiles or a head does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import profile_curves
+    >>> profile = np.random.default_rng(0).dirichlet(np.ones(5), size=(20, 1, 2))
+    >>> result = xr.Dataset(
+    ...     {"profile": (("text", "layer", "head", "offset"), profile)}, coords={"offset": range(-2, 3)}
+    ... )
+    >>> figure = profile_curves(result, heads=[(0, 0), (0, 1)])
+    >>> len(figure.axes)
+    2
+    """
+    require(result, ("profile", "offset"), purpose="profile_curves")
+    pairs = check_heads(result, heads)
+    layers, columns_of_heads = axis_values(result, "layer"), axis_values(result, "head")
+    offsets = result["offset"].values
+    labelled = {"label", "cluster"} <= set(result.variables)
+    columns = min(len(pairs), 4)
+    rows = math.ceil(len(pairs) / columns)
+
+    with figure_style():
+        figure = Figure(figsize=(max(3.2, 2.3 * columns), 2.1 * rows + 0.3), layout="constrained")
+        for index, (layer, head) in enumerate(pairs):
+            axes = figure.add_subplot(rows, columns, index + 1)
+            at = {"layer": [layers.index(layer)], "head": [columns_of_heads.index(head)]}
+            mean = mean_over_texts(result["profile"].isel(at))[0, 0]
+            low, high = (edge[0, 0] for edge in quantiles_over_texts(result["profile"].isel(at)))
+            name, colour = _majority(result.isel(at)) if labelled else ("", LEFT)
+            axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+            axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
+            axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
+            axes.set(xlim=looked_at(offsets, mean), ylim=(0, None))
+            axes.set_title(
+                f"Layer {layer}, head {head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False
+            )
+        one_scale(figure.axes)
+        figure.supxlabel(f"Offset (key − query), {unit_of(result)}: negative is left", fontsize=8)
+        figure.supylabel("Mean attention weight", fontsize=8)
+    return figure
+
+
+def _majority(head: xr.Dataset) -> tuple[str, str]:
+    """Name with its share, and colour, of the most frequent label of a result of one head."""
+    names = [str(name) for name in head["cluster"].values]
+    shares = label_shares(head)[0, 0]
+    if np.isnan(shares).any():
+        return "no label", LEFT
+    best = int(np.argmax(shares))
+    return f"{with_minus(names[best])}, {shares[best]:.0%} of {noun_of(head)}s", cluster_colours(names)[best]
+
+
+_GROUPS_DARK = 0.6  # from which weight a number is written in white
+_MOST = 8  # groups whose numbers fit into the cells
+
+
+def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw how much the queries of each group look at the keys of each other, head by head.
+
+    Left the head, in the middle a head that has its weight at each offset and on the first token whatever stands there,
+    right equal weights. Grey: no text has both groups.
+
+    Parameters
+    ----------
+    result
+        A scan with groups.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the scan has no groups, or there is no such head.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> results = attnscope.scan(limit=2, groups="kinds", statistics="entropy")
+    >>> [axes.get_title() for axes in group_maps(results, [(2, 1)]).axes[:3]]
+    ['Head 2.1', 'Its places alone', 'Equal weights']
+    """
+    require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
+    pairs = check_heads(result, heads)
+    means = MeanGroupWeights.of(result)
+    kept = means.present
+    names = [drawable(str(name)) for name in result.group_query.values[kept]]
+    side = max(1.4, 0.3 * len(names))  # inches
+    wide = 0.06 * max(map(len, names))
+    layers, columns = axis_values(result, "layer"), axis_values(result, "head")
+    with figure_style():
+        figure = Figure(
+            figsize=(3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3), layout="constrained"
+        )
+        grid = np.reshape(figure.subplots(len(pairs), 3, sharex=True, sharey=True), (-1, 3))
+        image = None
+        for row, (layer, head) in zip(grid, pairs, strict=True):
+            titles = (f"Head {layer}.{head}", "Its places alone", "Equal weights")
+            shown = (means.weight, means.places, means.equal)
+            for axes, title, values in zip(row, titles, shown, strict=True):
+                own = values[layers.index(layer), columns.index(head)][np.ix_(kept, kept)]
+                image = _draw(axes, own, names)
+                axes.set_title(title)
+            row[0].set_ylabel("Queries")
+        for axes in grid[-1]:
+            axes.set_xlabel("Keys")
+        if image is not None:
+            bar = figure.colorbar(image, ax=grid.ravel().tolist(), shrink=0.8, pad=0.02)
+            bar.set_label("Mean weight")
+            bar.outline.set_visible(False)
+    return figure
+
+
+def _draw(axes: Axes, values: np.ndarray, names: list[str]) -> AxesImage:
+    axes.set_facecolor("0.88")
+    image = axes.imshow(values, cmap="Blues", vmin=0.0, vmax=1.0)
+    name_columns(axes, range(len(names)), names)
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    for (query, key), value in np.ndenumerate(values):
+        if np.isfinite(value) and len(names) <= _MOST:
+            colour = "white" if value > _GROUPS_DARK else "black"
+            axes.text(key, query, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
+    return image

@@ -1,0 +1,342 @@
+"""Three views of the shift between a head's queries and keys: the rotation, the cross-spectrum, the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import PowerNorm
+
+from attnscope.explanation.ranking import ERROR
+from attnscope.results.figures.panels import (
+    INK,
+    NOISE_BAND,
+    OFFSET,
+    head_panels,
+    is_leftmost,
+    one_head,
+    place,
+    the_heads,
+    tokens,
+    zero_line,
+)
+from attnscope.results.figures.style import MARK, figure_style
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LINES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # offsets whose line is drawn in a map
+_CURVES = 10
+_BEYOND = 4.0  # tokens shown above and below the offset of a head
+_TITLE: dict[str, Any] = {"loc": "right", "color": MARK}
+
+
+def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw the energy of the eigenvectors of each head's rotation R over frequency and angle.
+
+    A shift of keys against queries by a fixed number of tokens lies on a line through 0; those of the offsets
+    -2 to 2 are drawn, and the offset of the line with the most energy is named where random phases would rarely put as
+    much on one. The colour is the square root of the energy, in each panel up to its own largest.
+
+    Parameters
+    ----------
+    maps
+        With ``energy (layer, head, frequency, angle)``.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has no maps or a head does not exist.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figure 6; EMNLP 2023, figure 10.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.figures import phase_maps
+    >>> from attnscope.explanation.arrays import phase_map
+    >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
+    >>> phases = phase_map(states, weight, np.eye(6)[:, 1:3]).expand_dims(["layer", "head"])
+    >>> len(phase_maps(phases, [(0, 0)]).axes)
+    1
+    """
+    pairs = the_heads(maps, heads, ("energy", "angle"), purpose="phase_maps")
+    frequency = maps["frequency"].values
+    positions = int(maps.attrs.get("positions", 2 * frequency[-1]))
+    with figure_style():
+        figure, panels = head_panels(len(pairs), (2.5,), width=2.6)
+        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
+            part = one_head(maps, layer, head)
+            energy = part["energy"].transpose("angle", "frequency").values[:, 1:]
+            top = float(np.nanmax(energy, initial=0.0)) or 1.0
+            axes.imshow(
+                energy,
+                origin="lower",
+                cmap="Greys",
+                norm=PowerNorm(0.5, 0, top),
+                aspect="auto",
+                interpolation="nearest",
+                extent=(0.5, frequency[-1] + 0.5, -np.pi, np.pi),
+            )
+            _draw_lines(axes, positions, float(frequency[-1]))
+            axes.set_title(f"Layer {layer}, head {head}", loc="left")
+            if "line_shift" in part:
+                axes.set_title(_named(_clear(-part["line_shift"], part["line_chance"])), **_TITLE)
+            ticks = np.pi * np.array([-1, -0.5, 0, 0.5, 1])
+            axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if is_leftmost(index) else [])
+            axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-np.pi, np.pi))
+            if is_leftmost(index):
+                axes.set_ylabel("Angle of the eigenvalue")
+        figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens", fontsize=8)
+    return figure
+
+
+def _clear(offset: xr.DataArray, chance: xr.DataArray) -> float:
+    """The offset, NaN where random phases concentrate as much too often."""
+    return float(offset) if float(chance) <= ERROR else float("nan")
+
+
+def _named(offset: float) -> str:
+    return f"offset {tokens(offset)}" if np.isfinite(offset) else "no offset"
+
+
+def _grey_out(axes: Axes, part: xr.Dataset, *, across: bool) -> None:
+    """Offsets that the mask forbids, along x or y; the limits of the axes stay."""
+    if "lowest_offset" not in part.coords:
+        return
+    ends = axes.get_xlim() if across else axes.get_ylim()
+    span = axes.axvspan if across else axes.axhspan
+    low, high = float(part["lowest_offset"]), float(part["highest_offset"])
+    if low > ends[0]:
+        span(ends[0], low - 0.5, color=NOISE_BAND, linewidth=0, zorder=0)
+    if high < ends[1]:
+        span(high + 0.5, ends[1], color=NOISE_BAND, linewidth=0, zorder=0)
+        if across:
+            axes.text(
+                0.98,
+                0.96,
+                "masked",
+                transform=axes.transAxes,
+                ha="right",
+                va="top",
+                fontsize=6.5,
+                color="0.35",
+            )
+    (axes.set_xlim if across else axes.set_ylim)(ends)
+
+
+def _draw_lines(axes: Axes, positions: int, last: float) -> None:
+    """Where keys are shifted so that the head looks at a given offset t: angle -2 pi f t / T, wrapped."""
+    frequency = np.linspace(0, last, 600)
+    for offset in _LINES:
+        turn = -2 * np.pi * frequency * offset / positions
+        wrapped = (turn + np.pi) % (2 * np.pi) - np.pi
+        wrapped[np.flatnonzero(np.abs(np.diff(wrapped)) > np.pi)] = np.nan
+        axes.plot(frequency, wrapped, color="#1F77B4", linewidth=0.8, linestyle="-", alpha=0.75)
+        at = 0.62 * last if abs(offset) < 2 else 0.40 * last  # noqa: PLR2004 the outer lines leave early
+        axes.text(
+            at,
+            (-2 * np.pi * at * offset / positions + np.pi) % (2 * np.pi) - np.pi,
+            tokens(offset),
+            fontsize=6.5,
+            color="#10507C",
+            ha="center",
+            va="center",
+            bbox={"boxstyle": "round,pad=0.12", "facecolor": "white", "linewidth": 0, "alpha": 0.8},
+        )
+
+
+def cross_correlations(
+    correlations: xr.Dataset, heads: Sequence[tuple[int, int]], reach: int = 60, curves: int = _CURVES
+) -> Figure:
+    """Draw each head's cross-correlations of queries and keys: the leading columns, and their weighted sum.
+
+    Above, one line for each of the `curves` columns with the largest singular values, the darkest the largest; below,
+    the sum of the scores along each offset, before any mask, with its highest point within 10 tokens, if that is a
+    peak that stands out of noise. Offsets that the mask forbids are grey.
+
+    Parameters
+    ----------
+    correlations
+        With ``correlation (layer, head, column, offset)`` and ``trace (layer, head, offset)``.
+    heads
+        Pairs (layer, head), counted from 0.
+    reach
+        Largest offset shown.
+    curves
+        How many of the leading columns are drawn.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has none, a head does not exist, or `reach` is not positive.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki (NLP 2023), figure 7; EMNLP 2023, figures 7 to 9.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.figures import cross_correlations
+    >>> from attnscope.explanation.arrays import cross_correlation
+    >>> query = np.random.default_rng(0).normal(size=(64, 2))
+    >>> correlations = cross_correlation(query, np.roll(query, -3, axis=0)).expand_dims(["layer", "head"])
+    >>> len(cross_correlations(correlations, [(0, 0)]).axes)
+    2
+    """
+    pairs = the_heads(correlations, heads, ("correlation", "trace"), purpose="cross_correlations")
+    if reach < 1:
+        raise AttnscopeError(f"reach must be at least 1 token, found {reach}.")
+    offset = correlations["offset"].values
+    reach = min(reach, int(offset.max()))
+    near = np.abs(offset) <= reach
+    shown = min(curves, correlations.sizes["column"])
+    colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
+    with figure_style():
+        figure, panels = head_panels(len(pairs), (1.5, 1.5), width=2.4)
+        for index, ((layer, head), (columns, total)) in enumerate(zip(pairs, panels, strict=True)):
+            part = one_head(correlations, layer, head)
+            lines = part["correlation"].transpose("column", "offset").values[:, near]
+            for column in reversed(range(shown)):
+                columns.plot(offset[near], lines[column], color=colours[column], linewidth=0.9)
+            columns.set(xlim=(-reach, reach), ylim=(-1.05, 1.05))
+            columns.set_xticklabels([])
+            columns.set_title(f"Layer {layer}, head {head}", loc="left")
+            columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=6.5, color="0.35")
+            trace = part["trace"].values[near]
+            total.plot(offset[near], trace, color=INK, linewidth=1.1)
+            total.set(xlim=(-reach, reach))
+            total.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
+            total.yaxis.get_offset_text().set_fontsize(6.5)
+            _mark_peak(total, part)
+            for axes in (columns, total):
+                zero_line(axes)
+                _grey_out(axes, part, across=True)
+            if is_leftmost(index):
+                columns.set_ylabel("Correlation")
+                total.set_ylabel("Sum of scores" if "lowest_offset" not in part.coords else "Sum before mask")
+        figure.supxlabel(OFFSET, fontsize=8)
+    return figure
+
+
+def _mark_peak(axes: Axes, part: xr.Dataset) -> None:
+    if "trace_peak_clear" not in part:
+        return
+    at = float(part["trace_peak_offset"].isel(range=place(part, "range", "near")))
+    if not (np.isfinite(at) and bool(part["trace_peak_clear"])):
+        return
+    height = float(part["trace"].isel(offset=int(np.flatnonzero(part["offset"].values == at)[0])))
+    axes.plot(at, height, "o", color=MARK, markersize=3)
+    axes.annotate(
+        f"t = {tokens(at, 0)}",
+        (at, height),
+        (6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7,
+        color=MARK,
+    )
+
+
+def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw the offset that each frequency of a head's scores favours.
+
+    A head that looks a fixed number of tokens away has all its discs on one height: the red line, their weighted
+    median, drawn where random phases would rarely have as much on one. A disc's area is the amplitude of the
+    cross-spectrum, its colour the coherence of queries and keys. Offsets that the mask forbids are grey.
+    Between the dashed curves a phase alone tells the offset; beyond, it is told only up to a whole period.
+
+    Parameters
+    ----------
+    spectra
+        With ``offset``, ``cross_amplitude``, ``coherence (layer, head, frequency)``, ``band_offset`` and
+        ``band_offset_chance``.
+    heads
+        Pairs (layer, head), counted from 0.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has none or a head does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.figures import cross_spectrum_offsets
+    >>> from attnscope.explanation.arrays import cross_spectrum
+    >>> states = np.random.default_rng(0).normal(size=(32, 4))
+    >>> offsets = cross_spectrum(states, np.eye(4), np.eye(4)).expand_dims(["layer", "head"])
+    >>> cross_spectrum_offsets(offsets, [(0, 0)]).axes[0].get_title(loc="right")
+    'offset 0'
+    """
+    needs = ("offset", "cross_amplitude", "coherence", "band_offset", "band_offset_chance")
+    pairs = the_heads(spectra, heads, needs, purpose="cross_spectrum_offsets")
+    frequency = spectra["frequency"].values
+    positions = int(spectra.attrs.get("positions", 2 * frequency[-1]))
+    with figure_style():
+        figure, panels = head_panels(len(pairs), (2.3,), width=2.5)
+        discs = None
+        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
+            part = one_head(spectra, layer, head)
+            middle = _clear(part["band_offset"], part["band_offset_chance"])
+            limit = max(abs(float(np.nan_to_num(middle))) + 1.5, _BEYOND)
+            below = frequency > 0
+            wrap = positions / (2 * frequency[below])
+            for sign in (-1, 1):
+                axes.plot(frequency[below], sign * wrap, color="0.6", linewidth=0.7, linestyle="--")
+            axes.axhline(0, color="0.5", linewidth=0.6, linestyle=":")
+            if np.isfinite(middle):
+                axes.axhline(middle, color=MARK, linewidth=0.9)
+            if "in_band" in part:
+                inside = np.flatnonzero(part["in_band"].values.astype(bool))
+                first, last = float(frequency[inside[0]]), float(frequency[inside[-1]])
+                axes.axvspan(-1, first - 0.5, color=NOISE_BAND, linewidth=0)
+                axes.axvspan(last + 0.5, float(frequency[-1]) + 1, color=NOISE_BAND, linewidth=0)
+            amplitude = np.nan_to_num(part["cross_amplitude"].values.astype(float))
+            share = amplitude / max(amplitude[below].max(initial=0.0), 1e-300)
+            discs = axes.scatter(
+                frequency[below],
+                part["offset"].values[below],
+                s=70 * np.minimum(share[below], 1) + 3,
+                c=np.nan_to_num(part["coherence"].values[below]),
+                cmap="viridis_r",
+                vmin=0,
+                vmax=1,
+                alpha=0.85,
+                linewidths=0,
+                zorder=3,
+            )
+            axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-limit, limit))
+            axes.set_title(f"Layer {layer}, head {head}", loc="left")
+            axes.set_title(_named(middle), **_TITLE)
+            _grey_out(axes, part, across=False)
+            if is_leftmost(index):
+                axes.set_ylabel("Offset, tokens")
+        figure.supxlabel(f"Frequency (cycles per {positions} tokens); shaded: not used", fontsize=8)
+        if discs is not None:
+            bar = figure.colorbar(discs, ax=[row[0] for row in panels], pad=0.01, aspect=18)
+            bar.set_label("Coherence")
+            bar.outline.set_visible(False)
+    return figure

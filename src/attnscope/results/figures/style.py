@@ -1,0 +1,515 @@
+"""One look for all figures, whatever the user's own matplotlib settings are.
+
+A figure is laid out for its letters, and the same result is to give the same file on every machine: so the settings of
+matplotlib (``matplotlibrc``, ``plt.style.use``) are left aside, and `restyled` says what is to be otherwise.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import unicodedata
+import warnings
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from itertools import cycle, filterfalse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import regex
+from fontTools.ttLib import TTFont
+from matplotlib import font_manager, rc_context, style
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from attnscope.read.shown import with_marked_spaces
+from attnscope.store.files import explained, write_output
+from attnscope.support.checks import FORMATS, check_formats
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+    from contextlib import AbstractContextManager
+
+    from matplotlib.axes import Axes
+
+LEFT, RIGHT, MARK = "#0072B2", "#D55E00", "#D62728"
+
+_BY_NAME = {
+    "previous": LEFT,
+    "next": RIGHT,
+    "self": "#009E73",
+    "same position": "#009E73",
+    "offset -": "#5B3FB5",
+    "offset +": "#A6341B",
+    "first token": "#B8A90A",
+    "special tokens": "#8C564B",
+    "no token": "#404040",
+    "local": "#CC79A7",
+    "local left": "#7CA6D8",
+    "local right": "#F0A08A",
+    "within": "#7A5195",
+    "within left": "#3D7A9E",
+    "within right": "#B5651D",
+    "leftward": "#56B4E9",
+    "rightward": "#E69F00",
+    "uniform": "#C8C8C8",
+    "uniform over the past": "#C8C8C8",
+    "mixed": "#999999",
+    "next-to-left": LEFT,  # the papers' names of clusters
+    "next-to-right": RIGHT,
+    "flat": "#C8C8C8",
+}
+_OTHERS = (
+    "#882255",
+    "#DDCC77",
+    "#332288",
+    "#CC79A7",
+    LEFT,
+    "#56B4E9",
+    RIGHT,
+    "#E69F00",
+    "#009E73",
+    "#C8C8C8",
+)
+_SYSTEMS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195")
+_NUMBER = re.compile(r"[\s_#(-]*\d+\)?")
+_REMARK = re.compile(r"\s*\(.*\)$")
+
+
+def cluster_colours(names: Sequence[str]) -> list[str]:
+    """Give each kind or cluster a colour of its own: the one of its name, if none before has it.
+
+    Parameters
+    ----------
+    names
+        Such as ``"previous"`` or ``"leftward 2"``: a number does not change the name, nor does a remark in brackets.
+
+    Returns
+    -------
+    list of str
+        One ``#rrggbb`` colour per name.
+
+    Examples
+    --------
+    >>> from attnscope.results.figures.style import cluster_colours
+    >>> cluster_colours(["leftward", "mixed", "leftward 2"])
+    ['#56B4E9', '#999999', '#882255']
+    """
+    own: dict[str, int] = {}
+    for index, name in enumerate(names):
+        base = _base(str(name))
+        if base in _BY_NAME:
+            own.setdefault(base, index)
+    taken = {index: _BY_NAME[base] for base, index in own.items()}
+    others = cycle([colour for colour in _OTHERS if colour not in taken.values()] or _OTHERS)
+    return [taken.get(index) or next(others) for index in range(len(names))]
+
+
+def _base(name: str) -> str:
+    """What kinds of one hue have in common."""
+    name = _REMARK.sub("", name) or name
+    if name.startswith("offset "):
+        return name[: len("offset -")]
+    return _NUMBER.sub("", name) or name
+
+
+def system_colours(count: int) -> list[str]:
+    """Colours for systems in their order, one for each; they come again after seven.
+
+    Examples
+    --------
+    >>> from attnscope.results.figures.style import system_colours
+    >>> system_colours(2)
+    ['#D55E00', '#0072B2']
+    """
+    return [_SYSTEMS[i % len(_SYSTEMS)] for i in range(count)]
+
+
+_log = logging.getLogger("attnscope")
+BASE_FONT = "DejaVu Sans"  # comes with matplotlib
+JAPANESE_FONT = "IPAexGothic"  # of matplotlib-fontja, which is not imported: that sets rcParams
+LACKING: set[str] = set()  # scripts that no font here has: their letters are boxes
+
+_CJK_FONTS = (
+    "Noto Sans CJK JP",
+    "Noto Sans JP",
+    "Source Han Sans JP",
+    "Hiragino Sans",
+    "Hiragino Kaku Gothic ProN",
+    "Yu Gothic",
+    "Meiryo",
+    "MS Gothic",
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "WenQuanYi Micro Hei",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "Malgun Gothic",
+    "Arial Unicode MS",
+)
+
+
+def font_families() -> list[str]:
+    """Fonts to draw with, in order: the base font, the Japanese one, and the first installed one that covers CJK."""
+    installed = set(font_manager.fontManager.get_font_names())
+    if JAPANESE_FONT not in installed and (package := find_spec("matplotlib_fontja")) and package.origin:
+        font_manager.fontManager.addfont(Path(package.origin).parent / "fonts" / "ipaexg.ttf")
+    return [BASE_FONT, JAPANESE_FONT, *[name for name in _CJK_FONTS if name in installed][:1]]
+
+
+def drawable(token: str, *, longest: int = 14) -> str:
+    r"""Return the token as it can be drawn: at most `longest` columns, spaces at its ends marked, none invisible.
+
+    What no font could show, such as a tab, is written as its code point.
+
+    Examples
+    --------
+    >>> from attnscope.results.figures.style import drawable
+    >>> drawable(" the"), drawable("a\tb"), drawable("  "), drawable("猫")
+    ('␣the', 'aU+0009b', '␣␣', '猫')
+    """
+    shown = with_marked_spaces(token) or "(empty)"
+    parts: list[str] = []
+    columns = 0
+    for character in shown:
+        part = f"U+{ord(character):04X}" if _is_invisible(character) else character
+        columns += len(part) * (
+            2 if unicodedata.east_asian_width(character) in "WF" and len(part) == 1 else 1
+        )
+        if columns > longest and parts:
+            return "".join(parts) + "…"
+        parts.append(part)
+    return "".join(parts)
+
+
+def with_minus(text: str) -> str:
+    """A text with a real minus before each negative offset that it names, as numbers beside it have.
+
+    Examples
+    --------
+    >>> from attnscope.results.figures.style import with_minus
+    >>> with_minus("kinds: offset -300 (layers 1-2), offset +2")
+    'kinds: offset −300 (layers 1-2), offset +2'
+    """
+    return re.sub(r"(?<=\boffset )-(?=\d)", "−", text)
+
+
+def fit_fonts(texts: Iterable[Text]) -> None:
+    """Give each text of a figure the fonts that its letters need; say once which scripts no font has."""
+    lacking: dict[str, str] = {}
+    for text in texts:
+        families = list(text.get_fontfamily())
+        for character in filterfalse(str.isascii, text.get_text()):
+            if _is_invisible(character) or any(_has(family, character) for family in families):
+                continue
+            if (other := _family_with(character)) is not None:
+                families.append(other)
+            else:
+                lacking[_script_of(character)] = character
+        text.set_fontfamily(families)
+    if new := {script: letter for script, letter in lacking.items() if script not in LACKING}:
+        LACKING.update(new)
+        _log.warning(
+            "figures: no font here has %s, so PNG and PDF show boxes in its place: install one (Debian: fonts-noto) "
+            "and repeat the command",
+            ", ".join(f"{script} ({letter})" for script, letter in new.items()),
+        )
+
+
+def needs_cff(text: Text) -> bool:
+    """Whether drawing the text takes a font with CFF outlines, which a PDF cannot embed as Type 42."""
+    drawn_in = (
+        next((family for family in text.get_fontfamily() if _has(family, character)), BASE_FONT)
+        for character in text.get_text()
+        if not character.isascii()
+    )
+    return any(_is_cff(family) for family in set(drawn_in))
+
+
+@lru_cache(maxsize=4096)
+def _is_invisible(character: str) -> bool:
+    category = unicodedata.category(character)
+    of_space = category == "Zs" and character != " "
+    return of_space or category in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def _has(family: str, character: str) -> bool:
+    path = font_manager.findfont(
+        font_manager.FontProperties(family=[family])
+    )  # as a name, - and : mean something
+    return font_manager.get_font(path).get_char_index(ord(character)) > 0
+
+
+@cache
+def _family_with(character: str) -> str | None:
+    """A font that has a letter: of those that figures name first, else of all that are installed by now."""
+    for family in font_families():
+        if _has(family, character):
+            return family
+    for entries in (lambda: font_manager.fontManager.ttflist, _installed_since):
+        for entry in entries():
+            plain = (entry.style, entry.weight) == ("normal", 400) and not entry.name.startswith(
+                "Last Resort"
+            )
+            if plain and font_manager.get_font(entry.fname).get_char_index(ord(character)):
+                return entry.name
+    return None
+
+
+@cache
+def _installed_since() -> list[font_manager.FontEntry]:
+    """Fonts that are newer than matplotlib's list, which it makes once and keeps."""
+    known = {entry.fname for entry in font_manager.fontManager.ttflist}
+    for path in set(font_manager.findSystemFonts()) - known:
+        with suppress(Exception):  # not every file is a font that can be scaled
+            font_manager.fontManager.addfont(path)
+    return [entry for entry in font_manager.fontManager.ttflist if entry.fname not in known]
+
+
+def _script_of(character: str) -> str:
+    if unicodedata.category(character)[0] not in "LM":
+        return "symbols"
+    script = unicodedata.name(character, "this script").split()[0]
+    return script if script == "CJK" else script.capitalize()
+
+
+@lru_cache(maxsize=32)
+def _is_cff(family: str) -> bool:
+    path = font_manager.findfont(family)
+    with TTFont(str(path), fontNumber=getattr(path, "face_index", 0), lazy=True) as font:
+        return "glyf" not in font
+
+
+_HANDLE, _LETTER = 0.5, 0.065  # inches that a legend's mark and each letter take
+
+_LOOK = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": True,
+    "axes.formatter.useoffset": False,  # ticks say their numbers, not what is to be added to them
+    "figure.dpi": 100,
+    "hatch.linewidth": 0.4,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "font.sans-serif": [BASE_FONT],  # named last in an SVG, for readers who lack the fonts before it
+    "svg.hashsalt": "attnscope",
+}
+
+
+_ASKED: ContextVar[dict[str, Any] | None] = ContextVar("asked", default=None)
+
+
+@contextmanager
+def restyled(settings: dict[str, Any]) -> Generator[None]:
+    """A context in which figures are drawn and saved with some settings of matplotlib instead of ours.
+
+    Figures do not follow the user's own style otherwise. What a function returns is a plain `Figure`: its titles, axes
+    and lines can also be changed one by one.
+
+    Parameters
+    ----------
+    settings
+        As in ``matplotlib.rcParams``: ``{"font.family": "serif", "font.size": 9}``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.figures import (restyled)
+    >>> from attnscope.results.figures import overview
+    >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), np.ones((1, 2, 2)))})
+    >>> with restyled({"axes.titlesize": 12}):
+    ...     figure = overview(result, "entropy")
+    >>> figure.axes[0].title.get_fontsize(), overview(result, "entropy").axes[0].title.get_fontsize()
+    (12.0, 8.0)
+    """
+    token = _ASKED.set({**(_ASKED.get() or {}), **settings})
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+def figure_style() -> AbstractContextManager[None]:
+    """A context in which every figure is drawn and saved alike."""
+    return style.context(
+        ["default", {**_LOOK, "font.family": [*font_families(), "sans-serif"], **(_ASKED.get() or {})}]
+    )
+
+
+def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:
+    """Label a grid of layers (rows, the first on top) by heads (columns); thin the labels where tight."""
+    axes.set_xticks(range(len(heads)), [str(head) for head in heads])
+    axes.set_yticks(range(len(layers)), layers)
+    axes.set(xlabel="Head", ylabel="Layer")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def name_columns(axes: Axes, at: Sequence[int], names: Sequence[str]) -> None:
+    """Name columns by tokens, turned by 90 degrees; the letters of Chinese, Japanese and Korean below each other."""
+    upright = [any(unicodedata.east_asian_width(letter) in "WF" for letter in name) for name in names]
+    shown = [
+        "\n".join(regex.findall(r"\X", name)) if up else name for name, up in zip(names, upright, strict=True)
+    ]
+    axes.set_xticks(at, shown, rotation=90, parse_math=False)
+    for tick, up in zip(axes.xaxis.get_major_ticks(), upright, strict=True):
+        if up:
+            tick.label1.set(rotation=0, linespacing=1.0)
+            tick.label2.set(rotation=0, linespacing=1.0)
+
+
+def one_scale(panels: Iterable[Axes]) -> None:
+    """Give panels one y axis, so that their heights compare; only those at the left edge say its numbers."""
+    panels = list(panels)
+    ends = [axes.get_ylim() for axes in panels]
+    for axes in panels:
+        axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+        place = axes.get_subplotspec()
+        axes.tick_params(labelleft=place is None or place.is_first_col())
+
+
+def looked_at(offsets: np.ndarray, values: np.ndarray) -> tuple[int, int]:
+    """First and last offset to draw: the right side is left out where nothing ever lies on it, as in causal heads.
+
+    Parameters
+    ----------
+    offsets
+        ``(offset)``.
+    values
+        ``(..., offset)``.
+
+    Examples
+    --------
+    >>> offsets = np.arange(-2, 3)
+    >>> looked_at(offsets, np.array([0.1, 0.5, 0.4, 0, 0])), looked_at(offsets, np.ones(5))
+    ((-2, 0), (-2, 2))
+    """
+    right = bool(np.nan_to_num(values[..., offsets > 0]).any())
+    return int(offsets[0]), int(offsets[-1]) if right else max(0, int(offsets[0]) + 1)
+
+
+def legend_columns(figure: Figure, names: Iterable[str], most: int = 4) -> int:
+    """How many of a legend's entries stand side by side in the figure: none of its layouts widens it for them."""
+    longest = max(map(len, names))
+    return min(most, max(1, int(figure.get_figwidth() / (_HANDLE + _LETTER * longest))))
+
+
+_NO_DATE = {
+    "svg": {"Date": None, "Creator": "attnscope"},
+    "pdf": {"CreationDate": None, "Creator": "attnscope", "Producer": None},
+    "png": {"Software": None},
+}
+
+
+_as_svg: WeakKeyDictionary[Figure, bytes] = WeakKeyDictionary()  # for the file and for the page
+
+
+def svg_of(figure: Figure) -> bytes:
+    """The figure as SVG, drawn again only where something in it has changed since.
+
+    Examples
+    --------
+    >>> figure = Figure()
+    >>> first = svg_of(figure)
+    >>> svg_of(figure) is first, figure.suptitle("Heads") and svg_of(figure) == first
+    (True, False)
+    """
+    drawn = _as_svg.get(figure)
+    if drawn is None or figure.stale:
+        with figure_style():
+            _as_svg[figure] = drawn = _drawn(figure, "svg")
+        figure.stale = False  # saving itself changes it for a moment
+    return drawn
+
+
+def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write a figure as ``.svg``, ``.pdf`` and ``.png`` (200 dots per inch).
+
+    The same figure gives the same bytes: the files hold no date and no random identifiers. In the SVG, text is
+    text, so that it can be searched, edited and read aloud; it is drawn in DejaVu Sans or what the reader has
+    instead. In the PDF, glyphs travel with the file: Type 42, or Type 3 where a text needs a font with CFF
+    outlines, which Type 42 cannot hold.
+
+    Parameters
+    ----------
+    figure
+        A matplotlib figure.
+    stem
+        Path without the ending; its folder is made if needed.
+    formats
+        Endings, of ``svg``, ``pdf`` and ``png``.
+
+    Returns
+    -------
+    list of Path
+        The files, in the order of the formats.
+
+    Raises
+    ------
+    AttnscopeError
+        If a format is unknown or the files cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from matplotlib.figure import Figure
+    >>> from attnscope.results.figures import save_figure
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in save_figure(Figure(), Path(folder) / "heads")]
+    ['heads.svg', 'heads.pdf', 'heads.png']
+    """
+    stem = Path(stem)
+    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in check_formats(formats)]
+    with explained(f"write the figure to {stem}", "Choose another place, or free some room"), figure_style():
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            _write(figure, path)
+    return paths
+
+
+def _write(figure: Figure, path: Path) -> None:
+    kind = path.suffix[1:]
+    if kind == "pdf":
+        fit_fonts(_texts_of(figure))
+    cff = kind == "pdf" and any(map(needs_cff, _texts_of(figure)))
+    with rc_context({"pdf.fonttype": 3 if cff else 42}):
+        # a disk that is full within a PDF leaves no half of one
+        write_output(path, svg_of(figure) if kind == "svg" else _drawn(figure, kind))
+
+
+def _texts_of(figure: Figure) -> list[Text]:
+    return figure.findobj(Text)
+
+
+def _drawn(figure: Figure, kind: str) -> bytes:
+    fit_fonts(_texts_of(figure))
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", r"Glyph \d+ .*missing from font", UserWarning
+        )  # `fit_fonts` says so
+        return _rendered(figure, kind)
+
+
+def _rendered(figure: Figure, kind: str) -> bytes:
+    if (layout := figure.get_layout_engine()) is not None:  # laid out once, for all formats
+        layout.execute(figure)
+        with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+            figure.set_layout_engine(None)  # with an engine of any kind, savefig draws everything twice
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, dpi=200, metadata=_NO_DATE[kind])
+    return file.getvalue()

@@ -1,0 +1,135 @@
+"""Putting together what the tasks of a run have measured, where none of them did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.measure.merged import finish_scan
+from attnscope.measure.writing import rows_of_part
+from attnscope.results.open import known_run
+from attnscope.store.files import InUseError, local_folder, read_as
+from attnscope.store.folder import manifest_of
+from attnscope.store.runs import RunFolder, is_finished
+from attnscope.store.tasks import Parts, parts_of
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_kind
+from attnscope.support.errors import AttnscopeError
+
+_WITH_PARTS = ("scan", "explain", "intervene", "patch", "align")  # commands with --task
+#: Commands that take the parts as they are, with the model at hand.
+_WITH_MODEL = ("align", "explain")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What became of the parts of a run.
+
+    Attributes
+    ----------
+    path
+        The run.
+    command
+        Whose run it is.
+    texts
+        How many texts (windows, pools, pairs) it has.
+    tasks
+        How many parts there were; 0 where the run was whole before.
+    complete
+        Whether it is finished. What `align`, `explain`, `intervene` and `patch` make of all texts together needs the
+        model: their command, given again, makes it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     run = Path(place) / "run"
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=run, statistics="entropy", task="1/1")
+    ...     merged = merge(run)
+    >>> merged.command, merged.texts, merged.tasks  # the only task had put its part together
+    ('scan', 1, 0)
+    """
+
+    path: Path
+    command: str
+    texts: int
+    tasks: int
+    complete: bool
+
+
+@typed
+def merge(path: str | Path) -> Merged:
+    """Put together what the tasks of a run have measured, as the last of them to finish does.
+
+    For runs whose last task was stopped before it did so, and for parts that were copied from several machines:
+    ``RUN.tasks/1-of-4``, ``RUN.tasks/2-of-4``, ... beside ``RUN``. May be called at any time and again, also while
+    tasks run.
+
+    Parameters
+    ----------
+    path
+        Folder of the run, whether it is there already or not.
+
+    Raises
+    ------
+    AttnscopeError
+        If units are missing (it says which), another process is putting the run together, a part is damaged or of
+        another run, there are no parts, or the run is of a command that makes none.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", task="2/2")
+    ...     merge(Path(place) / "run")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: ...run is not whole: 1 of 1 units is missing (1): give the command of ...
+    """
+    check_kind("a folder", str, Path, path=path)
+    return _merged(local_folder(path))
+
+
+def _merged(folder: Path) -> Merged:
+    parts = Parts(folder)
+    if parts.signature is None:
+        return _without_parts(folder)
+    own = RunFolder(folder, parts.signature)
+    own.look()
+    if not own.complete and (lacking := parts.said_lacking(own)):
+        raise AttnscopeError(f"{folder} is not whole: {lacking}")
+    if own.command in _WITH_MODEL and not own.complete:
+        return Merged(folder, own.command, parts.texts, len(parts.folders), complete=False)
+    with _opened(own) as run:
+        if not run.complete:
+            with read_as(parts_of(folder)):
+                parts.gather(run, rows_of_part)
+                if run.command == "scan":
+                    finish_scan(run, parts.attributes)
+        parts.drop()
+        return Merged(folder, run.command, run.texts, len(parts.folders), run.complete)
+
+
+def _opened(run: RunFolder) -> RunFolder:
+    try:
+        return run.__enter__()
+    except InUseError:
+        raise InUseError(f"another process is putting {run.path} together: wait for it") from None
+
+
+def _without_parts(folder: Path) -> Merged:
+    made = manifest_of(folder)
+    if made is not None and made.command not in _WITH_PARTS:
+        raise AttnscopeError(
+            f"{folder} is a run of {made.command}, which has no parts to put together: give a run by --task, "
+            f"of {', '.join(_WITH_PARTS)}"
+        )
+    if not is_finished(folder):
+        raise AttnscopeError(
+            f"{parts_of(folder)} holds no parts of a run: expected folders such as 1-of-4 there, which --task "
+            "makes"
+        )
+    run = known_run(folder)
+    return Merged(folder, run.command, run.windows, 0, complete=True)

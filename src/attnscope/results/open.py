@@ -1,0 +1,550 @@
+"""Opening what a command left in a folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from attnscope.store.files import MANIFEST, PIECES, RUN, TASKS, VIEWS, local_folder, read_as, texts_of
+from attnscope.store.folder import Manifest, OwnedFolder, damage, manifest_of
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import Signature
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_kind
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.lineage.align import Aligned
+
+_OF_TEXTS = {"scan", "generate", "roles", "explain", "intervene", "patch", "diff"}
+
+
+@typed
+def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree | Aligned:
+    """Open the results of a finished run, as the command's function returned them.
+
+    Parameters
+    ----------
+    path
+        Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``,
+        ``align``, ``compare`` or ``train``.
+    part
+        ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools; ``"heads"`` what all of
+        them come to, head by head (see `attnscope.measure.over_documents.over_documents`), for which no pool is read. ``"sample"``
+        opens what the page of a scan shows of its first windows: weights, what each key received, and the blocks of a
+        long window; a run made with ``--no-report`` has none.
+
+    Returns
+    -------
+    xarray.Dataset, xarray.DataTree or attnscope.lineage.align.Aligned
+        What `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train` (a
+        Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree) and
+        `attnscope.align` (an `Aligned`) returned. Nothing is measured or trained anew, and no model is loaded.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder holds no run, the run is unfinished, or a file is not what was written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     result = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run")
+    ...     attnscope.open_run(Path(place) / "run").identical(result)
+    True
+    """
+    check_kind("a folder", str, Path, path=path)
+    return _opened(local_folder(path), part)
+
+
+def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligned:
+    manifest = manifest_of(folder)
+    if manifest is None:
+        raise AttnscopeError(
+            f"{folder} holds no run of attnscope (no {MANIFEST}): give the folder that a command named as its results"
+        )
+    command, state = manifest.command, manifest.state
+    if not is_complete(manifest):
+        raise unfinished(folder, command)
+    if command in _OF_TEXTS:
+        if part is not None:
+            return _part_of(RunFolder(folder, state.get("signature", {})), part)
+        with RunFolder(folder, state.get("signature", {})) as run, read_as(folder):
+            return _of_texts(run)
+    if part is not None:
+        raise AttnscopeError(f"{folder} has no part {part!r}: only scans have parts")
+    owned = OwnedFolder(folder, command).look()
+    damaged = [name for name in owned.damaged() if not name.startswith(VIEWS)]
+    if damaged:
+        raise damage(folder / damaged[0], ". Give the same command again, which makes it anew")
+    with read_as(folder):
+        return _of_translation(owned)
+
+
+def _part_of(run: RunFolder, part: str) -> xr.Dataset:
+    from attnscope.measure.stored import HEADS, SAMPLE, WINDOWS, load_heads
+
+    run.look()  # only what is read is checked: a large run would take minutes
+    there = {
+        WINDOWS: lambda: run.apart(WINDOWS),
+        HEADS: lambda: load_heads(run),
+        SAMPLE: lambda: run.load(SAMPLE),
+    }
+    with read_as(run.path):
+        opened = there[part]() if part in there else None
+    if opened is None:
+        raise AttnscopeError(
+            f"{run.path} has no part {part!r}; a scan with --pool has the parts {WINDOWS!r} and {HEADS!r}, one with a "
+            f"page has {SAMPLE!r}"
+        )
+    return opened
+
+
+def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
+    """The same, but that only those files are checked which are read, and nothing is written.
+
+    Raises
+    ------
+    AttnscopeError
+        If the run is unfinished, or one of these files is not what was written.
+    """
+    if not run.complete:
+        raise unfinished(run.path, run.command)
+    with read_as(run.path):
+        if run.command in _OF_TEXTS and run.signature is not None:
+            folder = RunFolder(run.path, run.signature)
+            folder.look()
+            return _of_texts(folder)
+        return _of_translation(OwnedFolder(run.path, run.command).look())
+
+
+def unfinished(folder: Path, command: str) -> AttnscopeError:
+    """The error for a run that has no results yet."""
+    return AttnscopeError(
+        f"{folder} holds an unfinished run of attnscope {command}: give the same command again, which goes on there"
+    )
+
+
+def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:
+    if run.command == "scan":
+        from attnscope.measure.stored import load_scan
+
+        return load_scan(run)
+    if run.command == "generate":
+        from attnscope.measure.generation import load_generation
+
+        return load_generation(run)
+    if run.command == "diff":
+        from attnscope.comparison.diff import load_difference
+
+        return load_difference(run)
+    if run.command == "roles":
+        from attnscope.detection.roles import load_roles
+
+        return load_roles(run)
+    if run.command == "intervene":
+        from attnscope.intervention.given import load_intervention
+
+        return load_intervention(run)
+    if run.command == "patch":
+        from attnscope.intervention.patch import load_patching
+
+        return load_patching(run)
+    from attnscope.explanation.stored import load_explanation
+
+    return load_explanation(run)
+
+
+def _of_translation(folder: OwnedFolder) -> xr.Dataset | xr.DataTree | Aligned:
+    if folder.command == "align":
+        from attnscope.lineage.align import load_alignment
+
+        return load_alignment(folder)
+    if folder.command == "train":
+        from attnscope.lineage.checkpoints import training_results
+
+        return training_results(folder)
+    from attnscope.lineage.compare import load_comparison
+
+    return load_comparison(folder)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """Some labelled arrays of a run.
+
+    Attributes
+    ----------
+    name
+        Path in the tree, such as ``verdict``; empty where all arrays are one Dataset.
+    pieces
+        Reads the arrays: put together along `along`, the pieces are the whole. There is one at least.
+    texts
+        Size of ``text`` in all pieces together; 0 where there is one piece, or nobody knows before they are read.
+    along
+        The dimension of which a piece is a part; what does not have it is the same in every piece.
+    """
+
+    name: str
+    pieces: Callable[[], Iterator[xr.Dataset]]
+    texts: int = 0
+    along: str = "text"
+
+
+def nodes_of(run: Run) -> list[Node]:
+    """The arrays of a finished run: of a scan read as they are asked for, of other commands opened at once.
+
+    In a scan with pools, the windows in short are a node of their own.
+
+    Raises
+    ------
+    AttnscopeError
+        If the run is unfinished or damaged.
+    """
+    if not run.complete:
+        raise unfinished(run.path, run.command)
+    if run.command == "scan" and run.signature is not None:
+        from attnscope.measure.stored import WINDOWS, scan_pieces
+
+        folder = RunFolder(run.path, run.signature)
+        folder.look()
+        windows = Node(WINDOWS, lambda: _apart(folder, WINDOWS), along="window")
+        return [
+            Node("", lambda: scan_pieces(folder), folder.texts),
+            *([windows] if any(name.startswith(f"{WINDOWS}/") for name in folder.files) else []),
+        ]
+    return in_memory(read_run(run))
+
+
+def _apart(folder: RunFolder, kind: str) -> Iterator[xr.Dataset]:
+    """What was kept apart of each piece."""
+    parts = (folder.apart(kind, texts) for texts in folder.pieces)
+    return (part for part in parts if part is not None)
+
+
+def in_memory(opened: xr.Dataset | xr.DataTree | Aligned) -> list[Node]:
+    """The nodes of what `open_run` gives."""
+    return [
+        Node(name, lambda dataset=dataset: iter([dataset])) for name, dataset in datasets_of(opened).items()
+    ]
+
+
+def datasets_of(opened: xr.Dataset | xr.DataTree | Aligned) -> dict[str, xr.Dataset]:
+    """What `open_run` gives, as Datasets by their path in the tree, those without variables left out."""
+    if isinstance(opened, xr.Dataset):
+        return {"": opened}
+    tree = opened if isinstance(opened, xr.DataTree) else tree_of_alignment(opened)
+    datasets = {node.path.strip("/"): node.to_dataset() for node in tree.subtree}
+    return {name: dataset for name, dataset in datasets.items() if dataset.data_vars}
+
+
+def tree_of_alignment(aligned: Aligned) -> xr.DataTree:
+    """What `align` found as labelled arrays: links, scores, rates of all heads, the pairs shown.
+
+    Lines count from 1, words from 0.
+    """
+    rows = [(line, *link) for line, links in enumerate(aligned.links, 1) for link in sorted(links)]
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    named = dict(zip(("line", "source_word", "target_word"), columns, strict=True))
+    datasets = {"links": xr.Dataset({name: ("link", values) for name, values in named.items()})}
+    if aligned.score is not None:
+        datasets["score"] = xr.Dataset({name: ((), value) for name, value in vars(aligned.score).items()})
+    if aligned.heads is not None:
+        datasets["heads"] = aligned.heads
+    for pair in aligned.pairs:
+        words = pair.words
+        datasets[f"pairs/{pair.line}"] = xr.Dataset(
+            {"weights": (("target_word", "source_word"), words.weights)},
+            {
+                "target": ("target_word", np.array(words.target, dtype=object)),
+                "source": ("source_word", np.array(words.source, dtype=object)),
+            },
+        )
+    tree = xr.DataTree.from_dict(datasets)
+    tree.attrs = {"signature": aligned.signature, "model": aligned.model}
+    return tree
+
+
+def chosen(nodes: list[Node], names: list[str] | None) -> list[Node]:
+    """The nodes with some of their variables alone; None keeps all.
+
+    Raises
+    ------
+    AttnscopeError
+        If no node has a variable of one of the names.
+    """
+    if names is None:
+        return nodes
+    known = {node.name: [str(name) for name in next(node.pieces()).data_vars] for node in nodes}
+    every = sorted({name for own in known.values() for name in own})
+    unknown = [name for name in names if name not in every]
+    if unknown:
+        raise AttnscopeError(
+            f"there is no variable {unknown[0]!r:.60} in this run: choose of {', '.join(every)}"
+        )
+
+    def of(node: Node) -> Node:
+        own = [name for name in known[node.name] if name in names]
+        return replace(node, pieces=lambda: (piece[own] for piece in node.pieces()))
+
+    return [of(node) for node in nodes if not set(known[node.name]).isdisjoint(names)]
+
+
+USUAL = ("attnscope-runs", ".")
+#: Commands whose folders are never marked as complete: what they write appears at once, this file with it.
+_WRITTEN_AT_ONCE = {"align": RUN, "compare": RUN}
+_PART = re.compile("[0-9]{1,6}-of-([0-9]{1,6})")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, as its folder's manifest tells of it.
+
+    Attributes
+    ----------
+    path
+        The folder. Of a scan by several tasks, whose parts lie beside it, it need not be there yet.
+    place
+        The path, as text.
+    command
+        ``scan``, ``explain``, ...; empty where the manifest is damaged.
+    signature
+        What the results depend on; None where nothing says so yet.
+    complete
+        Whether all of it is there.
+    windows
+        Windows that are measured; of ``align`` and ``patch`` pairs, of a scan with ``--pool`` pools.
+    bytes
+        Size of all files that attnscope wrote there; 0 where the manifest is damaged.
+    when
+        When the manifest was written last, in local time.
+    tasks
+        Tasks of a scan by several: how many are done, and how many there are.
+    damage
+        What is wrong with the manifest; empty where nothing is.
+
+    Examples
+    --------
+    >>> run = Run(Path("tide"), "tide", "scan", None, False, 40, 9_000, datetime(2026, 11, 25))
+    >>> run.progress, run.model  # nothing says yet what it depends on
+    ('unfinished, 40 windows', '')
+    """
+
+    path: Path
+    place: str
+    command: str
+    signature: Signature | None
+    complete: bool
+    windows: int
+    bytes: int
+    when: datetime
+    tasks: tuple[int, int] | None = None
+    damage: str = ""
+
+    @property
+    def model(self) -> str:
+        """The model's name; of ``compare``, those of the systems."""
+        if self.signature is None:
+            return ""
+        return self.signature.name or ", ".join(self.signature.systems or {})
+
+    @property
+    def corpus(self) -> str:
+        """The first eight hexadecimal digits of the texts' SHA-256: equal texts, equal digits."""
+        if self.signature is None:
+            return ""
+        corpus, pairs = self.signature.corpus or {}, self.signature.text or {}
+        return str(corpus.get("sha256", pairs.get("source_sha256", "")))[:8]
+
+    @property
+    def progress(self) -> str:
+        """How far it is, in words."""
+        if self.damage:
+            return "damaged"
+        settings = {} if self.signature is None else self.signature.settings or {}
+        unit = {"align": "pair", "patch": "pair", "generate": "prompt"}.get(self.command, "window")
+        unit = "pool" if settings.get("pool") else unit
+        measured = f"{self.windows:,} {unit}{'s' * (self.windows != 1)}" if self.windows else ""
+        if self.complete:
+            return f"all {measured}" if measured else "complete"
+        begun = "unfinished" if self.tasks is None else "{} of {} tasks".format(*self.tasks)
+        return f"{begun}, {measured}" if measured else begun
+
+
+@typed
+def runs(*folders: str | Path) -> list[Run]:
+    """The runs that lie in folders: each folder itself, and those one level below.
+
+    Parameters
+    ----------
+    *folders
+        Where to look; by default ``attnscope-runs`` and the current folder.
+
+    Returns
+    -------
+    list of Run
+        The latest first. Folders that are no runs are passed over; a run whose manifest is damaged is there, with its
+        `damage`.
+
+    Raises
+    ------
+    AttnscopeError
+        If a folder that was named is not there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import attnscope
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "tide")
+    ...     [(run.path.name, run.command, run.model, run.progress) for run in attnscope.runs(place)]
+    [('tide', 'scan', 'small-mlm', 'all 1 window')]
+    """
+    for folder in folders:
+        check_kind("a folder", str, Path, folder=folder)
+    listed: dict[Path, Run] = {}
+    for folder in folders or map(Path, USUAL):
+        place = local_folder(folder)
+        if folders and not place.is_dir():
+            raise AttnscopeError(f"there is no folder {place}: give one that holds runs, or is one")
+        for run in _below(place):
+            listed.setdefault(run.path.absolute(), run)
+    return sorted(listed.values(), key=lambda run: run.when, reverse=True)
+
+
+@typed
+def run_at(folder: Path) -> Run | None:
+    """The run of that folder; None where it holds none.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope import scan
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = scan(limit=2, window=32, out=f"{place}/run")
+    ...     run_at(Path(place) / "run").command, run_at(Path(place)) is None
+    ('scan', True)
+    """
+    own = _of_manifest(folder)
+    if own is not None and (own.complete or own.damage):
+        return own
+    parts = parts_of_run(folder)
+    if not parts:
+        return own
+    whole = own or replace(parts[0], path=folder, place=str(folder))
+    return replace(
+        whole,
+        complete=False,
+        windows=sum(part.windows for part in parts),
+        bytes=sum(part.bytes for part in (*parts, *([own] if own else []))),
+        when=max(part.when for part in parts),
+        tasks=(sum(part.complete for part in parts), _tasks(parts[0].path)),
+    )
+
+
+def known_run(folder: Path) -> Run:
+    """The run of that folder.
+
+    Raises
+    ------
+    AttnscopeError
+        If it holds none, or its manifest is damaged.
+    """
+    run = run_at(folder)
+    if run is None:
+        raise AttnscopeError(
+            f"{folder} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope ls names"
+        )
+    if run.damage:
+        raise AttnscopeError(run.damage)
+    return run
+
+
+def is_complete(manifest: Manifest) -> bool:
+    """Whether all of a run is there, from its manifest."""
+    state, written_last = manifest.state, _WRITTEN_AT_ONCE.get(manifest.command)
+    by_units = "signature" in state  # the part of a task, which has that file from its beginning
+    return bool(state.get("complete") or (written_last in manifest.files and not by_units))
+
+
+def _below(folder: Path) -> Iterator[Run]:
+    """The run of a folder, and those of the folders in it."""
+    children: list[Path] = []
+    with suppress(OSError):
+        children = sorted(child for child in folder.iterdir() if child.is_dir())
+    taken = [child.parent / child.name.removesuffix(TASKS) for child in children]
+    for candidate in dict.fromkeys([folder, *taken]):
+        with suppress(OSError):  # what may not be read is nobody's here
+            run = run_at(candidate)
+            if run is not None:
+                yield run
+
+
+def _of_manifest(folder: Path) -> Run | None:
+    damage, when = "", _written(folder / MANIFEST)
+    try:
+        manifest = manifest_of(folder)
+        if manifest is None:
+            return None
+        return _told(folder, manifest, when)
+    except AttnscopeError as error:
+        damage = str(error)
+    return Run(folder, str(folder), "", None, complete=False, windows=0, bytes=0, when=when, damage=damage)
+
+
+def _written(path: Path) -> datetime:
+    """When a file was written last; 1970 where there is none, or its time is of no calendar."""
+    with suppress(OSError, ValueError, OverflowError):
+        return datetime.fromtimestamp(path.stat().st_mtime).astimezone()
+    return datetime.fromtimestamp(0).astimezone()
+
+
+def _told(folder: Path, manifest: Manifest, when: datetime) -> Run:
+    return Run(
+        path=folder,
+        place=str(folder),
+        command=manifest.command,
+        signature=_signature(folder, manifest),
+        complete=is_complete(manifest),
+        windows=sum(len(texts_of(name)) for name in manifest.files if name.startswith(PIECES)),
+        bytes=sum(size for size, _ in manifest.files.values()),
+        when=when,
+    )
+
+
+def _signature(folder: Path, manifest: Manifest) -> Signature | None:
+    parts = manifest.state.get("signature")
+    if parts is None and manifest.command in _WRITTEN_AT_ONCE and RUN in manifest.files:
+        content = OwnedFolder(folder, manifest.command).look().read(RUN)
+        with read_as(folder / RUN):
+            parts = json.loads(content)
+            return Signature.of(parts.get("signature", parts))  # beside it stands what `align` found
+    return None if parts is None else Signature.of(parts)
+
+
+def parts_of_run(run: Path) -> list[Run]:
+    """What the tasks of a scan have, that lies beside its folder."""
+    places = sorted(run.with_name(run.name + TASKS).glob("*-of-*")) if run.name else []
+    parts = [_of_manifest(place) for place in places if _PART.fullmatch(place.name)]
+    return [part for part in parts if part is not None and not part.damage]
+
+
+def _tasks(part: Path) -> int:
+    named = _PART.fullmatch(part.name)
+    return int(named[1]) if named else 0

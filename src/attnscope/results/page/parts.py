@@ -1,0 +1,353 @@
+"""Cells of the tables that can be sorted."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from attnscope.measure.keys import context, key_side, recent_queries, top_places
+from attnscope.results.figures.reading import axis_values, require, side_tokens, sides
+from attnscope.results.figures.scan import Map, maps
+from attnscope.results.figures.style import svg_of
+from attnscope.store.files import explained, write_output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+#: What a cell is, by whether its effect is told from 0; nothing where that was not tested.
+TOLD = {True: "shown", False: "open", None: ""}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell shows, and what its column is sorted by; its class, and a second line.
+
+    Examples
+    --------
+    >>> Cell("+0.250", 0.25, TOLD[True], "+0.100 to +0.400").kind
+    'shown'
+    """
+
+    text: str
+    value: float | str
+    kind: str = ""
+    below: str = ""
+
+
+_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
+_DIGITS = 5
+_FOLDER = Path(__file__).parent
+_PIXELS = 96  # for an inch
+#: Styles of most pages, and of those that tell of changes.
+STYLES = ("page.css", "explain.css")
+WITH_EFFECTS = (*STYLES, "intervene.css")
+MOST_ROWS = 400  # of a table: a page has bounds
+
+
+def script_json(value: Any) -> str:
+    r"""JSON that is safe inside `<script type="application/json">`, in ASCII.
+
+    Examples
+    --------
+    >>> from attnscope.results.page import script_json
+    >>> script_json({"token": "</script>猫"})
+    '{"token":"\\u003c/script\\u003e\\u732b"}'
+    """
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+def numbers(values: np.ndarray) -> Any:
+    """Nested lists of the values, to five significant digits; None for what is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.page import numbers
+    >>> numbers(np.array([[1 / 3, np.nan], [2.0, 12345.678]]))
+    [[0.33333, None], [2, 12346]]
+    """
+    if values.ndim > 1:
+        return [numbers(row) for row in values]
+    return [_short(float(value)) for value in values]
+
+
+def picture(figure: Figure) -> tuple[str, int]:
+    """A figure as the data: address of its SVG, and its width in pixels at its own size.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from attnscope.results.page import picture
+    >>> source, width = picture(Figure(figsize=(2, 1)))
+    >>> source[:26], width
+    ('data:image/svg+xml;base64,', 192)
+    """
+    source = "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure)).decode("ascii")
+    return source, round(float(figure.get_size_inches()[0]) * _PIXELS)
+
+
+def pictures(
+    figures: Mapping[str, Figure], readings: Mapping[str, tuple[str, str]]
+) -> list[dict[str, str | int]]:
+    """Figures as a template shows them, in the order of `readings`: by name, the title and how to read it."""
+    shown: list[dict[str, str | int]] = []
+    for name, (title, reading) in readings.items():
+        if name in figures:
+            source, width = picture(figures[name])
+            shown.append({"name": name, "title": title, "reading": reading, "source": source, "width": width})
+    return shown
+
+
+def write_page(
+    path: Path,
+    template: str,
+    *,
+    styles: Sequence[str],
+    scripts: Sequence[str] = (),
+    signature: Any,
+    **shown: Any,
+) -> Path:
+    """Fill a template of this folder, with its styles and scripts put in, and write the page.
+
+    Text is escaped where it is shown. The signature is JSON's value, or text as it is.
+    """
+    environment = Environment(
+        loader=PackageLoader("attnscope.results.page", "."), autoescape=True, undefined=StrictUndefined
+    )
+
+    def together(names: Sequence[str]) -> str:
+        return "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in names)
+
+    text = environment.get_template(template).render(
+        signature=signature
+        if isinstance(signature, str)
+        else json.dumps(signature, indent=2, ensure_ascii=False),
+        css=together(styles),
+        js=together(scripts),
+        **shown,
+    )
+    with explained(f"write the report to {path}", "Choose another place, or free some room"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_output(path, text)
+    return path
+
+
+def _short(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+OCTAVES, STEPS = 16, 254
+_MOST_KEYS = 1 << 16  # so that a key has two bytes
+
+
+@dataclass(frozen=True)
+class PageWindows:
+    """Some windows as the page holds them: what all heads share, and a packed string for each map.
+
+    Attributes
+    ----------
+    shared
+        The texts of each window, for each layer which of them its queries and its keys are, and the constants of the
+        scale.
+    maps
+        From ``"window.index"``, the index of a head counting layer by layer, to the packed map and the share of the
+        weight that it lists.
+    tiles
+        From ``"index"`` to the packed tiles of the first window.
+    """
+
+    shared: dict[str, Any]
+    maps: dict[str, tuple[str, float]]
+    tiles: dict[str, str]
+
+
+def pack_windows(sample: xr.Dataset) -> PageWindows:
+    """Pack the attention that `attnscope.scan` kept."""
+    require(sample, ("token", "key", "weight", "count"), purpose="The report's sample windows")
+    layers, heads = axis_values(sample, "layer"), axis_values(sample, "head")
+    names = [side for side in ("", "target_") if f"{side}token" in sample.variables]
+    texts = [
+        [_text(sample.isel(window=window), side) for side in names]
+        for window in range(sample.sizes["window"])
+    ]
+    packed: dict[str, tuple[str, float]] = {}
+    for shown in maps(sample):
+        index = layers.index(shown.layer) * len(heads) + heads.index(shown.head)
+        packed[f"{shown.window}.{index}"] = _pack(shown), round(shown.share, 4)
+    shared = {
+        "windows": texts,
+        "sides": [[names.index(side) for side in sides(sample, layer)] for layer in layers],
+        "octaves": OCTAVES,
+        "steps": STEPS,
+        "tile": int(sample.attrs.get("tile", 0)),
+    }
+    return PageWindows(shared, packed, _tiles(sample, shared) if "tile_sum" in sample else {})
+
+
+def encode(weights: np.ndarray) -> np.ndarray:
+    """One byte per weight on the logarithmic scale.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnscope.results.page import encode
+    >>> encode(np.array([1.0, 0.5, 0.25, 1e-9, 0.0])).tolist()
+    [255, 239, 223, 0, 0]
+    """
+    kept = weights >= 2.0**-OCTAVES
+    level = STEPS + 1 + np.round(STEPS / OCTAVES * np.log2(np.where(kept, weights, 1.0)))
+    return np.where(kept, np.clip(level, 1, STEPS + 1), 0).astype(np.uint8)
+
+
+def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
+    """Tokens of one text, as many as the page shows, and how many there are in all."""
+    tokens = side_tokens(sample, side)
+    return {
+        "tokens": tokens,
+        "special": [bool(mark) for mark in sample[f"{side}special"].values[: len(tokens)]],
+        "total": int(sample[f"{side}tokens"]),
+    }
+
+
+def _pack(shown: Map) -> str:
+    query, codes = shown.query, encode(shown.weight.astype(np.float64))
+    kept = (codes > 0) & (shown.key < _MOST_KEYS)
+    beyond = np.bincount(query[~kept], weights=shown.weight[~kept], minlength=len(shown.count))
+    count = np.bincount(query[kept], minlength=len(shown.count))
+    key, first = shown.key[kept], np.diff(query[kept], prepend=-1) > 0
+    step = np.where(first, key, np.diff(key, prepend=0))
+    planes = (*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[kept])
+    return deflated(planes)
+
+
+def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
+    tile = shared["tile"]
+    totals, largest = (sample[name].values.astype(np.float64) for name in ("tile_sum", "tile_max"))
+    tiles: dict[str, str] = {}
+    for index, (layer, head) in enumerate(np.ndindex(totals.shape[:2])):
+        if np.isnan(totals[layer, head]).any():
+            continue
+        queries, keys = (len(shared["windows"][0][side]["tokens"]) for side in shared["sides"][layer])
+        rows, columns = -(-queries // tile), -(-keys // tile)
+        in_row = np.minimum(tile, queries - tile * np.arange(rows))
+        planes = totals[layer, head, :rows, :columns] / in_row[:, None], largest[layer, head, :rows, :columns]
+        tiles[str(index)] = deflated([encode(plane) for plane in planes])
+    return tiles
+
+
+def _bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high bytes of whole numbers below 65,536."""
+    return (values & 0xFF).astype(np.uint8), (values >> 8).astype(np.uint8)
+
+
+def deflated(planes: Any) -> str:
+    """Bytes of arrays, compressed, as text."""
+    return base64.b64encode(zlib.compress(b"".join(plane.tobytes() for plane in planes), 9)).decode("ascii")
+
+
+def pack_long(sample: xr.Dataset) -> dict[str, Any] | None:
+    """What the page draws of a long window; None where the sample has none.
+
+    ``heads`` has by index, counting layer by layer, two planes: the share of the queries' weight in each block, and the
+    largest weight. ``texts`` begin the blocks of each text, ``tokens`` count it, ``block`` is the tokens on a side.
+    """
+    if "block_sum" not in sample:
+        return None
+    size = int(sample.attrs["block"])
+    names = [side for side in ("", "target_") if f"{side}block_text" in sample.variables]
+    tokens = [int(sample[f"{side}tokens"].values[0]) for side in names]
+    packed: dict[str, str] = {}
+    for index, (layer, head) in enumerate(np.ndindex(sample.sizes["layer"], sample.sizes["head"])):
+        queries, keys = (tokens[names.index(side)] for side in sides(sample, int(sample.layer[layer])))
+        at = (layer, head, slice(-(-queries // size)), slice(-(-keys // size)))
+        total, most = (sample[name].values[at].astype(np.float64) for name in ("block_sum", "block_max"))
+        if np.isnan(total).any():
+            continue
+        in_row = np.minimum(size, queries - size * np.arange(len(total)))
+        packed[str(index)] = deflated([encode(total / in_row[:, None]), encode(most)])
+    texts = [[str(text) for text in sample[f"{side}block_text"].values] for side in names]
+    return {"block": size, "tokens": tokens, "texts": texts, "heads": packed}
+
+
+POINTS = 1024
+_ROOM = 4_000_000  # points of all heads and windows
+_FEWEST = 128
+
+
+def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] | None:
+    """What the page draws of attention received; None where the sample has none.
+
+    ``heads`` has by ``"window.index"``, the index counting layer by layer, the packed line, the largest share, the top
+    keys with their shares and those of equal weights, and the same of the last queries alone, where the sample has
+    them; ``recent`` has by ``"window.layer"`` how many these are, ``equal`` the line and the largest share of equal
+    weights; ``contexts`` by ``"window.side.position"`` the text about top keys beyond the `shown` tokens
+    of each side of each window; ``each`` how many keys a point has in a window.
+    """
+    if "received" not in sample:
+        return None
+    sizes = sample.sizes
+    room = _ROOM // max(1, sizes["window"] * sizes["layer"] * sizes["head"])
+    points = min(POINTS, max(_FEWEST, room))
+    packed: dict[str, Any] = {"heads": {}, "equal": {}, "contexts": {}, "keys": {}, "recent": {}}
+    for window, layer in np.ndindex(sizes["window"], sizes["layer"]):
+        equal = sample.equal_received.values[window, layer].astype(np.float64)
+        keys = int(np.isfinite(equal).sum())
+        if not keys:
+            continue
+        even = _share(equal[:keys])
+        side = key_side(sample, layer)
+        tokens = sample[f"{side}position_token"].values[window].tolist()
+        number = int(side != "")
+        packed["equal"][f"{window}.{layer}"] = _line(even, points)
+        packed["keys"][f"{window}.{layer}"] = keys
+        if "recent" in sample:
+            packed["recent"][f"{window}.{layer}"] = recent_queries(sample, window, layer)
+        for head in range(sizes["head"]):
+            share = _share(sample.received.values[window, layer, head, :keys].astype(np.float64))
+            if not np.isfinite(share).all():
+                continue
+            top = top_places(share)
+            listed = [_listed(top, share, even)]
+            if "recent" in sample:
+                recent = _share(sample.recent.values[window, layer, head, :keys].astype(np.float64))
+                even_recent = _share(sample.equal_recent.values[window, layer, :keys].astype(np.float64))
+                of_recent = top_places(recent)
+                listed.append(_listed(of_recent, recent, even_recent))
+                top = np.union1d(top, of_recent)
+            packed["heads"][f"{window}.{layer * sizes['head'] + head}"] = [*_line(share, points), *listed]
+            for key in top:
+                if key >= shown[window][number]:
+                    packed["contexts"][f"{window}.{number}.{key}"] = context(tokens, int(key))
+    return packed
+
+
+def _listed(top: np.ndarray, share: np.ndarray, even: np.ndarray) -> list[list[int | float]]:
+    """Keys with their shares and those of equal weights."""
+    return [[int(key), round(float(share[key]), 6), round(float(even[key]), 6)] for key in top]
+
+
+def _share(received: np.ndarray) -> np.ndarray:
+    return received / max(float(received.sum()), 1e-30)
+
+
+def _line(share: np.ndarray, points: int) -> tuple[str, float]:
+    """The packed peaks, and the largest."""
+    each = -(-len(share) // points)
+    peaks = np.pad(share, (0, -len(share) % each)).reshape(-1, each).max(1)
+    most = float(peaks.max())
+    return deflated([encode(peaks / max(most, 1e-30))]), float(f"{most:.4g}")

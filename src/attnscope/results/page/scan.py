@@ -1,0 +1,662 @@
+"""Writing the page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.comparison.contrasts import contrast_rows, contrasts, contrasts_said, field_of
+from attnscope.comparison.spans import GROUP_PAIRS_CAUTION as CAUTION
+from attnscope.comparison.spans import MeanGroupWeights, group_pairs, no_interval_said, said_of
+from attnscope.measure.documents import intervals
+from attnscope.measure.offset_shares import shares_by_offset
+from attnscope.measure.quantities import SUMMARIES
+from attnscope.measure.ranking import heads_apart, rank_heads
+from attnscope.measure.row_samples import ESTIMATED
+from attnscope.measure.stored import layers_said, notes_of, unit_of
+from attnscope.measure.visible import with_each
+from attnscope.read.shown import split_character
+from attnscope.results.figures.reading import (
+    HIGH,
+    LOW,
+    axis_values,
+    can_be_drawn,
+    label_shares,
+    layer_labels,
+    mean_over_texts,
+    noun_of,
+    of_blocks,
+    of_entries,
+    quantiles_over_texts,
+    statistics,
+    wording,
+)
+from attnscope.results.figures.style import cluster_colours, with_minus
+from attnscope.results.page.parts import (
+    numbers,
+    pack_long,
+    pack_received,
+    pack_windows,
+    script_json,
+    write_page,
+)
+from attnscope.support.arguments import reads
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import places, significant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from attnscope.measure.offset_shares import OffsetShares
+
+_SCRIPTS = (
+    "draw.js",
+    "patches.js",
+    "window.js",
+    "received.js",
+    "long.js",
+    "blocks.js",
+    "offsets.js",
+    "page.js",
+)
+
+
+@reads("scan")
+def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
+    """Write a result as one HTML page that needs no network, no server and no other file.
+
+    The page shows all heads as a grid, coloured by any statistic or as pies of label shares, and for a chosen
+    head its profile over offsets, its labels, its distribution over texts and its weights in one window. Its
+    size does not grow with the number of texts. It is written beside the target and then put in its place.
+
+    Parameters
+    ----------
+    result
+        The result of a scan, with dimensions text, layer, head, offset and cluster; any statistic may be
+        absent.
+    sample
+        The attention over a few windows, as `attnscope.scan` keeps it in ``.encoding["sample"]`` or, of a run
+        folder, in ``sample.npz``; None leaves that part of the page out.
+    path
+        The file to write; its folder is made if needed.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has nothing to show, the sample has other heads than the result, or the file cannot be
+        written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from attnscope.results.page import write_report
+    >>> entropy = np.random.default_rng(0).gamma(4.0, 0.5, size=(10, 3, 4))  # (text, layer, head), nats
+    >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), entropy)}, attrs={"model": "made-up"})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_report(result, None, Path(folder) / "report.html").read_text(encoding="utf-8")
+    >>> page[:15], "Where the heads of made-up look" in page
+    ('<!doctype html>', True)
+    """
+    data = page_data(result)
+    data["quantiles"] = [LOW, HIGH]
+    data["groups"] = group_data(result)
+    data["unit"] = unit_of(result)
+    data["patches"] = patch_data(result)
+    window = received = long = None
+    if sample is not None:
+        _check_same_heads(result, sample)
+        window = pack_windows(sample)
+        shown = [[len(text["tokens"]) for text in texts] for texts in window.shared["windows"]]
+        received = pack_received(sample, shown)
+        long = pack_long(sample)
+        data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
+    signature = parsed(result.attrs.get("signature", "{}"))
+    summary = parsed(result.attrs.get("summary", "{}"))
+    return write_page(
+        Path(path),
+        "page.html.j2",
+        styles=("page.css",),
+        scripts=_SCRIPTS,
+        signature=signature,
+        model=str(result.attrs.get("model", "the model")),
+        corpus=_corpus(result, signature),
+        texts=result.sizes.get("text", 0),
+        tokens=_total(result, "length"),
+        unit=unit_of(result),
+        target_tokens=_total(result, "target_length"),
+        decoder=_notes(result),
+        estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
+        layers=len(data["layers"]),
+        layers_said=layers_said(result),
+        heads=len(data["heads"]),
+        statistics=data["statistics"],
+        has_equal=any("equal" in entry for entry in data["statistics"]),
+        has_labels=data["labels"] is not None,
+        clustered="clusters" in (summary or {}),
+        has_profile=data["profile"] is not None,
+        has_band=data["profile"] is not None and any_known(data["profile"]["high"]),
+        has_spread=any(any_known(statistic.get("high", [])) for statistic in data["statistics"]),
+        offsets=data["offsets"],
+        blocks=data["blocks"],
+        opens=data["opens"]["says"],
+        groups=group_rows(result),
+        contrasts=contrast_data(result),
+        pools=_total(result, "window_count"),
+        has_patches=data["patches"] is not None,
+        noun=data["noun"],
+        images=result.attrs.get("reads") == "images",
+        window=data.get("window"),
+        has_received=received is not None,
+        has_recent=bool(received and received["recent"]),
+        has_long=long is not None,
+        pieces=pieces_note(
+            token for texts in window.shared["windows"] for text in texts for token in text["tokens"]
+        )
+        if window
+        else "",
+        quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
+        summary=[(of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)]
+        if summary
+        else [],
+        data=script_json(data),
+        packed=script_json({"maps": window.maps, "tiles": window.tiles, "received": received, "long": long})
+        if window
+        else None,
+    )
+
+
+def _notes(result: xr.Dataset) -> str:
+    """What a reader has to know of how the model was read."""
+    notes = notes_of(result)
+    notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest stands below
+    return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("kinds", ""))])))
+
+
+def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:
+    for dim in ("layer", "head"):
+        sampled, expected = sample.sizes.get(dim), result.sizes.get(dim)
+        if sampled != expected:
+            raise AttnscopeError(
+                f"The sample has {sampled} {dim}s and the result {expected}: they must agree."
+            )
+
+
+def _total(result: xr.Dataset, name: str) -> int | None:
+    return int(result[name].sum()) if name in result.variables else None
+
+
+def _corpus(result: xr.Dataset, signature: Any) -> str:
+    """The corpus by its name, where the result or its signature tells one."""
+    corpus: Any = result.attrs.get("corpus")
+    if corpus is None and isinstance(signature, dict):
+        corpus = signature.get("corpus")
+    if isinstance(corpus, dict):
+        corpus = corpus.get("name") or corpus.get("path") or corpus.get("hash")
+    return str(corpus) if corpus else ""
+
+
+_BINS = 24
+_SAID = {  # of the summary of a scan
+    "clusters": "Kinds of heads",
+    "k": "how many",
+    "inertia": "sum of squared distances to their means (k-means)",
+    "label_information": "How far the head alone tells the kind: share of the entropy of the kinds",
+    "label_information_by_chance": "The same by chance, with the kinds shuffled",
+    "named": "Heads with a name",
+    "unnamed": "Other heads",
+    "intervals_over": "Intervals are over",
+    "majority_share": "share of the texts on which a head is of its usual kind",
+    "effective_labels": "kinds of one head over texts (1: always the same)",
+    "at_most_two_labels": "share of the heads with at most two kinds",
+    "sign_agreement": "share of the texts on which a head leans to its usual side",
+    "direction_icc": "share of the variance of the direction that lies between heads, not texts",
+    "profile_between_heads": "share of the variance of the profiles that lies between heads, not texts",
+}
+
+
+def page_data(result: xr.Dataset) -> dict[str, Any]:
+    """Everything the page draws, except the sample window.
+
+    Arrays run over heads in the order layer by layer. Distributions over texts are counts, so the size does
+    not grow with the number of texts.
+    """
+    if not can_be_drawn(result):
+        raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
+    result = with_each(result)
+    result = result if statistics(result) or "label" in result else with_peak(result)
+    names, ends = statistics(result), intervals(result)
+    layers, heads = axis_values(result, "layer"), axis_values(result, "head")
+    kinds = result["layer_kind"].values if "layer_kind" in result.variables else ["self"] * len(layers)
+    layer_names = result["layer_name"].values if "layer_name" in result.variables else layers
+    return {
+        "layers": layers,
+        "layerLabels": layer_labels(result),
+        "layerNames": [str(name) for name in layer_names],
+        "layerKinds": [str(kind) for kind in kinds],
+        "heads": heads,
+        "texts": result.sizes.get("text", 0),
+        "noun": noun_of(result),
+        "statistics": [_statistic(result, name, ends) for name in names],
+        "opens": _opens(result, names),
+        "blocks": [_blocks(result, name) for name in of_blocks(result)],
+        "profile": _profile(result),
+        "offsets": offset_data(result),
+        "labels": _labels(result),
+    }
+
+
+def pieces_note(tokens: Iterable[str]) -> str:
+    """Say what a number under a token means, where one is.
+
+    Examples
+    --------
+    >>> pieces_note(["a", "猫₁", "猫₂"])
+    'The tokenizer splits some characters: 猫₁ 猫₂ are the pieces of one, each a token of its own.'
+    >>> pieces_note(["a", "b"])
+    ''
+    """
+    pieces = " ".join(split_character(list(tokens)))
+    if not pieces:
+        return ""
+    return f"The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."
+
+
+def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
+    """Rows (name, value, interval) of a nested summary, whatever its shape; none of what is not defined.
+
+    Parameters
+    ----------
+    summary
+        Numbers, in mappings within each other.
+    path
+        Names of the mappings around it.
+
+    Examples
+    --------
+    >>> from attnscope.results.page import flatten
+    >>> list(flatten({"icc": {"named": {"value": 0.8, "low": 0.75, "high": 0.84}}, "heads": 144}))
+    [('icc, Heads with a name', '0.8', '0.75 to 0.84'), ('heads', '144', '')]
+    """
+    name = ", ".join(_SAID.get(part, part.replace("_", " ")) for part in path)
+    if isinstance(summary, dict):
+        rest = {str(key): value for key, value in summary.items()}
+        value = next((rest.pop(key) for key in ("value", "estimate", "mean") if key in rest), None)
+        interval = rest.pop("interval", None)
+        if interval is None and {"low", "high"} <= rest.keys():
+            interval = [rest.pop("low"), rest.pop("high")]
+        if any(row := (_say(value), _say_interval(interval))):
+            yield name, *row
+        for key, inner in rest.items():
+            yield from flatten(inner, (*path, key))
+    elif isinstance(summary, list) and any(isinstance(item, dict | list) for item in summary):
+        for index, item in enumerate(summary):
+            yield from flatten(item, (*path, str(index)))
+    elif isinstance(summary, list):
+        yield name, "; ".join(_say(item) for item in summary), ""
+    elif said := _say(summary):
+        yield name, said, ""
+
+
+def parsed(text: Any) -> Any:
+    """The JSON value of an attribute, or the attribute itself where it is not JSON."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any]:
+    words = wording(result, name)
+    if name in SUMMARIES:
+        noun = noun_of(result)
+        words = replace(
+            words, long_name=of_entries(words.long_name, noun), reading=of_entries(words.reading, noun)
+        )
+    variable = result[name]
+    entry: dict[str, Any] = {
+        "key": name,
+        "name": words.long_name,
+        "units": "" if _says_share(words.long_name) and words.units == "share" else words.units,
+        "help": words.reading,
+        "signed": words.signed,
+        "largest": words.largest,
+        "mean": numbers(mean_over_texts(variable).ravel()),
+    }
+    if (even := result.get(f"equal_{name}")) is not None:
+        even = even.mean("text") if "text" in even.dims else even
+        entry["equal"] = numbers(even.values.astype(float))  # one a layer
+    if name in ends and "text" in variable.dims:
+        within = ends[name].transpose("bound", "layer", "head")
+        entry["within"] = [numbers(bound.ravel()) for bound in within.values]
+    if "text" in variable.dims:
+        low, high = quantiles_over_texts(variable)
+        entry["low"], entry["high"] = numbers(low.ravel()), numbers(high.ravel())
+        values = variable.transpose("layer", "head", "text").values.astype(float)
+        entry["counts"] = [_histogram(row) for row in values.reshape(-1, values.shape[-1])]
+    return entry
+
+
+def any_known(values: Any) -> bool:
+    """Whether there is a number among values of the page, however deep.
+
+    Examples
+    --------
+    >>> any_known([[None, 0.5]]), any_known([[None], []])
+    (True, False)
+    """
+    return any(map(any_known, values)) if isinstance(values, list) else values is not None
+
+
+def _says_share(name: str) -> bool:
+    """Whether the name of a statistic says its unit, which beside it would be said twice."""
+    return "share" in name.lower().split()
+
+
+def _histogram(values: np.ndarray) -> dict[str, Any] | None:
+    """Counts of one head over texts between its own least and greatest value."""
+    values = values[np.isfinite(values)]
+    if values.size == 0:
+        return None
+    low, high = float(values.min()), float(values.max())
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-12):
+        reach = 0.05 * abs(low) or 0.5
+        low, high = low - reach, high + reach
+    counts, _ = np.histogram(values, bins=_BINS, range=(low, high))
+    return {"range": numbers(np.array([low, high])), "n": counts.tolist()}
+
+
+def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
+    """Which statistic colours the grid at first, at which head the page opens, and why, where no ranking says it.
+
+    Without a head, the page opens at the one that looks hardest at one neighbour.
+    """
+    apart = heads_apart(result)
+    opens: dict[str, Any] = {"statistic": 0, "head": None, "says": ""}
+    name = ""
+    if apart is not None:
+        name = next((each for each in names if each == apart[0] or each.startswith(f"{apart[0]}_")), "")
+        opens["statistic"] = names.index(name) if name else 0
+    if {"profile", "patch_profile"} & set(result.variables) or not names:
+        return opens
+    heads = [(row["layer"], row["head"]) for rows in rank_heads(result).values() for row in rows]
+    if not heads and apart is None:
+        opens["says"] = (
+            "These statistics are the same for all heads: none leads, and the page opens at the first."
+        )
+        return opens
+    if not heads and apart is not None:
+        heads = apart[1]
+        layer, head = (
+            axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True)
+        )
+        middle = "equal weights" if f"equal_{name}" in result else "the median of all heads"
+        opens["says"] = (
+            f"These statistics rank no heads. The page opens at head {layer}.{head}, the furthest from {middle} in "
+            f"“{wording(result, name).long_name}”."
+        )
+    opens["head"] = heads[0][0] * result.sizes["head"] + heads[0][1]
+    return opens
+
+
+def _blocks(result: xr.Dataset, name: str) -> dict[str, Any]:
+    """What a curve over the shares of blocks is made of: the keys of the statistics that are its points."""
+    kept = result["kept"].values.tolist()
+    keys = [f"{name}_{percent}" for percent in kept]
+    words = wording(result, name)
+    return {"kept": kept, "keys": keys, "title": words.long_name, "reading": words.reading}
+
+
+def _profile(result: xr.Dataset) -> dict[str, Any] | None:
+    if "profile" not in result.variables:
+        return None
+    offsets = [int(offset) for offset in result["offset"].values]
+    low, high = quantiles_over_texts(result["profile"])
+    mean = mean_over_texts(result["profile"])
+    flat = {
+        name: numbers(edge.reshape(-1, len(offsets)))
+        for name, edge in (("mean", mean), ("low", low), ("high", high))
+    }
+    return {"offsets": offsets, **flat}
+
+
+def _labels(result: xr.Dataset) -> dict[str, Any] | None:
+    if not {"label", "cluster"} <= set(result.variables):
+        return None
+    names = [str(name) for name in result["cluster"].values]
+    entry: dict[str, Any] = {
+        "names": list(map(with_minus, names)),
+        "colours": cluster_colours(names),
+        "shares": numbers(label_shares(result).reshape(-1, len(names))),
+    }
+    if "centroid" in result.variables:
+        entry["offsets"] = [int(offset) for offset in result["offset"].values]
+        entry["centroids"] = numbers(result["centroid"].transpose("cluster", "offset").values.astype(float))
+    return entry
+
+
+def _say(value: Any) -> str:
+    if value is None or value != value:  # noqa: PLR0124 NaN: not defined, as with too few heads
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return significant(value, 4).replace("-", "−")
+    return str(value)
+
+
+def _say_interval(interval: Any) -> str:
+    if isinstance(interval, list | tuple):
+        if not any(map(_say, interval)):
+            return ""
+        return " to ".join(_say(edge) for edge in interval)
+    return _say(interval)
+
+
+def patch_data(result: xr.Dataset) -> dict[str, Any] | None:
+    """The patch profile of each head, layer by layer, and what equal weights give; None where there is none.
+
+    Rows of the profile follow each other: ``mean[head][row * columns + column]``.
+    """
+    if "patch_profile" not in result.variables:
+        return None
+    mean = mean_over_texts(result["patch_profile"])
+    heads = mean.shape[1]
+    equal = result["equal_patch_profile"].mean("text", skipna=True).transpose("layer", ...).values
+    return {
+        "rows": result["row_offset"].values.tolist(),
+        "columns": result["column_offset"].values.tolist(),
+        "mean": numbers(mean.reshape(mean.shape[0] * heads, -1)),
+        "equal": numbers(np.repeat(equal.reshape(len(equal), -1), heads, 0)),
+    }
+
+
+def picture_data(sample: xr.Dataset) -> list[dict[str, Any]] | None:
+    """For each window the image, its name, and which tokens are its patches; None for text."""
+    if "picture" not in sample.variables:
+        return None
+    return [
+        {
+            "name": str(name),
+            "source": f"data:image/jpeg;base64,{picture}" if picture else "",
+            **dict(zip(("start", "rows", "columns"), grid.tolist(), strict=True)),
+        }
+        for name, picture, grid in zip(
+            sample["source"].values, sample["picture"].values, sample["grid"].values, strict=True
+        )
+    ]
+
+
+def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
+    """For each window the images in its text: rows, columns, and the tokens that lie in them, row by row."""
+    if "view_of" not in sample.variables:
+        return None
+    views: list[list[dict[str, Any]]] = [[] for _ in range(sample.sizes["window"])]
+    for view, window in enumerate(sample["view_window"].values.tolist()):
+        picture = str(sample["view_picture"].values[view])
+        tokens = np.flatnonzero(sample["view_of"].values[window] == view)
+        views[window].append(
+            {
+                "name": str(sample["view_name"].values[view]),
+                "source": f"data:image/jpeg;base64,{picture}" if picture else "",
+                "rows": int(sample["view_rows"].values[view]),
+                "columns": int(sample["view_columns"].values[view]),
+                "tokens": tokens[np.argsort(sample["view_place"].values[window][tokens])].tolist(),
+            }
+        )
+    return views
+
+
+_PAIRS = 30  # that the page lists
+
+
+def group_data(result: xr.Dataset) -> dict[str, Any] | None:
+    """Weights of groups on groups, head by head in the order layer by layer; None where there are no groups.
+
+    Groups that no text has are left out.
+    """
+    if not {"group_weight", "place_group_weight", "equal_group_weight"} <= set(result.variables):
+        return None
+    means = MeanGroupWeights.of(result)
+    kept = means.present
+
+    def flat(values: np.ndarray) -> Any:
+        chosen = values[:, :, kept][..., kept]
+        return numbers(chosen.reshape(-1, len(kept), len(kept)))
+
+    return {
+        "names": [str(name) for name in result.group_query.values[kept]],
+        "weight": flat(means.weight),
+        "places": flat(means.places),
+        "equal": flat(means.equal),
+    }
+
+
+def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
+    """The pairs of groups between which a head looks most, and what to know of them."""
+    if "group_weight" not in result.variables:
+        return None
+    every = group_pairs(result)
+    pairs = [pair for pair in every if pair.above > 0]
+    rows = [
+        {
+            "query": pair.query,
+            "key": pair.key,
+            "head": f"{pair.layer}.{pair.head}",
+            "numbers": [f"{value:.3f}" for value in (pair.weight, pair.equal, pair.places)],
+            "above": f"{pair.above:+.3f}".replace("-", "−"),
+            "interval": "–"
+            if pair.low != pair.low
+            else f"{pair.low:.3f} to {pair.high:.3f}".replace("-", "−"),
+            "over": pair.over,
+            "chance": {True: "yes", False: "not shown", None: "not known"}[pair.beyond_chance],
+        }
+        for pair in pairs[:_PAIRS]
+    ]
+    return {
+        "rows": rows,
+        "above": len(pairs),
+        "said": said_of(every),
+        "caution": no_interval_said(pairs[:_PAIRS]) + CAUTION,
+    }
+
+
+PEAK = "peak_share"
+
+
+def offset_data(result: xr.Dataset) -> dict[str, Any] | None:
+    """Shares of the weight in each bin of offsets, head by head, and what equal weights give, layer by layer.
+
+    Of a scan that has the band alone, its offsets, unless the profile shows them already: ``whole`` says whether the
+    bins hold all weight.
+    """
+    shares = _shares(result)
+    if shares is None:
+        return None
+    shares = shares.seen()
+    return {
+        "first": shares.first.tolist(),
+        "last": shares.last.tolist(),
+        "share": numbers(shares.share.reshape(-1, len(shares.first))),
+        "equal": None if shares.equal is None else numbers(shares.equal),
+        "whole": shares_by_offset(result, "bins") is not None,
+    }
+
+
+def _shares(result: xr.Dataset) -> OffsetShares | None:
+    shares = shares_by_offset(result, "bins")
+    return shares_by_offset(result, "band") if shares is None and "profile" not in result else shares
+
+
+def with_peak(result: xr.Dataset) -> xr.Dataset:
+    """The result with a number for each head, to colour the grid by, where it has none of its own.
+
+    Examples
+    --------
+    >>> profile = xr.DataArray([[[0.2, 0.7, 0.1]]], dims=("layer", "head", "offset"), coords={"offset": [-1, 0, 1]})
+    >>> with_peak(xr.Dataset({"profile": profile})).peak_share.item()
+    0.2
+    """
+    shares = _shares(result)
+    profile = next((name for name in ("profile", "patch_profile") if name in result), None)
+    if shares is not None:
+        away = shares.share[..., (shares.first != 0) | (shares.last != 0)]
+        said = "Largest share of the weight in one bin of offsets other than 0"
+    elif profile is not None:
+        offsets = [result[dim] for dim in result[profile].dims if str(dim).endswith("offset")]
+        elsewhere = sum(abs(offset) for offset in offsets) > 0
+        away = mean_over_texts(result[profile].where(elsewhere))
+        away = away.reshape(*away.shape[:2], -1)
+        said = "Largest mean weight at one offset other than 0"
+    else:
+        return result
+    largest = np.nan_to_num(away, nan=-np.inf).max(-1, initial=-np.inf)
+    values = np.where(np.isfinite(largest), largest, np.nan)
+    return result.assign({PEAK: (("layer", "head"), values, {"long_name": said, "units": "share"})})
+
+
+_SHOWN = 20
+
+
+def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
+    """Sentences, and the largest differences that are told from 0; None where nothing is held apart.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> contrast_data(xr.Dataset()) is None
+    True
+    """
+    if "by" not in result.coords or len(set(result.by.values)) < 2:  # noqa: PLR2004
+        return None
+    tested = contrasts(result)
+    rows = [row for row in contrast_rows(tested) if row["differs"]]
+    return {
+        "field": field_of(result),
+        "says": contrasts_said(tested),
+        "all": len(rows),
+        "rows": [
+            {
+                "head": f"{row['layer']}.{row['head']}",
+                "statistic": str(tested.long_name.sel(statistic=row["statistic"]).item()),
+                "by": row["by"],
+                "numbers": [f"{row[name]:.{digits}f}".replace("-", "−") for name in ("mean", "others")],
+                "difference": f"{row['difference']:+.{digits}f}".replace("-", "−"),
+                "interval": f"{row['low']:+.{digits}f} to {row['high']:+.{digits}f}".replace("-", "−"),
+            }
+            for row in rows[:_SHOWN]
+            for digits in [places(float(str(row["difference"])), 3)]
+        ],
+    }

@@ -1,0 +1,210 @@
+"""Labelled arrays as the bytes of one file: NumPy's npz, and the same bytes for the same arrays."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+
+from attnscope.store.files import read_as
+
+_OUTLINE = "dataset.json"
+_KINDS = ("coords", "data_vars")
+_DEFLATE = 1  # zlib's level: as small as level 6 within 2% where results are noise, in two thirds of the time
+_SAMPLE = 1 << 13  # entries by which an array is judged
+_WORTH = 0.9  # of its size: what shrinks less is noise, which is read in a third of the time as it is
+_STRINGS, _NUMBERS = "OTU", "biufcmM"  # kinds of dtypes
+_HEADER = 1 << 16  # bytes of an array's file before its numbers
+
+
+def packed(dataset: xr.Dataset) -> bytes:
+    """A dataset as one file, which `numpy.load` opens: an array for each variable of numbers, by its name.
+
+    Beside them ``dataset.json`` has what `xarray.Dataset.to_dict` tells without the data, and all strings. Zarr in an
+    archive would take 30 times as long for the results of a short text, as it waits for its event loop three times a
+    variable; `attnscope export` makes Zarr of a whole run.
+
+    Examples
+    --------
+    >>> dataset = xr.Dataset({"length": ("text", [3, 4])}, attrs={"model": "m"})
+    >>> unpacked(packed(dataset)).identical(dataset), packed(dataset) == packed(dataset)
+    (True, True)
+    >>> np.load(io.BytesIO(packed(dataset)))["length"].tolist()
+    [3, 4]
+    """
+    told = dataset.to_dict(data=False)
+    outline = {kind: dict(sorted(told[kind].items())) for kind in _KINDS} | {"attrs": told["attrs"]}
+    variables = outline["coords"] | outline["data_vars"]
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED, compresslevel=_DEFLATE) as archive:
+        for name in sorted(dataset.variables, key=str):
+            values = dataset.variables[name].values
+            if values.dtype.kind in _STRINGS:  # of any length, and with any character at their ends
+                variables[name]["data"] = values.tolist()
+                continue
+            archive.compression = zipfile.ZIP_DEFLATED if _shrinks(values) else zipfile.ZIP_STORED
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, values, allow_pickle=False)
+        archive.compression = zipfile.ZIP_DEFLATED
+        with archive.open(_OUTLINE, "w") as file:
+            file.write(json.dumps(outline).encode())
+    return whole.getvalue()
+
+
+def _shrinks(values: np.ndarray) -> bool:
+    sample = np.asarray(values.flat[:_SAMPLE]).tobytes()
+    return len(zlib.compress(sample, _DEFLATE)) < _WORTH * len(sample)
+
+
+def unpacked(content: bytes, where: Path | str = "the file") -> xr.Dataset:
+    """The dataset that such a file holds, in memory; its variables in the order of their names.
+
+    Raises
+    ------
+    AttnscopeError
+        It is none that `packed` makes; `where` names it.
+
+    Examples
+    --------
+    >>> from attnscope.store import packed, unpacked
+    >>> unpacked(packed(xr.Dataset({"loss": 1.5}))).loss.item()
+    1.5
+    """
+    with read_as(where), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        outline = json.loads(archive.read(_OUTLINE))
+        variables = {
+            kind: {name: _variable(archive, name, told) for name, told in outline[kind].items()}
+            for kind in _KINDS
+        }
+        return xr.Dataset(variables["data_vars"], variables["coords"], dict(outline["attrs"]))
+
+
+def _variable(archive: zipfile.ZipFile, name: str, told: Mapping[str, Any]) -> xr.Variable:
+    """A variable whose array has the shape and the type that the outline says, and no more bytes than that."""
+    dims, shape, attrs = told["dims"], tuple(told["shape"]), told["attrs"]
+    if any(type(size) is not int or size < 0 for size in shape) or len(set(dims)) < len(dims):
+        raise ValueError(f"the shape of {name}")
+    if "data" in told:
+        values = np.empty(shape, object)
+        values[...] = np.array(told["data"], object).reshape(shape)
+        if not all(entry is None or isinstance(entry, str) for entry in values.flat):
+            raise ValueError(f"the strings of {name}")
+        return xr.Variable(dims, values, attrs)
+    dtype = np.dtype(told["dtype"])
+    member = archive.getinfo(f"{name}.npy")
+    if dtype.kind not in _NUMBERS or not 0 <= member.file_size - math.prod(shape) * dtype.itemsize <= _HEADER:
+        raise ValueError(f"the size of {name}")
+    with archive.open(member) as file:
+        values = np.lib.format.read_array(file, allow_pickle=False)
+    if values.shape != shape or values.dtype != dtype:
+        raise ValueError(f"the array of {name}")
+    return xr.Variable(dims, values, attrs)
+
+
+def in_a_row(pieces: Sequence[xr.Dataset], along: str = "text") -> xr.Dataset:
+    """Results that follow each other as one dataset.
+
+    Pieces are results of one kind: what lies along no text, and all attributes, are those of the first. This is what
+    `xarray.concat` with ``"minimal"`` and ``"override"`` gives, which aligns every variable of every piece first: that
+    took longer than to measure a short text.
+
+    Parameters
+    ----------
+    pieces
+        The results, in order.
+    along
+        Dimension along which they follow each other; where it is empty, the first that there is.
+
+    Examples
+    --------
+    >>> piece = xr.Dataset({"length": ("text", [3, 4])})
+    >>> in_a_row([piece, piece]).length.values.tolist()
+    [3, 4, 3, 4]
+    """
+    first = pieces[0]
+    dimension = along or str(next(iter(first.data_vars.values())).dims[0])
+    whole = {
+        name: type(variable).concat([piece.variables[name] for piece in pieces], dimension)
+        if dimension in variable.dims
+        else variable
+        for name, variable in first.variables.items()
+    }
+    return _with_variables(first, whole)
+
+
+def _with_variables(dataset: xr.Dataset, variables: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
+    """The dataset with these variables for its own, data and coordinates as there."""
+    return xr.Dataset(
+        {name: variable for name, variable in variables.items() if name not in dataset.coords},
+        {name: variable for name, variable in variables.items() if name in dataset.coords},
+        dataset.attrs,
+    )
+
+
+def stacked(
+    parts: Iterable[xr.Dataset],
+    dim: str,
+    labels: Sequence[int] | Sequence[str] | np.ndarray,
+    *,
+    attrs: Literal["override", "drop_conflicts"] = "override",
+) -> xr.Dataset:
+    """Put datasets one after the other along a new dimension; what one has less of is NaN.
+
+    Parameters
+    ----------
+    parts
+        With the same variables.
+    dim, labels
+        Name of the dimension, and its coordinate: one label for each part.
+    attrs
+        Which attributes of variables stay: those of the first part, or those that agree.
+
+    Examples
+    --------
+    >>> parts = [xr.Dataset({"weight": ("head", np.ones(n))}, {"head": range(n)}) for n in (2, 1)]
+    >>> stacked(parts, "layer", [0, 3]).weight.values.tolist()
+    [[1.0, 1.0], [1.0, nan]]
+    """
+    whole = xr.concat(
+        list(parts),
+        dim,
+        join="outer",
+        combine_attrs=attrs,
+        data_vars="all",
+        coords="different",
+        compat="equals",
+    )
+    return whole.assign_coords({dim: labels})
+
+
+def padded_heads(rows: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
+    """Arrays of layers, which may have other numbers of heads along `axis`, as one with ``layer`` first; NaN beyond.
+
+    Parameters
+    ----------
+    rows
+        Array of each layer.
+    axis
+        Dimension of the heads.
+
+    Examples
+    --------
+    >>> padded_heads([np.ones(2), np.ones(1)]).tolist()
+    [[1.0, 1.0], [1.0, nan]]
+    """
+    most = max(row.shape[axis] for row in rows)
+
+    def filled(row: np.ndarray) -> np.ndarray:
+        beyond = [(0, 0)] * row.ndim
+        beyond[axis] = (0, most - row.shape[axis])
+        return np.pad(row, beyond, constant_values=np.nan) if most > row.shape[axis] else row
+
+    return np.stack([filled(row) for row in rows])

@@ -1,0 +1,438 @@
+"""Files that are either whole or not there, after a crash and after a power cut."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager, suppress
+from functools import wraps
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from safetensors import SafetensorError
+
+from attnscope.read.urls import Url, is_url, refuse_path_of_url
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_LACKING = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR)  # of a folder: no such thing as syncing it
+_noted: list[Path] = []  # it is said once
+_log = logging.getLogger("attnscope")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sync(Path(folder))
+    """
+    if os.name != "posix" and path.is_dir():  # Windows opens no folder
+        return
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        pass_over(error, path)
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        pass_over(error, path)
+    finally:
+        os.close(handle)
+
+
+def pass_over(error: OSError, path: Path, *also: int) -> None:
+    """Go on where a file system cannot do this at all, as exFAT and SMB."""
+    if error.errno not in (*_LACKING, *also) and not (error.errno in _DENIED and path.is_dir()):
+        raise error
+    _note_once(path, error)
+
+
+def _note_once(path: Path, error: OSError) -> None:
+    if not _noted:
+        _noted.append(path)
+        _log.warning(
+            "the file system of %s lacks a part of what keeps results safe in a power cut (%s): attnscope continues",
+            path,
+            (error.strerror or str(error)).lower(),
+        )
+
+
+def set_mode(path: Path, mode: int) -> None:
+    """Give a file its permissions, where its file system has any.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     set_mode(Path(folder), 0o700)
+    """
+    try:
+        path.chmod(mode)
+    except PermissionError as error:  # SMB and exFAT: a new file of ours has other permissions than asked for
+        _note_once(path, error)
+    except OSError as error:
+        pass_over(error, path)
+
+
+def new_file(folder: Path, content: bytes = b"") -> Path:
+    """A new file in that folder, under a name that nothing else has, on the disk when this returns.
+
+    It has the permissions of any new file of this user.
+    """
+    handle, name = tempfile.mkstemp(prefix=".attnscope-", dir=folder)
+    path = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        set_mode(path, 0o666 & ~_UMASK)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+_UMASK = _umask()  # read once, as reading sets it for a moment
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, also after a power cut.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_atomically(Path(folder) / "note.txt", "whole")
+    ...     (Path(folder) / "note.txt").read_text()
+    'whole'
+    """
+    new = new_file(path.parent, _bytes(content))
+    try:
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write a file that the user named.
+
+    A regular file is replaced whole and keeps its permissions; a link stays a link, and what it leads to is written.
+    What is no regular file (a device, a pipe) is written to as it is.
+
+    Parameters
+    ----------
+    path
+        File, link, device or pipe.
+    content
+        All that is written; text as UTF-8.
+
+    Raises
+    ------
+    OSError
+        If the file system refuses: see `explained`. A regular file then is as it was.
+
+    Examples
+    --------
+    >>> write_output(Path("/dev/null"), "nothing is replaced")
+    >>> stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+    True
+    """
+    real = Path(os.path.realpath(path))
+    try:
+        known = real.stat()
+    except FileNotFoundError:
+        write_atomically(real, content)
+        return
+    if not stat.S_ISREG(known.st_mode) or known.st_nlink > 1:
+        with real.open("wb") as file:
+            file.write(_bytes(content))
+        return
+    new = new_file(real.parent, _bytes(content))
+    try:
+        with suppress(PermissionError):  # only root may give a file away
+            os.chown(new, known.st_uid, known.st_gid)
+        set_mode(new, stat.S_IMODE(known.st_mode))
+        new.replace(real)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    sync(real.parent)
+
+
+def file_state(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written or replaced.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.txt")
+    ...     _ = path.write_text("one")
+    ...     before = file_state(path)
+    ...     _ = path.write_text("two, longer")
+    ...     file_state(path) == before
+    False
+    """
+    state = path.stat()
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+
+def json_bytes(content: Any) -> bytes:
+    """JSON, readable and in a fixed order, UTF-8.
+
+    Examples
+    --------
+    >>> print(json_bytes({"texts": 2, "by": "é"}).decode())
+    {
+      "by": "é",
+      "texts": 2
+    }
+    <BLANKLINE>
+    """
+    return (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _bytes(content: str | bytes) -> bytes:
+    """UTF-8; a character that it cannot hold (half of a surrogate pair) is written as its escape."""
+    return content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
+
+
+@contextmanager
+def explained(action: str, safe: str) -> Generator[None]:
+    """Turn what the file system refuses into an error that says what is safe.
+
+    Parameters
+    ----------
+    action
+        Words for what is done, such as ``"write results"``.
+    safe
+        Sentence that says what is safe all the same, without its full stop.
+
+    Raises
+    ------
+    AttnscopeError
+        In place of an `OSError` or of what safetensors raises: the action, the reason and what is safe.
+
+    Examples
+    --------
+    >>> import errno
+    >>> with explained("write results", "nothing was lost"):
+    ...     raise OSError(errno.ENOSPC, "No space left on device", "/disk/file")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: cannot write results: no space left on device (/disk/file). nothing was lost
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # safetensors tells of a full disk by an exception of its own
+        number, name = getattr(error, "errno", None), getattr(error, "filename", None)
+        reason = os.strerror(number).lower() if number else str(error)
+        where = f" ({name})" if name else ""
+        raise AttnscopeError(f"cannot {action}: {reason}{where}. {safe}") from error
+
+
+@contextmanager
+def read_as(where: Path | str) -> Generator[None]:
+    """Say in one line that a folder holds what this version cannot read, however that shows.
+
+    Parameters
+    ----------
+    where
+        The file or folder.
+
+    Raises
+    ------
+    AttnscopeError
+        In place of any exception but those of the file system.
+
+    Examples
+    --------
+    >>> with read_as("run/scores.npz"):
+    ...     {}["scores"]
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: run/scores.npz is not as this version of attnscope writes it ...
+    """
+    try:
+        yield
+    except (AttnscopeError, OSError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:120]
+        raise AttnscopeError(
+            f"{where} is not as this version of attnscope writes it ({type(error).__name__}: {said}): open it with the "
+            "version that did, or give its command again with another folder (--out)"
+        ) from error
+
+
+try:
+    import fcntl
+except ImportError:  # Windows: two commands in one folder are not told apart there
+    fcntl = None
+
+
+class InUseError(AttnscopeError):
+    """Another process is writing to a folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnscope.store import OwnedFolder
+    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "run", "scan"):
+    ...     with OwnedFolder(Path(place) / "run", "scan"):
+    ...         pass
+    Traceback (most recent call last):
+    ...
+    attnscope.store.files.InUseError: another command is writing to ...
+    """
+
+
+def _flock(handle: int, path: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        pass_over(error, path, errno.ENOLCK)
+
+
+def locked(path: Path) -> IO[bytes] | None:
+    """The file at that path, locked; None where the one who had it before has just removed it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    file = os.fdopen(handle, "r+b")
+    try:
+        _flock(handle, path)
+        if path.exists() and path.stat().st_ino == os.fstat(handle).st_ino:
+            return file
+    except BlockingIOError as error:
+        file.close()
+        raise InUseError(
+            f"another command is writing to {path.parent.parent}: wait for it, or choose another folder with --out"
+        ) from error
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+SUFFIX = ".npz"
+RUN = "run.json"
+MANIFEST = "manifest.json"
+WORKPLACE = ".attnscope"  # lock and unfinished files
+VIEWS = ("report.html", "figures/")
+PIECES = "pieces/"
+TASKS = ".tasks"  # end of the name of the folder in which tasks keep their parts, beside the run
+
+
+def piece_name(texts: range) -> str:
+    """The file of the results of some texts.
+
+    Examples
+    --------
+    >>> piece_name(range(0, 16))
+    'pieces/000000000-000000015.npz'
+    """
+    return f"{PIECES}{texts.start:09d}-{texts.stop - 1:09d}{SUFFIX}"
+
+
+def are_in(pieces: Iterable[range], texts: range) -> bool:
+    """Whether all of some texts are in one of the pieces.
+
+    Parameters
+    ----------
+    pieces
+        Texts of each piece, by their numbers.
+    texts
+        Texts that are asked for.
+
+    Examples
+    --------
+    >>> are_in([range(0, 8), range(16, 24)], range(4, 8)), are_in([range(0, 8), range(8, 16)], range(4, 12))
+    (True, False)
+    """
+    return any(piece.start <= texts.start and texts.stop <= piece.stop for piece in pieces)
+
+
+def texts_of(name: str) -> range:
+    """The texts of a piece, from its file's name.
+
+    Raises
+    ------
+    AttnscopeError
+        If pieces are not named so: another version wrote it.
+
+    Examples
+    --------
+    >>> texts_of("pieces/000000000-000000015.npz")
+    range(0, 16)
+    """
+    numbers = re.fullmatch(rf"{PIECES}([0-9]{{9,12}})-([0-9]{{9,12}}){re.escape(SUFFIX)}", name)
+    if numbers is None or int(numbers[1]) > int(numbers[2]):
+        raise AttnscopeError(
+            f"results lie in {name}; expected a name such as {piece_name(range(16))}: another version of attnscope "
+            "wrote them, so give the command again in a new folder"
+        )
+    return range(int(numbers[1]), int(numbers[2]) + 1)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def local_folder(given: str | Path) -> Path:
+    """The folder of a run, as a user named it.
+
+    Raises
+    ------
+    AttnscopeError
+        It is a URL, or has no name.
+
+    Examples
+    --------
+    >>> local_folder("runs/tide")
+    PosixPath('runs/tide')
+    >>> local_folder("s3://bucket/run")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: s3://bucket/run is a URL; expected a local folder: a run is written and read ...
+    """
+    if is_url(given):
+        raise AttnscopeError(
+            f"{Url(str(given))} is a URL; expected a local folder: a run is written and read on a local disk alone"
+        )
+    if not str(given) or "\0" in str(given):
+        raise AttnscopeError(f"the folder of a run is {str(given)[:80]!r}; expected the name of a folder")
+    refuse_path_of_url(Path(given))
+    return Path(given)
+
+
+def local_out(verb: Callable[P, R]) -> Callable[P, R]:
+    """Let a function reject an `out` that is no local folder before it does anything."""
+
+    @wraps(verb)
+    def checked(*arguments: P.args, **given: P.kwargs) -> R:
+        place = given.get("out")
+        if isinstance(place, str | Path):
+            given["out"] = local_folder(place)
+        return verb(*arguments, **given)
+
+    return checked

@@ -1,0 +1,738 @@
+"""A folder that one command writes: it knows its own files by their checksums, and touches no others."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PureWindowsPath
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from attnscope.store.files import (
+    MANIFEST,
+    PIECES,
+    WORKPLACE,
+    explained,
+    json_bytes,
+    locked,
+    new_file,
+    set_mode,
+    sync,
+    texts_of,
+)
+from attnscope.store.signature import Signature
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import TracebackType
+
+    import xarray as xr
+
+_ANEW = "Give the command that wrote it again, with --repair if it has that option, to make it anew"
+
+#: What a file gets: its content, or a function that writes it to the path that it is given.
+Content: TypeAlias = bytes | Callable[[Path], Any]
+
+
+class OwnedFolder:
+    """A folder of files that one command wrote, each with its checksum in ``manifest.json``.
+
+    Other files in it are never overwritten or deleted, and a folder that holds others and no manifest is rejected, as
+    is one with a link in it. One process writes at a time, and nothing is removed before the first `write`. Files are
+    on the disk before the manifest names them, so that after a kill or a power cut each is whole, or known to be ours
+    and not whole.
+
+    Parameters
+    ----------
+    path
+        The folder; made if absent.
+    command
+        Whose files they are: ``scan``, ``train``, ...
+
+    Raises
+    ------
+    AttnscopeError
+        On entering: if the folder holds other files, belongs to another command, is in use, or cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with OwnedFolder(Path(place) / "run", "scan") as folder:
+    ...         folder.write({"note.txt": b"whole"}, complete=True)
+    ...     (Path(place) / "run" / "note.txt").write_bytes(b"wh0le")
+    ...     with OwnedFolder(Path(place) / "run", "scan") as folder:
+    ...         folder.damaged(), folder.state
+    5
+    (['note.txt'], {'complete': True})
+    """
+
+    def __init__(self, path: Path, command: str) -> None:
+        self.path, self.command = path, command
+        self.files: dict[str, Checksum] = {}
+        self.state: dict[str, Any] = {}
+        self._growing: set[str] = set()
+        self._undefined: set[str] = set()  # ours, and of no known content: being written, or to be removed
+        self._lock: IO[bytes] | None = None
+        self._cleared = False
+        self._made: list[Path] = []  # folders that this process made, the innermost first
+
+    def __enter__(self) -> OwnedFolder:  # noqa: PYI034 beartype knows no Self here
+        with explained(f"use {self.path}", "Choose another folder with --out"):
+            self._look()
+            if not self.state.get("complete"):  # a finished one is read, also where nothing can be written
+                self.lock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is None:
+            return
+        try:
+            if not (self.path / MANIFEST).exists():  # nothing was written: leave nothing
+                shutil.rmtree(self.path / WORKPLACE, ignore_errors=True)
+                with suppress(OSError):
+                    for folder in self._made:
+                        folder.rmdir()
+        finally:
+            self._lock.close()
+            self._lock = None
+
+    def lock(self) -> None:
+        """Become the one process that writes; nothing happens where this one is already.
+
+        Raises
+        ------
+        AttnscopeError
+            If another process is.
+        """
+        if self._lock is not None:
+            return
+        while self._lock is None:
+            self._made = self._made or [it for it in (self.path, *self.path.parents) if not it.exists()]
+            (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # who has just left took it away: once more
+                self._lock = locked(self.path / WORKPLACE / "lock")
+        try:
+            self._look()  # another may have written between the first look and the lock
+            _refuse_links(self.path)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def look(self) -> OwnedFolder:
+        """Read what there is, without the right to write.
+
+        Raises
+        ------
+        AttnscopeError
+            If the folder holds other files or belongs to another command.
+        """
+        self._look()
+        return self
+
+    def is_writable(self) -> bool:
+        """Whether files can be written here: a finished run may lie where nothing can.
+
+        Raises
+        ------
+        AttnscopeError
+            If another process is writing.
+        """
+        try:
+            self.lock()
+        except OSError:
+            return False
+        return True
+
+    def _look(self) -> None:
+        """Read the manifest; refuse what is not ours."""
+        place, manifest = self.path / WORKPLACE, self.path / MANIFEST
+        if place.is_symlink() or place.is_file():
+            raise AttnscopeError(f"{place} is not a folder: remove it, or choose another folder with --out")
+        content = read_manifest(manifest) if manifest.is_file() else None
+        others: list[str] = []
+        if content is None:
+            others = [entry.name for entry in _entries(self.path)]
+            others = [name for name in others if name != WORKPLACE]
+            if MANIFEST in others:  # another process has written it since we looked
+                content = read_manifest(manifest)
+        if content is None:
+            if others:
+                raise AttnscopeError(
+                    f"{self.path} holds other files ({min(others)}), which attnscope {self.command} did not write: "
+                    "choose an empty or new folder with --out"
+                )
+            return
+        if content.command != self.command:
+            raise AttnscopeError(
+                f"{self.path} belongs to attnscope {content.command}, not to attnscope {self.command}: "
+                "choose another folder with --out"
+            )
+        self.files, self.state = dict(content.files), dict(content.state)
+        self._growing, self._undefined = set(content.growing), set(content.undefined)
+
+    def path_of(self, name: str) -> Path:
+        """Where a file of ours lies: within the folder, and behind no link.
+
+        Raises
+        ------
+        AttnscopeError
+            Its name leads out of the folder, or a link stands in the way.
+        """
+        try:
+            path = self.path / check_name(name)
+        except ValueError as error:
+            raise AttnscopeError(f"{self.path} cannot hold a file of {error}: choose another name") from error
+        for place in (path, *path.parents):
+            if place == self.path:
+                return path
+            if place.is_symlink():
+                raise _linked(place)
+        raise AttnscopeError(f"{path} is not in {self.path}")
+
+    def _clear(self) -> None:
+        """Remove what earlier processes left unfinished, once."""
+        if self._cleared:
+            return
+        self._cleared = True
+        for leftover in _entries(self.path / WORKPLACE):
+            if leftover.name != "lock":
+                shutil.rmtree(leftover) if leftover.is_dir(follow_symlinks=False) else Path(leftover).unlink()
+        for name in self._undefined:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        """A file of ours, and the folders that held nothing else."""
+        path = self.path_of(name)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not path.is_dir():  # a folder that somebody put in its place stays
+                path.unlink()
+        for folder in path.parents:
+            if folder == self.path:
+                break
+            with suppress(OSError):
+                folder.rmdir()
+
+    def write(
+        self,
+        contents: Mapping[str, Content],
+        *,
+        remove: Iterable[str] = (),
+        growing: Iterable[str] = (),
+        **state: Any,
+    ) -> None:
+        """Write files, remove others, and change the state: all of it, or nothing that counts.
+
+        Parameters
+        ----------
+        contents
+            What each file gets, by its path in the folder.
+        remove
+            Files of ours that are no longer wanted.
+        growing
+            Files of ours to which somebody appends: they are taken as they are now, and may be longer later.
+        **state
+            Entries of `state` that change, in the same moment; None removes one.
+
+        Raises
+        ------
+        AttnscopeError
+            If a file is not ours.
+        OSError
+            If it cannot be written: what was there before still counts, or is known not to.
+        """
+        self.lock()
+        self._refuse_foreign(contents)
+        self._clear()
+        ready: dict[str, tuple[Path, Checksum]] = {}
+        try:
+            for name, content in contents.items():
+                ready[name] = self._prepared(content)
+            if not self._undefined.issuperset(ready):
+                self._undefined.update(ready)
+                self._drop(ready)
+                self._mark()
+            for name, (path, _) in ready.items():
+                self._place(path, name)
+        finally:
+            for path, _ in ready.values():
+                path.unlink(missing_ok=True)
+        unwanted = [name for name in remove if name in self.files]
+        self._drop(unwanted)
+        self.files |= {name: checksum for name, (_, checksum) in ready.items()}
+        for name in growing:
+            sync(self.path_of(name))
+            self.files[name] = Checksum.of(self.path_of(name))
+            self._growing.add(name)
+        self._undefined = (self._undefined | {*unwanted}) - {*self.files}
+        self.state = {key: value for key, value in (self.state | state).items() if value is not None}
+        self._mark()
+        for name in unwanted:
+            self._remove(name)
+
+    @contextmanager
+    def replacing(self, *prefixes: str, **state: Any) -> Generator[Path]:
+        """Yield an empty folder; what is in it at the end takes the place of all our files under the prefixes.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place), "scan") as folder:
+        ...     folder.write({"figures/old.svg": b"", "figures/kept.svg": b""})
+        ...     with folder.replacing("figures/") as new:
+        ...         (new / "figures").mkdir()
+        ...         _ = (new / "figures" / "kept.svg").write_bytes(b"drawn anew")
+        ...     sorted(folder.files)
+        ['figures/kept.svg']
+        """
+        self.lock()
+        self._clear()
+        new = self.path / WORKPLACE / "new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        try:
+            yield new
+            made = {path.relative_to(new).as_posix(): path for path in new.rglob("*") if path.is_file()}
+            old = [name for name in self.files if name.startswith(prefixes) and name not in made]
+            self.write({name: path.replace for name, path in made.items()}, remove=old, **state)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+    def damaged(self, names: Iterable[str] | None = None) -> list[str]:
+        """Those of our files (or of some) that are not there, or not as they were written.
+
+        Where another process writes meanwhile, each is held against what the manifest says by then.
+        """
+        asked = {name: self.files[name] for name in (self.files if names is None else names)}
+        return [name for name, expected in asked.items() if not self._is_whole(name, expected)]
+
+    def forget(self, names: Iterable[str], **state: Any) -> None:
+        """Give damaged files up."""
+        self.write({}, remove=names, **state)
+
+    def remove(self) -> None:
+        """Take away all that is ours, and the folder where it holds nothing else."""
+        for name in {*self.files, *self._undefined}:
+            self._remove(name)
+        (self.path / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self.path / WORKPLACE, ignore_errors=True)
+        with suppress(OSError):
+            self.path.rmdir()
+
+    def read(self, name: str) -> bytes:
+        """A file's content, checked.
+
+        Raises
+        ------
+        AttnscopeError
+            If it is not what was written.
+        """
+        expected = self.files.get(name)
+        content = self._content(name, expected)
+        if content is not None:
+            return content
+        if self._has_changed(name, expected):
+            return self.read(name)
+        raise damage(self.path / name, f". {_ANEW}")
+
+    def arrays(self, name: str) -> xr.Dataset:
+        """A file's labelled arrays, checked, in memory."""
+        from attnscope.store.arrays import unpacked
+
+        return unpacked(self.read(name), self.path / name)
+
+    def _content(self, name: str, expected: Checksum | None) -> bytes | None:
+        """None where it is not what was written."""
+        if expected is None:
+            return None
+        try:
+            with open_regular(self.path_of(name)) as file:
+                content: bytes = file.read(expected.size + 1)
+        except OSError:
+            return None
+        whole = expected == (len(content), hashlib.sha256(content).hexdigest())
+        return content if whole else None
+
+    def _has_changed(self, name: str, expected: Checksum | None) -> bool:
+        """Whether another process has written the file, or begun to, since the manifest was read."""
+        if self._lock is not None:
+            return False
+        self._look()
+        return self.files.get(name) != expected
+
+    def _is_whole(self, name: str, expected: Checksum) -> bool:
+        if self._is_whole_here(name, expected):
+            return True
+        if not self._has_changed(name, expected):
+            return False
+        now = self.files.get(name)
+        return now is None or self._is_whole(name, now)  # without a checksum it is just being replaced
+
+    def _is_whole_here(self, name: str, expected: Checksum) -> bool:
+        path = self.path_of(name)
+        try:
+            size = path.stat().st_size
+            if size < expected.size or (size > expected.size and name not in self._growing):
+                return False
+            return Checksum.of(path, expected.size) == expected
+        except OSError:
+            return False
+
+    def _refuse_foreign(self, names: Iterable[str]) -> None:
+        for name in names:
+            ours = name in self.files or name in self._undefined
+            if os.path.lexists(self.path_of(name)) and not ours:
+                raise AttnscopeError(
+                    f"{self.path / name} is there already, and attnscope {self.command} did not write it: "
+                    "move it away, or choose another folder with --out"
+                )
+
+    def _prepared(self, content: Content) -> tuple[Path, Checksum]:
+        """A file of that content, on the disk, under no name that counts."""
+        place = self.path / WORKPLACE
+        if isinstance(content, bytes):
+            path = new_file(place, content)
+            return path, Checksum(len(content), hashlib.sha256(content).hexdigest())
+        path = new_file(place)
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            content(path)
+            set_mode(path, mode)  # safetensors leaves its files to their owner alone
+            sync(path)
+            return path, Checksum.of(path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def _drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.files.pop(name, None)
+            self._growing.discard(name)
+
+    def _place(self, path: Path, name: str) -> None:
+        final = self.path_of(name)
+        missing = [folder for folder in final.parents if not folder.exists()]
+        final.parent.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            sync(folder.parent)
+        path.replace(final)
+        sync(final.parent)
+
+    def _mark(self) -> None:
+        manifest = Manifest(self.command, self.files, self._growing, self._undefined, self.state)
+        new = new_file(self.path / WORKPLACE, manifest.to_bytes())
+        new.replace(self.path / MANIFEST)
+        sync(self.path)
+
+
+def damage(path: Path, lost: str = "") -> AttnscopeError:
+    """The error for a file of ours that is not what was written.
+
+    Parameters
+    ----------
+    path
+        The file.
+    lost
+        Words behind the error, with a full stop or comma of their own before them.
+
+    Examples
+    --------
+    >>> print(damage(Path("run/arrays-0.nc"), ". Give the same command again"))
+    run/arrays-0.nc is gone. Give the same command again
+    """
+    what = "is not what was written (its checksum differs)" if path.exists() else "is gone"
+    return AttnscopeError(f"{path} {what}{lost}")
+
+
+def _refuse_links(folder: Path) -> None:
+    for entry in _entries(folder):
+        if entry.is_symlink():
+            raise _linked(folder / entry.name)
+
+
+def _linked(path: Path) -> AttnscopeError:
+    return AttnscopeError(
+        f"{path} is a link, and nothing in a folder of results may be one: put there what it leads to, or choose "
+        "another folder with --out"
+    )
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    if not folder.exists():
+        return []
+    if not folder.is_dir():
+        raise AttnscopeError(f"{folder} is a file; expected a folder for the run: name another")
+    with os.scandir(folder) as entries:
+        return list(entries)
+
+
+_ABOUT = "files of this folder that attnscope wrote: size and SHA-256"
+_MOST_BYTES = 1 << 28  # of a manifest; a million pieces take about half of it
+_LONGEST, _DEEPEST = 1024, 48  # bytes of a name, levels of what the state nests
+_LARGEST = 1 << 60  # bytes of a file
+_TURNING = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}  # characters that turn the direction of text
+
+
+class Checksum(NamedTuple):
+    """Size and SHA-256 of a file, or of the beginning of one that grows."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path, size: int | None = None) -> Checksum:
+        """Read a file, or its first bytes."""
+        digest, done = hashlib.sha256(), 0
+        with open_regular(path) as file:
+            while block := file.read(1 << 20 if size is None else min(1 << 20, size - done)):
+                digest.update(block)
+                done += len(block)
+        return cls(done, digest.hexdigest())
+
+
+def open_regular(path: Path) -> Any:
+    """Open a file to read; a link, a pipe or a device raises `OSError`."""
+    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+    return os.fdopen(os.open(path, os.O_RDONLY | flags), "rb")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder says of itself; nothing else is taken from a ``manifest.json``.
+
+    Attributes
+    ----------
+    command
+        Whose files they are.
+    files
+        Size and SHA-256 of each, by its path in the folder.
+    growing, undefined
+        Files that may be longer by now, and files of ours whose content nobody knows.
+    state
+        What the command noted.
+
+    Raises
+    ------
+    ValueError
+        From `of`, with the reason: it is none that attnscope writes.
+    """
+
+    command: str
+    files: dict[str, Checksum] = field(default_factory=dict[str, Checksum])
+    growing: set[str] = field(default_factory=set[str])
+    undefined: set[str] = field(default_factory=set[str])
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Manifest:
+        """The record that a file holds, every part of it checked."""
+        command, files, state = content.get("command"), content.get("files"), content.get("state")
+        if not isinstance(command, str) or re.fullmatch("[a-z][a-z_-]{0,39}", command) is None:
+            raise ValueError("command")
+        if not isinstance(files, dict) or not isinstance(state, dict) or _is_deep(state):
+            raise ValueError("files or state")
+        manifest = cls(
+            command,
+            {check_name(name): _checksum(entry) for name, entry in files.items()},
+            _names(content.get("growing")),
+            _names(content.get("undefined")),
+            state,
+        )
+        for key, is_right in _STATE.items():
+            if key in state and not is_right(state[key]):
+                raise ValueError(f"state: {key}")
+        if "signature" in state:
+            Signature.of(state["signature"])
+        for name in files:
+            if name.startswith(PIECES):
+                texts_of(name)
+        return manifest
+
+    def to_bytes(self) -> bytes:
+        """As it is written."""
+        content = {
+            "attnscope": _ABOUT,
+            "command": self.command,
+            "files": {name: list(checksum) for name, checksum in self.files.items()},
+            "growing": sorted(self.growing),
+            "undefined": sorted(self.undefined),
+            "state": self.state,
+        }
+        return json_bytes(content | {"sha256": digest_of(content)})
+
+
+def check_name(name: Any) -> str:
+    """A file's path in a folder of ours, as it is: relative, within, and of plain characters.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+
+    Examples
+    --------
+    >>> check_name("pieces/000000000-000000015.npz")
+    'pieces/000000000-000000015.npz'
+    >>> check_name("../thesis.tex")
+    Traceback (most recent call last):
+    ...
+    ValueError: the name '../thesis.tex'
+    """
+    right = (
+        isinstance(name, str)
+        and 0 < len(name) <= _LONGEST
+        and all(part not in {"", ".", "..", WORKPLACE} for part in name.split("/"))
+        and name != MANIFEST
+        and "\\" not in name
+        and not (os.name == "nt" and PureWindowsPath(name).drive)
+        and not any(unicodedata.category(c) in {"Cc", "Cs"} or ord(c) in _TURNING for c in name)
+    )
+    if not right:
+        raise ValueError(f"the name {name!r:.60}")
+    return name
+
+
+def manifest_of(folder: Path) -> Manifest | None:
+    """Read what a folder of ours says of itself; None where there is no such folder.
+
+    Raises
+    ------
+    AttnscopeError
+        If the manifest is damaged.
+
+    Examples
+    --------
+    >>> manifest_of(Path("/no/such/folder")) is None
+    True
+    """
+    path = folder / MANIFEST
+    return read_manifest(path) if path.is_file() else None
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """The manifest, checked; None where it is another program's."""
+    if path.is_symlink():
+        raise AttnscopeError(
+            f"{path} is a link, and nothing in a folder of results may be one: put the file itself there, or choose "
+            "another folder with --out"
+        )
+    try:
+        with open_regular(path) as file:
+            raw: bytes = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise AttnscopeError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    content: Any = None
+    whole = False
+    try:
+        content = json.loads(raw) if len(raw) <= _MOST_BYTES else None
+        whole = isinstance(content, dict) and content.pop("sha256", None) == digest_of(content)
+    except (ValueError, RecursionError):
+        pass
+    if not whole:
+        if b'"attnscope"' not in raw:
+            return None
+        raise AttnscopeError(
+            f"{path} is damaged, so that nothing in {path.parent} can be trusted: bring it back from a copy, or start "
+            "anew in another folder"
+        )
+    try:
+        return Manifest.of(content)
+    except (ValueError, AttnscopeError) as error:
+        raise AttnscopeError(
+            f"{path} is not as this version of attnscope writes it ({str(error)[:160]}): open it with the version that "
+            "did, or start anew in another folder"
+        ) from error
+
+
+def digest_of(content: Any) -> str:
+    return hashlib.sha256(json_bytes(content)).hexdigest()
+
+
+def _checksum(entry: Any) -> Checksum:
+    size, sha256 = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)  # noqa: PLR2004
+    if type(size) is not int or not 0 <= size <= _LARGEST:
+        raise ValueError("the size of a file")
+    if not isinstance(sha256, str) or re.fullmatch("[0-9a-f]{64}", sha256) is None:
+        raise ValueError("the checksum of a file")
+    return Checksum(size, sha256)
+
+
+def _names(given: Any) -> set[str]:
+    if not isinstance(given, list):
+        raise ValueError("a list of names")  # noqa: TRY004 as all else that is wrong in it
+    return {check_name(name) for name in given}
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether lists and mappings are nested deeper than whatever reads them can follow."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _LARGEST
+
+
+def _are_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_of_strings(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _are_analyses(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _are_strings(value.get("asked"))
+        and _are_strings(value.get("names"))
+        and isinstance(value.get("skipped"), list)
+        and all(_are_strings(pair) and len(pair) == 2 for pair in value["skipped"])  # noqa: PLR2004
+    )
+
+
+def _are_starts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value)) and value == sorted(value)
+
+
+_STATE: dict[str, Callable[[Any], bool]] = {
+    "complete": lambda value: isinstance(value, bool),
+    "signature": lambda value: isinstance(value, dict),
+    "attributes": lambda value: isinstance(value, dict),
+    "texts": _is_count,
+    "units": _are_starts,
+    "views": lambda value: isinstance(value, str),
+    "asked": lambda value: isinstance(value, dict),
+    "analyses": _are_analyses,
+    "also": lambda value: (
+        isinstance(value, list)
+        and all(_is_of_strings(one) and {"file", "model", "identity"} <= one.keys() for one in value)
+    ),
+    "parts": _are_strings,
+    "config": lambda value: isinstance(value, dict),
+    "metrics": lambda value: (
+        isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
+    ),
+}

@@ -1,0 +1,267 @@
+"""A run folder: results that carry their signature, grow piece by piece, and survive a kill and a power cut."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import xarray as xr
+
+from attnscope.store.arrays import in_a_row, packed
+from attnscope.store.files import (
+    MANIFEST,
+    PIECES,
+    RUN,
+    SUFFIX,
+    VIEWS,
+    are_in,
+    explained,
+    json_bytes,
+    piece_name,
+    read_as,
+    texts_of,
+)
+from attnscope.store.folder import OwnedFolder, damage, manifest_of
+from attnscope.store.signature import Signature
+from attnscope.support.arguments import typed
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count
+
+_GO_ON = "Free some room and give the same command to go on"
+_log = logging.getLogger("attnscope")
+
+
+class RunFolder(OwnedFolder):
+    """Results on disk under one signature.
+
+    ``run.json`` holds the signature. The results of some texts that follow each other are a piece, a file of its own;
+    what is computed from all of them is another. Each file is safe when the call that writes it returns. A run that was
+    stopped goes on with the texts that no piece has, and so does one of which a piece was damaged. One that ends in an
+    `AttnscopeError` before it has a result is taken away.
+
+    Parameters
+    ----------
+    path
+        The folder; made if absent.
+    signature
+        What the results depend on (or its parts, as ``run.json`` has them). A folder of another one is refused.
+    repair
+        What to do when a finished run is damaged: give the damaged files up, so that they are made anew, or refuse.
+
+    Raises
+    ------
+    AttnscopeError
+        On entering: as `OwnedFolder`, and if the folder belongs to another signature or a finished run is damaged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     for first in (0, 2):  # the second time it goes on
+    ...         with RunFolder(Path(place) / "run", {"command": "scan", "model": "m"}) as run:
+    ...             print(run.holds(range(2)))
+    ...             run.append(xr.Dataset({"length": ("text", [3, 4])}), first)
+    ...     run.results().length.values.tolist()
+    False
+    True
+    [3, 4, 3, 4]
+    """
+
+    def __init__(self, path: Path, signature: Signature | Mapping[str, Any], *, repair: bool = False) -> None:
+        self.signature = Signature.of(signature)
+        super().__init__(path, self.signature.command)
+        self.repair = repair
+        self._begun = False  # here, by this process
+
+    def __enter__(self) -> RunFolder:  # noqa: PYI034 beartype knows no Self here
+        super().__enter__()
+        try:
+            with explained(f"use {self.path} as a run folder", "Choose another folder with --out"):
+                if "signature" in self.state:
+                    self._check_signature()
+                    self._mend()
+                else:
+                    self._refuse_names()
+                if RUN not in self.files and not self.complete:
+                    signature = self.signature.to_dict()
+                    self._begun = not self.files
+                    self.write({RUN: json_bytes(signature)}, signature=signature)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._begun and isinstance(error, AttnscopeError) and self.files.keys() == {RUN}:
+            self._give_up()
+        super().__exit__(kind, error, trace)
+
+    def _give_up(self) -> None:
+        """What was refused before anything was measured leaves nothing: the same command would be refused again."""
+        with suppress(OSError):
+            for name in (RUN, MANIFEST):  # a kill between leaves a run that has only lost its signature file
+                (self.path / name).unlink()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is there."""
+        return bool(self.state.get("complete"))
+
+    @property
+    def pieces(self) -> dict[range, str]:
+        """The texts of each piece, and its file."""
+        names = {texts_of(name): name for name in self.files if name.startswith(PIECES)}
+        return dict(sorted(names.items(), key=lambda item: item[0].start))
+
+    @property
+    def texts(self) -> int:
+        """How many texts are measured."""
+        return sum(map(len, self.pieces))
+
+    def holds(self, texts: range) -> bool:
+        """Whether the results of these texts are there."""
+        return are_in(self.pieces, texts)
+
+    def append(self, results: xr.Dataset, first: int, **apart: xr.Dataset) -> None:
+        """Add the results of some texts, numbered from `first`; when this returns, they are safe.
+
+        What is given under a name is kept `apart` from the results, and is read by that name.
+
+        Raises
+        ------
+        AttnscopeError
+            If the disk is full or the folder became unwritable: everything up to the last append is safe.
+        """
+        name = piece_name(range(first, first + results.sizes["text"]))
+        with explained("write results", f"The {self.texts} texts before are safe. {_GO_ON}"):
+            contents = {_apart(name, kind): packed(arrays) for kind, arrays in apart.items()}
+            self.write({name: packed(results), **contents})
+
+    def results(self) -> xr.Dataset:
+        """All results so far, in memory."""
+        parts = [self.piece(texts) for texts in self.pieces]
+        if not parts:
+            raise AttnscopeError(f"{self.path} holds no results yet")
+        with read_as(self.path):
+            return in_a_row(parts)
+
+    def piece(self, texts: range) -> xr.Dataset:
+        """The results of one of `pieces`, in memory."""
+        name = self.pieces[texts]
+        piece = self.arrays(name)
+        if piece.sizes.get("text") != len(texts):
+            raise AttnscopeError(
+                f"{self.path / name} does not hold the {len(texts)} texts of its name: do not trust it"
+            )
+        return piece
+
+    def apart(self, kind: str, texts: range | None = None) -> xr.Dataset | None:
+        """What was kept apart of one of `pieces`, or of all, in memory; None where there is nothing of the kind."""
+        wanted = self.pieces if texts is None else {texts: self.pieces[texts]}
+        names = [_apart(name, kind) for name in wanted.values()]
+        parts = [self.arrays(name) for name in names if name in self.files]
+        with read_as(self.path):
+            return in_a_row(parts, "") if parts else None
+
+    def save(self, name: str, dataset: xr.Dataset) -> None:
+        """Write something that is computed from the results, whole or not at all."""
+        with explained(f"write {name}", f"The results are safe. {_GO_ON}"):
+            self.write({name + SUFFIX: packed(dataset)})
+
+    def load(self, name: str) -> xr.Dataset | None:
+        """Read what `save` wrote; None where it is not there."""
+        return self.arrays(name + SUFFIX) if name + SUFFIX in self.files else None
+
+    def finish(self, **state: Any) -> None:
+        """Mark the run as complete."""
+        with explained("write results", _GO_ON):
+            self.write({}, complete=True, **state)
+
+    def _mend(self) -> None:
+        """Give damaged files up, where that is allowed; views can always be drawn anew."""
+        damaged = self.damaged()
+        lost = [name for name in damaged if not name.startswith(VIEWS)]
+        if lost and self.complete and not self.repair:
+            raise damage(
+                self.path / lost[0], f"{_windows(lost)}. Give the same command with --repair to make it anew"
+            )
+        for name in lost:
+            _log.warning("%s is damaged, and is made anew", self.path / name)
+        lost = self._with_twins(lost)
+        if lost or (damaged and self.is_writable()):
+            state = {"complete": None} if lost else {}
+            self.forget([*damaged, *lost], **state, views=None)
+
+    def _with_twins(self, lost: Iterable[str]) -> list[str]:
+        """Pieces, with what is kept apart of the same texts: they are measured together."""
+        texts = {name.rpartition("/")[2] for name in lost if "/" in name}
+        return [
+            *lost,
+            *(name for name in self.files if name not in lost and name.rpartition("/")[2] in texts),
+        ]
+
+    def _refuse_names(self) -> None:
+        """The first write has the signature: without it there is no other file of ours."""
+        if {*self.files, *self._growing, *self._undefined} - {RUN}:
+            raise AttnscopeError(
+                f"{self.path / MANIFEST} names files and no signature, which attnscope never writes: choose another "
+                "folder with --out"
+            )
+
+    def _check_signature(self) -> None:
+        differing = Signature.of(self.state["signature"]).differences(self.signature)
+        if differing:
+            raise AttnscopeError(
+                f"{self.path} holds another run: its {differing[0]}. It is left as it is; choose a new folder with "
+                "--out"
+            )
+
+
+def _apart(piece: str, kind: str) -> str:
+    """The file of what is kept apart of a piece."""
+    return f"{kind}/{piece.removeprefix(PIECES)}"
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a folder holds a run that was finished.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {"command": "scan"}) as run:
+    ...     before = is_finished(run.path)
+    ...     run.finish()
+    ...     before, is_finished(run.path)
+    (False, True)
+    """
+    try:
+        manifest = manifest_of(path)
+    except AttnscopeError:
+        return False
+    return manifest is not None and bool(manifest.state.get("complete"))
+
+
+def _windows(damaged: Iterable[str]) -> str:
+    """How many windows are lost with these files, in words."""
+    texts = [texts_of(name) for name in damaged if name.startswith(PIECES)]
+    lost = sum(map(len, texts))
+    return f"; {count(lost, 'window')} {'is' if lost == 1 else 'are'} lost with it" if texts else ""
+
+
+@typed
+def skipped_of(result: xr.Dataset | xr.DataTree) -> dict[str, str]:
+    """What could not be found out, by its name, and why.
+
+    Examples
+    --------
+    >>> skipped_of(xr.DataTree()), skipped_of(xr.Dataset(attrs={"skipped": '{"waves": "no matrix"}'}))
+    ({}, {'waves': 'no matrix'})
+    """
+    return json.loads(str(result.attrs.get("skipped", "{}")))

@@ -1,0 +1,223 @@
+"""What a result depends on, in the manner of sacreBLEU's signature."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from attnscope.support.errors import AttnscopeError
+
+PACKAGES = ("attnscope", "torch", "transformers", "tokenizers", "numpy", "numba", "scikit-learn")
+version = cache(metadata.version)  # which reads a file each time
+_FEW = 3  # entries of a list that stand in the short line one by one
+
+
+@dataclass(frozen=True)
+class Signature:
+    """All that a result depends on: equal signatures, equal numbers.
+
+    Attributes
+    ----------
+    command
+        ``scan``, ``explain``, ...; empty for a part of another signature.
+    model
+        ``name``, ``class``, and by which bytes it is known: ``sha256``, or the hub's commit.
+    tokenizer
+        Its ``sha256``.
+    corpus, target
+        What was read: ``sha256`` of each side.
+    text
+        Parallel text: ``pairs`` and hashes.
+    systems
+        Systems of a comparison: the signature of each one's translations.
+    scores
+        Scores of a comparison: sacreBLEU's signature of each metric.
+    settings
+        Arguments that change numbers.
+    versions
+        Versions of Python and the packages that compute.
+
+    Examples
+    --------
+    >>> first = Signature("scan", model={"name": "small"}, settings={"window": 64}, versions={"attnscope": "0.1.0"})
+    >>> first.format()
+    'scan|model:small|sha:30268734|window:64|version:0.1.0'
+    >>> Signature.from_json(first.to_json()) == first
+    True
+    >>> first.differences(Signature("scan", model={"name": "small"}, settings={"window": 32}, versions=first.versions))
+    ['settings.window is 64, not 32']
+    """
+
+    command: str = ""
+    model: Mapping[str, Any] | str | None = None
+    tokenizer: Mapping[str, Any] | str | None = None
+    corpus: Mapping[str, Any] | None = None
+    target: Mapping[str, Any] | None = None
+    text: Mapping[str, Any] | None = None
+    systems: Mapping[str, Any] | None = None
+    scores: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None = None
+    versions: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # a copy of its own, equal to what JSON brings back
+            object.__setattr__(self, field.name, json.loads(json.dumps(getattr(self, field.name))))
+
+    @classmethod
+    def of(cls, parts: Signature | Mapping[str, Any]) -> Signature:
+        """A signature from its parts, as `to_dict` gives them; one that is one already stays.
+
+        Raises
+        ------
+        AttnscopeError
+            If there is a part that no signature has.
+        """
+        if isinstance(parts, Signature):
+            return parts
+        named = ("model", "tokenizer")  # what may be a name alone
+        for name, part in parts.items():
+            kinds = (str,) if name == "command" else (str, Mapping) if name in named else (Mapping,)
+            if part is not None and not isinstance(part, kinds):
+                raise AttnscopeError(
+                    f"{name} of a signature is {str(part)[:40]!r}: was it written by another version of attnscope?"
+                )
+        unknown = parts.keys() - {field.name for field in fields(cls)}
+        if unknown:
+            raise AttnscopeError(
+                f"no signature has a part {min(unknown)!r}: was it written by another version of attnscope?"
+            )
+        return cls(**{name: part for name, part in parts.items() if part is not None})
+
+    @classmethod
+    def from_json(cls, text: str) -> Signature:
+        """A signature from what `to_json` wrote: a result's attribute ``signature``, or ``run.json``."""
+        return cls.of(json.loads(text))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its parts by name, without those that it does not have."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: part for name, part in parts.items() if part not in (None, "")}
+
+    def to_json(self) -> str:
+        """JSON on one line, the same for equal signatures."""
+        return json.dumps(self.to_dict(), sort_keys=True)
+
+    @property
+    def short(self) -> str:
+        """Eight hexadecimal digits that stand for all of it: the end of the name of the run's folder."""
+        return short_hash(self.to_dict())
+
+    def format(self, *, short: bool = True) -> str:
+        """One line to cite, as sacreBLEU's: ``key:value`` with bars between.
+
+        Parameters
+        ----------
+        short
+            Whether to leave out the hashes of model and texts and the versions of other packages (``sha`` stands for
+            all of them), and to count the entries of long lists. What is not set is left out in both forms.
+        """
+        versions = dict(self.versions or {})
+        entries: dict[str, Any] = {
+            "model": self.name,
+            "systems": "+".join(self.systems or {}),
+            "sha": self.short,
+        }
+        entries |= {} if short else self._hashes()
+        entries |= dict(sorted((self.settings or {}).items())) | {"version": versions.pop("attnscope", None)}
+        entries |= {} if short else versions
+        line = [
+            f"{name}:{_written(value, short=short)}" for name, value in entries.items() if value is not None
+        ]
+        return "|".join(part.replace("|", "/") for part in (self.command, *line) if not part.endswith(":"))
+
+    def _hashes(self) -> dict[str, Any]:
+        """What tells models and texts apart, beside their names."""
+        parts = {name: getattr(self, name) for name in ("model", "tokenizer", "corpus", "target", "text")}
+        return {
+            f"{name}.{key}": value
+            for name, part in parts.items()
+            if isinstance(part, Mapping)
+            for key, value in part.items()
+            if key != "name"
+        }
+
+    @property
+    def name(self) -> str:
+        """The model's name; empty where there is none."""
+        return str(self.model.get("name", "")) if isinstance(self.model, Mapping) else self.model or ""
+
+    def differences(self, other: Signature) -> list[str]:
+        """Where this one is not the other, in words."""
+        return _differences(self.to_dict(), other.to_dict())
+
+
+def package_versions(*more: str) -> dict[str, str]:
+    """Versions of Python and of the packages that the numbers come from, and of `more`.
+
+    Examples
+    --------
+    >>> "torch" in package_versions()
+    True
+    """
+    versions = {"python": platform.python_version()}
+    for name in (*PACKAGES, *more):
+        try:
+            versions[name] = version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def short_hash(value: Any) -> str:
+    """Eight hexadecimal digits that stand for what JSON can hold.
+
+    Examples
+    --------
+    >>> short_hash({"model": "m", "seed": 0}) == short_hash({"seed": 0, "model": "m"})
+    True
+    """
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def tokenizer_sha256(tokenizer: Any) -> str:
+    """SHA-256 of everything that a fast tokenizer does.
+
+    Examples
+    --------
+    >>> from attnscope.bundled import MODEL
+    >>> from transformers import AutoTokenizer
+    >>> len(tokenizer_sha256(AutoTokenizer.from_pretrained(MODEL)))
+    64
+    """
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def _written(value: Any, *, short: bool) -> str:
+    """A setting in one word."""
+    if isinstance(value, list):
+        return str(len(value)) if short and len(value) > _FEW else "+".join(map(str, value))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _differences(own: Any, other: Any, at: str = "") -> list[str]:
+    """Where two signatures differ, in words."""
+    if isinstance(own, dict) and isinstance(other, dict):
+        keys = sorted({*own, *other})  # pyright: ignore[reportUnknownArgumentType]
+        return [
+            text
+            for key in keys
+            for text in _differences(own.get(key), other.get(key), f"{at}.{key}" if at else str(key))  # pyright: ignore[reportUnknownMemberType]
+        ]
+    return [] if own == other else [f"{at} is {_cut(own)}, not {_cut(other)}"]
+
+
+def _cut(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004

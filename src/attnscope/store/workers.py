@@ -1,0 +1,628 @@
+"""Numbered work for workers that may be lost: an idle one takes the next, and what a lost one had is done again."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from attnscope.support.checks import check_real, check_whole, shortly
+from attnscope.support.errors import AttnscopeError, explaining
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+    from types import TracebackType
+
+AT_ONCE = (
+    2  # what a worker has been asked for: one that it does, one that waits, so that it need not wait for us
+)
+TRIES = 8  # of one piece of work while nobody does any, before it is blamed for the end of those who did it
+
+
+class Crew:
+    """Workers of an engine, and what each of them was asked.
+
+    Parameters
+    ----------
+    engine
+        What starts, asks and hears them.
+    size
+        How many workers there shall be; where one is lost, another is started.
+    greet
+        Called with what each worker says of itself when it is ready; may refuse it by an error.
+
+    Examples
+    --------
+    >>> class Here:  # an engine of one worker, in this process
+    ...     def start(self):
+    ...         self.events = [Ready(0, "ready")]
+    ...         return 0
+    ...
+    ...     def ask(self, worker, ticket, request):
+    ...         self.events.append(Answered(worker, ticket, request("tide")))
+    ...
+    ...     def wait(self):
+    ...         return self.events.pop(0)
+    >>> crew = Crew(Here(), 1)
+    >>> list(crew.hand_out(lambda number: lambda held: held[number : number + 1] or None))
+    ['t', 'i', 'd', 'e']
+    """
+
+    def __init__(self, engine: Engine, size: int, greet: Callable[[Any], None] = lambda _: None) -> None:
+        self.engine, self.size, self.greet = engine, size, greet
+        self._asked: dict[
+            int, list[int]
+        ] = {}  # tickets that each worker that is ready has not answered, in order
+        self._reached: dict[int, int] = {}  # numbers from here on it can do without going back
+        self._number: dict[int, int] = {}  # of each ticket of this round
+        self._lost: set[int] = set()  # numbers that were lost in this round
+        self._tickets = 0
+        self._tries: Counter[int] = Counter()
+        self._in_vain = 0  # workers that were lost, one after the other, before one was ready
+        for _ in range(size):
+            engine.start()
+
+    @property
+    def ready(self) -> int:
+        """How many workers can be asked."""
+        return len(self._asked)
+
+    def first(self) -> Any:
+        """Wait for a worker to be ready, and return what it says of itself.
+
+        Raises
+        ------
+        AttnscopeError
+            Workers are lost while they begin, and what beginning raises.
+        """
+        while True:
+            event = self._heard()
+            if isinstance(event, Ready):
+                return event.said
+
+    def hand_out(self, request: Callable[[int], Request], count: int | None = None) -> Iterator[Any]:
+        """Have pieces of work done, 0, 1, 2, ...; answers come as they are ready, in any order, each once.
+
+        Numbers that a worker is asked for rise, except where another was lost and nobody else can do what it had.
+
+        Parameters
+        ----------
+        request
+            The piece of work of a number.
+        count
+            How many there are; without it, until an answer is None.
+
+        Raises
+        ------
+        AttnscopeError
+            The same piece of work was lost again and again, with those who did it, and nobody did any other; and what
+            the work raises.
+        """
+        self._number, self._lost, self._tries = {}, set(), Counter()
+        following, end = 0, count
+        while True:
+            for worker in sorted(
+                self._asked, key=lambda unit: (len(self._asked[unit]), -self._reached[unit])
+            ):
+                while len(self._asked[worker]) < AT_ONCE:
+                    number = self._next(worker, following, end)
+                    if number is None:
+                        break
+                    following = max(following, number + 1)
+                    self._ask(worker, number, request(number))
+            if end is not None and following >= end and not any(unit < end for unit in self._open()):
+                return
+            event = self._heard()
+            if isinstance(event, Answered) and event.ticket in self._number:
+                number = self._number.pop(event.ticket)
+                if event.answer is None:
+                    end = number if end is None else min(end, number)
+                else:
+                    self._tries.clear()  # workers can live here: those that were lost had bad luck, or still may have
+                    yield event.answer
+
+    def _next(self, worker: int, following: int, end: int | None) -> int | None:
+        """The number that this worker does best."""
+        lost = [number for number in self._lost if end is None or number < end]
+        ahead = [number for number in lost if number >= self._reached[worker]]
+        if ahead:
+            return min(ahead)
+        if end is None or following < end:
+            return following
+        return min(lost) if lost and not self._asked[worker] else None
+
+    def _open(self) -> set[int]:
+        """Numbers that were asked for, or lost, and are not answered."""
+        return self._lost | {*self._number.values()}
+
+    def _ask(self, worker: int, number: int, request: Request) -> None:
+        self._tickets += 1
+        self._number[self._tickets] = number
+        self._lost.discard(number)
+        self._asked[worker].append(self._tickets)
+        self._reached[worker] = max(self._reached[worker], number + 1)
+        self.engine.ask(worker, self._tickets, request)
+
+    def _heard(self) -> Event:
+        """The next thing that happens, noted."""
+        event = self.engine.wait()
+        if isinstance(event, Ready):
+            self.greet(event.said)
+            self._asked[event.worker], self._reached[event.worker] = [], 0
+            self._in_vain = 0
+        elif isinstance(event, Answered):
+            self._asked[event.worker].remove(event.ticket)
+        else:
+            self._replace(event.worker)
+        return event
+
+    def _replace(self, worker: int) -> None:
+        """Start another worker in place of a lost one, whose work is to be done again."""
+        tickets = self._asked.pop(worker, None)
+        if tickets is None:
+            self._in_vain += 1
+        for place, ticket in enumerate(tickets or ()):
+            number = self._number.pop(ticket, None)
+            if number is not None:
+                self._lost.add(number)
+                self._tries[number] += place == 0  # those that waited were not begun
+        often = [number for number in self._lost if self._tries[number] >= TRIES]
+        if often or self._in_vain >= self.size + TRIES:
+            doing = f"do unit {often[0]}" if often else "load the model and open the texts"
+            raise AttnscopeError(
+                f"the workers that were to {doing} ended, one after the other: does memory run out? Try fewer "
+                "(--workers), or a smaller --batch-size"
+            )
+        self.engine.start()
+
+
+#: Made in the worker, once: what its work needs (a model, a corpus), and what it says of itself when it is ready.
+Begin: TypeAlias = Callable[[], tuple[Any, Any]]
+#: One piece of work, of what the worker holds; None is the answer where there is no such piece.
+Request: TypeAlias = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker has begun.
+
+    Attributes
+    ----------
+    worker
+        Its number.
+    said
+        What it says of itself.
+
+    Examples
+    --------
+    >>> heard = [Ready(0, "torch 2.13"), Ready(1, "torch 2.12")]
+    >>> len({event.said for event in heard})  # they do not say the same
+    2
+    """
+
+    worker: int
+    said: Any
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A worker has done what it was asked.
+
+    Attributes
+    ----------
+    worker
+        Its number.
+    ticket
+        Ticket of the request.
+    answer
+        What the request returned.
+
+    Examples
+    --------
+    >>> heard = [Ready(0, "said"), Answered(0, 3, "length 9"), Lost(0)]
+    >>> {event.ticket: event.answer for event in heard if isinstance(event, Answered)}
+    {3: 'length 9'}
+    """
+
+    worker: int
+    ticket: int
+    answer: Any
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker is no more, with what it was asked and had not answered.
+
+    Examples
+    --------
+    >>> asked = {0: [3, 4], 1: [5]}  # tickets by worker
+    >>> asked.pop(Lost(0).worker)  # to be asked of another
+    [3, 4]
+    """
+
+    worker: int
+
+
+Event: TypeAlias = Ready | Answered | Lost
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Starts workers, asks them and hears of them.
+
+    A worker does what it is asked in the order in which it was asked. What a request raises is raised by `wait`.
+
+    Examples
+    --------
+    >>> class Here:  # one worker, in this process
+    ...     def start(self):
+    ...         self.heard = [Ready(0, "begun")]
+    ...         return 0
+    ...     def ask(self, worker, ticket, request):
+    ...         self.heard.append(Answered(worker, ticket, request("what it holds")))
+    ...     def wait(self):
+    ...         return self.heard.pop(0)
+    >>> engine = Here()
+    >>> worker = engine.start()
+    >>> engine.ask(worker, 5, len)
+    >>> isinstance(engine, Engine), engine.wait(), engine.wait()
+    (True, Ready(worker=0, said='begun'), Answered(worker=0, ticket=5, answer=13))
+    """
+
+    def start(self) -> int:
+        """Begin a worker, and return its number at once; no number comes twice."""
+        ...
+
+    def ask(self, worker: int, ticket: int, request: Request) -> None:
+        """Ask a worker that is ready for one more piece of work."""
+        ...
+
+    def wait(self) -> Event:
+        """The next thing that happens."""
+        ...
+
+
+_USAGE = "RAY_USAGE_STATS_ENABLED"  # what is sent to Ray's makers
+_MANY_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" is Ray's one way to listen to this machine alone
+_PATIENCE = 10.0  # seconds in which the head of a cluster answers
+
+
+class RayEngine:
+    """An engine whose workers are Ray's actors, each with one core; a context, at whose end they are no more.
+
+    Ray that this process has initialised before is used as it is.
+
+    Parameters
+    ----------
+    cluster
+        Where, how many, with what.
+    begin
+        Done in each worker; see `Engine`. It is sent there, so what it holds must be fit to be pickled.
+
+    Attributes
+    ----------
+    size
+        How many workers there shall be.
+
+    Raises
+    ------
+    AttnscopeError
+        Ray is not installed, or there is no such cluster, or it has no room for a worker.
+
+    Examples
+    --------
+    >>> from attnscope.store import Cluster
+    >>> engine = RayEngine(Cluster(workers=2), lambda: (None, "begun"))
+    >>> engine.size  # no worker is there before the context begins
+    0
+    """
+
+    def __init__(self, cluster: Cluster, begin: Begin) -> None:
+        self.cluster, self.begin = cluster, begin
+        self.size = self._last = 0
+        self._actors: dict[int, Any] = {}
+        self._asked: dict[
+            Any, tuple[int, int | None]
+        ] = {}  # what each awaited answer is of: worker, and ticket
+        self._open: Any = None
+
+    def __enter__(self) -> RayEngine:  # noqa: PYI034 beartype knows no Self here
+        self._ray = _imported()
+        self._open = _connected(self._ray, self.cluster)
+        self._open.__enter__()
+        try:
+            gpus = self._gpus()
+            room = self._room(gpus) if self.cluster.address == LOCAL or not self.cluster.workers else 0
+            self.size = self.cluster.workers or room
+            with explaining("what is asked for cannot be sent to workers", "Give folders and files by name"):
+                self._begin = self._ray.put(self.begin)
+            self._kind = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Holder)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for actor in self._actors.values():
+            with suppress(Exception):  # whatever Ray says: we leave
+                self._ray.kill(actor)
+        self._actors, self._asked = {}, {}
+        self._open.__exit__(None, None, None)
+
+    def start(self) -> int:
+        """Begin a worker; where there is no room now, it waits until there is."""
+        self._last += 1
+        actor = self._actors[self._last] = self._kind.remote()
+        self._asked[actor.begin.remote(self._begin)] = self._last, None
+        return self._last
+
+    def ask(self, worker: int, ticket: int, request: Request) -> None:
+        """Ask a worker that is ready for one more piece of work."""
+        self._asked[self._actors[worker].do.remote(request)] = worker, ticket
+
+    def wait(self) -> Event:
+        """The next thing that happens."""
+        (reference, *_), _ = self._ray.wait([*self._asked], num_returns=1)
+        worker, ticket = self._asked.pop(reference)
+        errors = self._ray.exceptions
+        try:
+            answer = self._ray.get(reference)
+        except errors.RayTaskError as error:  # what was raised in the worker
+            raise error.cause from None
+        except errors.RayError:  # the worker, its machine or its answer is gone
+            return self._lose(worker)
+        return Ready(worker, answer) if ticket is None else Answered(worker, ticket, answer)
+
+    def _lose(self, worker: int) -> Lost:
+        with suppress(Exception):  # it may be there, where its answer alone was lost
+            self._ray.kill(self._actors[worker])
+        del self._actors[worker]
+        self._asked = {answer: of for answer, of in self._asked.items() if of[0] != worker}
+        return Lost(worker)
+
+    def _gpus(self) -> float:
+        """Of each worker."""
+        if self.cluster.gpus is not None:
+            return self.cluster.gpus
+        return 1.0 if self._ray.cluster_resources().get("GPU", 0.0) >= 1 else 0.0
+
+    def _room(self, gpus: float) -> int:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        room = sum(self.cluster.room(node.get("CPU", 0.0), node.get("GPU", 0.0), gpus) for node in nodes)
+        if not room and self.cluster.address == LOCAL:  # nobody will add any
+            there = self._ray.cluster_resources().get("GPU", 0.0)
+            raise AttnscopeError(
+                f"ray_gpus (--ray-gpus) is {gpus:g} for each worker, and this machine has {there:g} GPUs: leave it "
+                "out, or ask for no more"
+            )
+        if not room:
+            raise AttnscopeError(
+                f"Ray at {self.cluster.address} has no machine with a core and {gpus:g} GPUs, which each worker takes: "
+                "give --ray-gpus, or say with --workers how many there will be"
+            )
+        return room
+
+
+class _Holder:
+    """What runs in a worker: it holds what its work needs."""
+
+    def begin(self, begin: Begin) -> Any:
+        self.held, said = begin()
+        return said
+
+    def do(self, request: Request) -> Any:
+        return request(self.held)
+
+
+def _imported() -> Any:
+    os.environ.setdefault(_USAGE, "0")
+    with suppress(ImportError):
+        ray = importlib.import_module("ray")
+        if hasattr(ray, "init"):  # else it is a folder of that name, such as Ray itself makes in /tmp
+            return ray
+    raise AttnscopeError(
+        "ray (--ray) needs the package ray, which is not installed: pip install 'attnscope[ray]'"
+    )
+
+
+@contextmanager
+def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
+    """Ray, started here or found elsewhere, until the end."""
+    if ray.is_initialized():
+        yield
+        return
+    place = tempfile.mkdtemp(prefix="attnray-") if cluster.address == LOCAL else None
+    quiet = {"log_to_driver": False, "logging_level": "error"}
+    try:
+        with explaining(
+            f"Ray cannot be reached or started ({cluster.address})", "Is it running? See ray status"
+        ):
+            if place is not None:
+                with _alone(ray):
+                    ray.init(
+                        LOCAL,
+                        num_cpus=cluster.workers,
+                        include_dashboard=False,
+                        _temp_dir=f"{place}/r",  # which Ray opens to everybody; the one above stays ours
+                        **quiet,
+                    )
+                _check_alone(ray)
+            else:
+                ray.init(_reached(ray, cluster.address), **quiet)
+        with _silent(ray), _ended_by_sigterm():
+            yield
+    finally:
+        ray.shutdown()
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _silent(ray: Any) -> Generator[None]:
+    """Nothing of Ray's own on standard output, among results: it tells there of each worker that is lost."""
+    told, name = ray._private.worker, "print_to_stdstream"  # noqa: SLF001 `log_to_driver` does not silence it
+    before = getattr(told, name, None)
+    if before is None:  # another version of Ray
+        yield
+        return
+    setattr(told, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        setattr(told, name, before)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Generator[None]:
+    """SIGTERM, with which schedulers end a command, closes what is open; Ray's own handler aborts."""
+    if threading.current_thread() is not threading.main_thread():  # where no handler can be set
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+@contextmanager
+def _alone(ray: Any) -> Generator[None]:
+    """Ray that is started within listens to this machine alone: whoever reaches it can run what he likes."""
+    constants = ray._private.ray_constants  # noqa: SLF001 the variable is read when Ray is imported, and then no more
+    before = os.environ.get(_MANY_MACHINES), constants.ENABLE_RAY_CLUSTER
+    os.environ[_MANY_MACHINES], constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before[1]
+        if before[0] is None:
+            del os.environ[_MANY_MACHINES]
+        else:
+            os.environ[_MANY_MACHINES] = before[0]
+
+
+def _check_alone(ray: Any) -> None:
+    """Refuse a Ray that does not know this way any more."""
+    address = str(ray.nodes()[0]["NodeManagerAddress"])
+    if address not in {"127.0.0.1", "::1"}:
+        raise AttnscopeError(
+            f"Ray {ray.__version__} listens at {address}, to other machines: install the version of constraints.txt"
+        )
+
+
+def _reached(ray: Any, address: str) -> str:
+    """The address of a cluster whose head answers: of one that does not, Ray would ask for minutes."""
+    if address == HERE:
+        address = str(ray._private.services.canonicalize_bootstrap_address(address))  # noqa: SLF001 as ray.init does
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    return address
+
+
+LOCAL, HERE = "local", "auto"
+_HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]+:[0-9]{1,5}")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Ray's machines, and what each worker takes of them.
+
+    Attributes
+    ----------
+    address
+        ``local`` starts Ray on this machine, for this one command; ``auto`` is the cluster that this machine is part
+        of; or the address of its head, ``HOST:PORT``.
+    workers
+        How many; by default as many as there is room for.
+    gpus
+        GPUs of each worker: a whole number, or a part of one that workers share. By default one where the cluster has
+        any.
+
+    Raises
+    ------
+    AttnscopeError
+        Something else is given.
+
+    Examples
+    --------
+    >>> Cluster("ray://head:10001")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: ray (--ray) is 'ray://head:10001'; expected local, auto or HOST:PORT
+    """
+
+    address: str = LOCAL
+    workers: int | None = None
+    gpus: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.address not in {LOCAL, HERE} and _HOST_AND_PORT.fullmatch(self.address) is None:
+            raise AttnscopeError(f"ray (--ray) is {shortly(self.address)}; expected local, auto or HOST:PORT")
+        check_whole(1, workers=self.workers)
+        check_real(0.0, ray_gpus=self.gpus)
+        if self.gpus is not None and self.gpus > 1 and self.gpus % 1:
+            raise AttnscopeError(
+                f"ray_gpus (--ray-gpus) is {self.gpus:g}; expected a part of one GPU, or a whole number of them"
+            )
+
+    def room(self, cpus: float, gpus: float, wanted: float) -> int:
+        """How many workers a machine has room for, of which each takes one core and so many GPUs.
+
+        Examples
+        --------
+        >>> Cluster().room(16.0, 2.0, 0.5), Cluster().room(16.0, 2.0, 2.0), Cluster().room(16.0, 0.0, 0.0)
+        (4, 1, 16)
+        """
+        if not wanted:
+            return int(cpus)
+        by_gpu = int(gpus) * int(1 / wanted + 1e-9) if wanted <= 1 else int(gpus // wanted)
+        return min(int(cpus), by_gpu)
+
+
+def cluster_of(
+    ray: str | None, workers: int | None, gpus: float | None, *, besides: Mapping[str, object]
+) -> Cluster | None:
+    """Whose workers measure; None for this process.
+
+    Parameters
+    ----------
+    ray, workers, gpus
+        As they are given; see `Cluster`.
+    besides
+        What else was given, by name, which does not go with Ray.
+
+    Raises
+    ------
+    AttnscopeError
+        They do not go together, or are none.
+
+    Examples
+    --------
+    >>> cluster_of("local", 2, None, besides={"task (--task)": "1/2"})
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: task (--task) does not go with ray (--ray): leave out one of them
+    """
+    if ray is None:
+        if workers is not None or gpus is not None:
+            raise AttnscopeError(
+                "workers (--workers) and ray_gpus (--ray-gpus) are of Ray: give ray (--ray) too"
+            )
+        return None
+    for flag, given in besides.items():
+        if given is not None:
+            raise AttnscopeError(f"{flag} does not go with ray (--ray): leave out one of them")
+    return Cluster(ray, workers, gpus)

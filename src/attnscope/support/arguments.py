@@ -1,0 +1,333 @@
+"""Arguments of public functions, held against their signatures before anything is done.
+
+pydantic's ``validate_call`` would convert what it is given, and neither it nor beartype knows names that are imported
+for type checkers alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, wraps
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+
+from attnscope.support.checks import is_a, unexpected
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def typed(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a public function refuse, by name, arguments of a type that its signature does not have.
+
+    Types of the language are checked, and what lists of them hold; so are classes that the signature has beside them or
+    by the name of their package, such as ``xr.Dataset``. A name that may stand for several types, such as ``Sources``,
+    is left to the function. So is ``model``, whose loader says what measures what is not one. The function runs in
+    `attnscope.support.state.own_state`.
+
+    Examples
+    --------
+    >>> @typed
+    ... def head_of(layer: int, band: tuple[int, int] | None = None) -> int:
+    ...     return layer
+    >>> head_of(2, (3, 10))
+    2
+    >>> head_of("2")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: layer is '2' (str); expected a whole number
+    >>> head_of(2, band=3)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: band is 3 (int); expected two whole numbers or None
+    """
+    signature = inspect.signature(function)
+    expected = {
+        name: _expected(
+            f"Sequence[{parameter.annotation}]"
+            if parameter.kind is parameter.VAR_POSITIONAL
+            else parameter.annotation
+        )
+        for name, parameter in signature.parameters.items()
+        if isinstance(parameter.annotation, str)
+        and parameter.kind is not parameter.VAR_KEYWORD
+        and name != _LEFT
+    }
+
+    @wraps(function)
+    def checking(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            bound = signature.bind(*arguments, **named)
+        except TypeError:  # Python's own words say which argument is missing or not known
+            return function(*arguments, **named)
+        for name, value in bound.arguments.items():
+            if name not in expected:
+                continue
+            if not expected[name].takes(value):
+                raise unexpected(expected[name].words, value, name)
+            if expected[name].is_plain:
+                bound.arguments[name] = _plain(value)
+        with _state():
+            return function(*bound.args, **bound.kwargs)
+
+    return checking
+
+
+def _state() -> AbstractContextManager[None]:
+    if "torch" not in sys.modules:  # nobody has set its modes, and to read results does not need it
+        return nullcontext()
+    from attnscope.support.state import own_state
+
+    return own_state()
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """Whether a value is of some type, the words for one and for several of it, and whether NumPy's go as Python's."""
+
+    takes: Callable[[Any], bool]
+    words: str
+    plural: str
+    is_plain: bool = False
+
+
+def _reader(what: str) -> _Expected:
+    """What reads for a model, or where it lies; a tokenizer is called with a text, a processor with an image."""
+    return _Expected(
+        lambda value: value is None or callable(value) or isinstance(value, str | os.PathLike),
+        f"{what}, a folder or a hub id",
+        f"{what}s, folders or hub ids",
+    )
+
+
+#: Types of the language, and what is given often.
+_PLAIN = {
+    "int": _Expected(lambda value: is_a(Integral, value), "a whole number", "whole numbers", True),
+    "float": _Expected(lambda value: is_a(Real, value), "a number", "numbers", True),
+    "str": _Expected(lambda value: isinstance(value, str), "a string", "strings", True),
+    "bool": _Expected(
+        lambda value: isinstance(value, bool | np.bool_), "True or False", "True or False", True
+    ),
+    "Path": _Expected(lambda value: isinstance(value, os.PathLike), "a path", "paths"),
+    "None": _Expected(lambda value: value is None, "None", "None"),
+    "Tell": _Expected(callable, "a function", "functions"),
+    "Tokenizer": _reader("a tokenizer"),
+    "Processor": _reader("a tokenizer, a processor"),
+    "np.ndarray": _Expected(lambda value: hasattr(value, "__array__"), "an array", "arrays"),
+}
+_SCALARS = {"int", "float", "str", "bool", "Path"}  # beside these, a name stands for a class
+_LEFT = "model"
+_UNKNOWN = _Expected(lambda _: True, "", "")
+_COUNTS = ("no", "one", "two", "three")
+
+
+@cache
+def _expected(annotation: str) -> _Expected:
+    return _of(ast.parse(annotation, mode="eval").body)
+
+
+def _of(node: ast.expr) -> _Expected:
+    """What an annotation stands for."""
+    parts = {ast.unparse(part): _one(part) for part in _alternatives(node)}
+    if None in parts.values() and not parts.keys() & _SCALARS:
+        return _UNKNOWN  # the name may stand for several types
+    known = [_class(name) if part is None else part for name, part in parts.items()]
+    return _Expected(
+        lambda value: any(part.takes(value) for part in known),
+        " or ".join(part.words for part in known),
+        " or ".join(part.plural for part in known),
+        any(part.is_plain for part in known) and not parts.keys() & {"np.ndarray", "Tensor"},
+    )
+
+
+def _class(name: str) -> _Expected:
+    """A class and those derived from it, by name: it may be imported for type checkers alone."""
+    own = name.rpartition(".")[2]
+    return _Expected(lambda value: any(base.__name__ == own for base in type(value).__mro__), name, name)
+
+
+def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        yield from _alternatives(node.left)
+        yield from _alternatives(node.right)
+    else:
+        yield node
+
+
+def _one(node: ast.expr) -> _Expected | None:
+    """What one alternative of an annotation takes; None where that is not known."""
+    if isinstance(node, ast.Constant):
+        return _PLAIN.get(str(node.value))
+    if isinstance(node, ast.Name):
+        return _PLAIN.get(node.id)
+    if isinstance(node, ast.Attribute):  # a class of another package, such as xr.Dataset
+        name = ast.unparse(node)
+        return _PLAIN.get(name) or _class(name)
+    if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
+        return None
+    inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    match node.value.id:
+        case "Sequence" | "list":
+            return _several(_of(inner[0]))
+        case "Iterable":  # a generator gives its entries only once
+            several = _several(_of(inner[0]))
+            return replace(several, takes=lambda value: isinstance(value, Iterator) or several.takes(value))
+        case "tuple" if isinstance(inner[-1], ast.Constant) and inner[-1].value is ...:
+            return _several(_of(inner[0]))
+        case "tuple":
+            return _row([_of(part) for part in inner])
+        case "Literal":
+            values = [ast.literal_eval(part) for part in inner]
+            words = " or ".join(map(repr, values))
+            return _Expected(lambda value: is_a(str, value) and value in values, words, words)
+        case "Mapping":
+            return _Expected(lambda value: isinstance(value, Mapping), "a mapping", "mappings")
+        case "Callable":
+            return _Expected(callable, "a function", "functions")
+        case _:
+            return None
+
+
+def _several(item: _Expected) -> _Expected:
+    def takes(value: Any) -> bool:
+        entries = _entries(value)
+        return entries is not None and all(map(item.takes, entries))
+
+    of = f" of {item.plural}" if item.plural else ""
+    return _Expected(takes, f"a list{of}", f"lists{of}", item.is_plain)
+
+
+def _entries(value: Any) -> Sequence[Any] | None:
+    """What a list, an array or a column of a table holds; None of what has no entries, or gives them only once."""
+    if isinstance(value, str | bytes | bytearray | Mapping) or not hasattr(value, "__getitem__"):
+        return None
+    try:
+        return value if isinstance(value, list | tuple) else list(value)
+    except TypeError:  # an array of no dimension
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and lists of Python in place of NumPy's, which are written into signatures."""
+    if type(value) in {list, tuple}:
+        return type(value)(map(_plain, value))
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _row(items: Sequence[_Expected]) -> _Expected:
+    """A tuple of so many entries; a list of as many is as good."""
+
+    def takes(value: Any) -> bool:
+        entries = _entries(value)
+        return (
+            entries is not None
+            and len(entries) == len(items)
+            and all(item.takes(entry) for item, entry in zip(items, entries, strict=True))
+        )
+
+    count = _COUNTS[len(items)] if len(items) < len(_COUNTS) else str(len(items))
+    kinds = {item.plural for item in items}
+    words = f"{count} {kinds.pop()}" if len(kinds) == 1 and "" not in kinds else f"{count} entries"
+    return _Expected(takes, words, f"entries that are {words}", any(item.is_plain for item in items))
+
+
+class _Kind(NamedTuple):
+    """What a verb returns: a tree or a dataset, and the nodes, variables or dimensions that it always has."""
+
+    tree: bool
+    holds: tuple[str, ...] = ()
+
+
+_KINDS = {
+    "scan": _Kind(tree=False, holds=("text", "head")),
+    "generate": _Kind(tree=False, holds=("span_weight",)),
+    "roles": _Kind(tree=False, holds=("role",)),
+    "diff": _Kind(tree=False, holds=("statistic",)),
+    "contrasts": _Kind(tree=False, holds=("p",)),
+    "explain": _Kind(tree=True),
+    "intervene": _Kind(tree=True, holds=("heads", "where")),
+    "patch": _Kind(tree=True, holds=("patched",)),
+    "compare": _Kind(tree=True, holds=("scores",)),
+}
+
+
+def reads(verb: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function whose first argument is what a verb returned refuse everything else.
+
+    That is what another verb returned, one node of a tree in the place of all of it, and a dataset in the place of a
+    tree or a tree in that of a dataset.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> @reads("explain")
+    ... def analyses(tree: xr.DataTree) -> list[str]:
+    ...     return list(tree.children)
+    >>> tree = xr.DataTree.from_dict({"verdict": xr.Dataset({"agree": 1})})
+    >>> analyses(tree)
+    ['verdict']
+    >>> analyses(tree["verdict"])
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: tree is the node 'verdict' alone; expected all that attnscope.explain returns
+    """
+
+    def guarded(function: Callable[P, R]) -> Callable[P, R]:
+        first = next(iter(inspect.signature(function).parameters))
+
+        @wraps(function)
+        def checking(*arguments: P.args, **named: P.kwargs) -> R:
+            given = arguments[0] if arguments else named.get(first)
+            if (arguments or first in named) and (found := _other_than(verb, given)):
+                raise AttnscopeError(f"{first} is {found}; expected all that attnscope.{verb} returns")
+            return function(*arguments, **named)
+
+        return checking
+
+    return guarded
+
+
+def _other_than(verb: str, given: object) -> str:
+    """What was given in the place of what a verb returns; empty where it may be that."""
+    import xarray as xr
+
+    kind = _KINDS[verb]
+    if not isinstance(given, xr.DataTree | xr.Dataset):
+        return f"of type {type(given).__name__}"
+    made_by = _made_by(given)
+    if made_by in _KINDS and made_by != verb:
+        return f"what attnscope.{made_by} returns"
+    if isinstance(given, xr.DataTree):
+        if given.parent is not None:
+            return f"the node {given.name!r} alone"
+        if not kind.tree or given.data_vars:
+            return "a tree (DataTree)" if not kind.tree else "a tree with variables of its own"
+    elif kind.tree:
+        return "a Dataset"
+    lacking = [name for name in kind.holds if not _has(given, name)]
+    return f"a {type(given).__name__} without {lacking[0]}" if lacking else ""
+
+
+def _has(given: xr.DataTree | xr.Dataset, name: str) -> bool:
+    return name in given or name in given.dims
+
+
+def _made_by(given: xr.DataTree | xr.Dataset) -> str:
+    """The command of its signature; empty where it has none."""
+    try:
+        return str(json.loads(given.attrs["signature"])["command"])
+    except (KeyError, TypeError, ValueError):
+        return ""

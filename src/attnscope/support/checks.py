@@ -1,0 +1,347 @@
+"""Checks of what a user gives, before anything is done with it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.support.errors import AttnscopeError, reason_of
+
+SEEDS = 2**32  # as many as every generator of random numbers takes
+THREADS = 512  # far more crash the process
+BEAMS = 1_000  # far more do not fit into memory
+STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
+#: Parameters that are checked here and have no flag on the command line.
+WITHOUT_FLAG = {
+    *("bound", "columns", "components", "curves", "draws", "each", "epsilon", "fraction", "fractions"),
+    *("intervention_texts", "longest", "masked", "near", "permutations", "predictions", "residual"),
+    *("restarts", "shift", "tests", "tokens"),
+}
+FORMATS = ("svg", "pdf", "png")  # of figures
+
+
+def check_whole(least: int, most: int | None = None, **given: Any) -> None:
+    """Refuse what is no whole number from `least` to `most`, by default the largest that fits; None was not given.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the number, and what was expected.
+
+    Examples
+    --------
+    >>> check_whole(1, batch_size=0)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: batch_size (--batch-size) is 0; expected a whole number of 1 or more
+    """
+    for name, value in given.items():
+        if value is None:
+            continue
+        whole = is_a(numbers.Integral, value)
+        largest = sys.maxsize if most is None else most
+        if not whole or value < least or value > largest:
+            bounded = most is not None or (whole and value > largest)
+            upper = f"from {least} to {largest}" if bounded else f"of {least} or more"
+            raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a whole number {upper}")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what cannot seed every generator of random numbers.
+
+    Examples
+    --------
+    >>> check_seed(-1)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: seed (--seed) is -1; expected a whole number from 0 to 4294967295
+    """
+    check_whole(0, SEEDS - 1, seed=seed)
+
+
+def check_real(least: float, most: float | None = None, **given: Any) -> None:
+    """Refuse what is no finite number from `least` to `most`; None was not given.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the number, and what was expected.
+
+    Examples
+    --------
+    >>> check_real(0.0, 1.0, threshold=float("nan"))
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: threshold (--threshold) is nan; expected a number from 0 to 1
+    """
+    for name, value in given.items():
+        if value is None:
+            continue
+        real = is_a(numbers.Real, value) and math.isfinite(value)
+        if not real or value < least or (most is not None and value > most):
+            upper = f"from {least:g} to {most:g}" if most is not None else f"of {least:g} or more"
+            raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a number {upper}")
+
+
+def check_some(expected: str, **given: Sequence[Any] | Mapping[Any, Any] | None) -> None:
+    """Refuse a list in which there is nothing to do; None was not given.
+
+    Parameters
+    ----------
+    expected
+        What was expected one or more of.
+    given
+        Lists, by the name of the parameter.
+
+    Raises
+    ------
+    AttnscopeError
+        Names the list, and what was expected.
+
+    Examples
+    --------
+    >>> check_some("layers, or None for all", layers=[])
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: layers is []; expected one or more layers, or None for all
+    """
+    for name, value in given.items():
+        if value is not None and not len(value):
+            raise AttnscopeError(f"{name} is {shortly(value)}; expected one or more {expected}")
+
+
+def check_kind(expected: str, *kinds: type, **given: Any) -> None:
+    """Refuse what is of no kind that was expected.
+
+    Examples
+    --------
+    >>> check_kind("a sentence", str, target=3)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: target is 3 (int); expected a sentence
+    """
+    for name, value in given.items():
+        if not isinstance(value, kinds):
+            raise unexpected(expected, value, name)
+
+
+def unexpected(expected: str, value: object, name: str) -> AttnscopeError:
+    """The error for a value that is not what was expected."""
+    kind = type(value).__name__
+    plain = isinstance(value, str | int | float | list | tuple | dict)
+    said = f"{shortly(value)} ({kind})" if plain else f"of type {kind}"
+    return AttnscopeError(f"{name} is {said}; expected {expected}")
+
+
+def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
+    """Return the formats, or refuse those that no figure is written in.
+
+    Examples
+    --------
+    >>> check_formats(["svg", "pdf"])
+    ('svg', 'pdf')
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown:
+        raise AttnscopeError(f"figures are not written as {unknown[0]!r}: choose among {', '.join(FORMATS)}")
+    return tuple(formats)
+
+
+def is_a(kind: type, value: Any) -> bool:
+    """Whether a value is of a kind; True and False are no numbers.
+
+    Examples
+    --------
+    >>> is_a(int, 1), is_a(int, True)
+    (True, False)
+    """
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _called(name: str) -> str:
+    """A parameter's name in Python, and on the command line where it has one there."""
+    if name in WITHOUT_FLAG:
+        return name
+    return f"{name} (--{name.replace('_', '-')})"
+
+
+def shortly(value: object) -> str:
+    """A value that a user gave, as far as it fits into a message.
+
+    Examples
+    --------
+    >>> shortly("x" * 100), shortly(10**5000)
+    ("'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a number of thousands of digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 40 else text[:37] + "..."  # noqa: PLR2004
+
+
+_REAL = "biuf"  # NumPy's kinds of dtypes: True and False, whole numbers, floating point
+
+
+def finite(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """The array in float64, or an error that says what is not a finite real number.
+
+    Examples
+    --------
+    >>> finite("values", np.ones(2, np.float32)).dtype
+    dtype('float64')
+    """
+    values = real(name, array)
+    bad = values.size - int(np.isfinite(values).sum())
+    if bad:
+        raise AttnscopeError(
+            f"{name} has {bad} entries of {values.size} that are NaN or infinite; all must be finite. "
+            "Look for an overflow in half precision, and load the model in float32"
+        )
+    return values
+
+
+def shaped(name: str, array: Float[np.ndarray, "*any"], dims: str) -> Float[np.ndarray, "*any"]:
+    """The same of an array that must have as many dimensions as are named.
+
+    Parameters
+    ----------
+    name
+        What the array is called.
+    array
+        The numbers.
+    dims
+        What its dimensions are, such as ``"position, column"``.
+
+    Raises
+    ------
+    AttnscopeError
+        If it has another number of dimensions, or holds what is not a finite real number.
+
+    Examples
+    --------
+    >>> shaped("X", np.ones((4, 2)), "position, column").shape
+    (4, 2)
+    >>> shaped("X", np.ones(4), "position, column")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: X is of shape (4,); expected 2 dimensions, (position, column)
+    """
+    values = real(name, array)
+    expected = dims.count(",") + 1
+    if values.ndim != expected:
+        found = f"is of shape {values.shape}" if values.ndim else "is one number"
+        raise AttnscopeError(
+            f"{name} {found}; expected {expected} dimension{'s' * (expected != 1)}, ({dims})"
+        )
+    return finite(name, values)
+
+
+def real(name: str, array: object) -> Float[np.ndarray, "*any"]:
+    """The array in float64, or an error where it is not of real numbers; NaN is one.
+
+    An imaginary part would be lost in silence.
+
+    Examples
+    --------
+    >>> real("X", np.ones(2) * 1j)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: X has complex numbers (complex128); expected real ones. Give the real part ...
+    """
+    try:
+        values = np.asarray(array)
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # rows of several lengths; a tensor with a gradient
+        raise AttnscopeError(
+            f"{name} cannot be read as an array ({reason_of(error)}); expected real numbers"
+        ) from error
+    if values.dtype.kind == "c":
+        raise AttnscopeError(
+            f"{name} has complex numbers ({values.dtype}); expected real ones. Give the real part (.real) or the "
+            "size (abs), whichever is meant"
+        )
+    if values.dtype.kind not in _REAL:
+        kind = type(array).__name__
+        of = kind if not values.shape else f"{kind} with entries of dtype {values.dtype}"
+        raise AttnscopeError(f"{name} is of type {of}; expected an array of real numbers")
+    return values.astype(np.float64, copy=False)
+
+
+def agree(what: str, first: str, size: int, second: str, other: int) -> None:
+    """Raise unless two sizes are equal.
+
+    Examples
+    --------
+    >>> agree("keys", "weights", 8, "values", 8)
+    """
+    if size != other:
+        raise AttnscopeError(
+            f"found {size} {what} in {first} and {other} in {second}; they must be equal. "
+            "Take both from the same head and text"
+        )
+
+
+def check_least(least: int, **sizes: int) -> None:
+    """Refuse sizes below the least.
+
+    Examples
+    --------
+    >>> check_least(1, width=8, heads=0)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: found heads=0; expected 1 or more
+    """
+    for name, size in sizes.items():
+        if size < least:
+            raise AttnscopeError(f"found {name}={size}; expected {least} or more")
+
+
+def check_width(name: str, states: Tensor, width: int) -> None:
+    """Refuse states of another width than a layer was made for.
+
+    Examples
+    --------
+    >>> import torch
+    >>> check_width("keys", torch.zeros(2, 5, 3), 4)
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: keys are 3 wide; expected 4, as this was made: give those, or make it for width 3
+    """
+    if states.shape[-1] != width:
+        raise AttnscopeError(
+            f"{name} are {states.shape[-1]} wide; expected {width}, as this was made: give those, or make it for width "
+            f"{states.shape[-1]}"
+        )
+
+
+def check_operands(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse queries and keys that cannot be compared, and keys without their values.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(5, 3)
+    >>> check_operands(x, x, x[:4])
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: there are 5 keys and 4 values: every key needs its value
+    """
+    if query.shape[-1] != key.shape[-1]:
+        raise AttnscopeError(
+            f"query is {query.shape[-1]} wide and key {key.shape[-1]}: they must be equally wide to be compared"
+        )
+    if key.shape[-2] != value.shape[-2]:
+        raise AttnscopeError(
+            f"there are {key.shape[-2]} keys and {value.shape[-2]} values: every key needs its value"
+        )

@@ -1,0 +1,150 @@
+"""The one error that a user can cause, and how it is made of those that libraries raise."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+_LONGEST_REASON = 300
+_OURS = __name__.partition(".")[0]
+_NEEDED = ("torch", "transformers", "numpy", "xarray")  # without which nothing runs
+_NO_MEMORY = re.compile(
+    r"out of memory|can.?t allocate memory|cannot allocate memory|not enough memory|bad_alloc|ALLOC_FAILED"
+    r"|can.?t start new thread|could not create a primitive|failed to map segment",  # oneDNN, and libraries
+    re.IGNORECASE,
+)
+
+
+class AttnscopeError(Exception):
+    """What a user can cause and mend.
+
+    The message says what was found, what was expected and what to do, on one or two lines.
+    """
+
+
+def reason_of(error: BaseException) -> str:
+    r"""Why something failed, on one line that is fit to be shown.
+
+    The first line of the error's message that says something, of at most 300 printable characters; with the error's
+    kind where the message alone means little.
+
+    Examples
+    --------
+    >>> reason_of(ValueError("Validation error for field 'width':\n    expected int\nSee our page."))
+    "Validation error for field 'width': expected int"
+    >>> reason_of(KeyError("hidden_size"))
+    "KeyError: 'hidden_size'"
+    """
+    lines = [" ".join(_printable(line).split()) for line in str(error).splitlines()]
+    lines = [line for line in lines if line] or [""]
+    text = lines.pop(0)
+    while text.endswith(":") and lines:
+        text = f"{text} {lines.pop(0)}"
+    if " " not in text:
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    short = text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
+    return short.rstrip(".") if short == text else short
+
+
+def _printable(text: str) -> str:
+    """Without control characters, by which a file could write to the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def out_of_memory(error: BaseException) -> AttnscopeError | None:
+    """What to tell a user whose memory ran out, of the processor or of a GPU; None for any other error.
+
+    The command line does this for every command. A script does it with ``except Exception as error``.
+
+    Examples
+    --------
+    >>> out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes."))
+    AttnscopeError("memory ran out ([enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes): ...
+    >>> out_of_memory(ValueError("no number")) is None
+    True
+    """
+    known = next((cause for cause in _chain(error) if _tells_of_memory(cause)), None)
+    if known is None:
+        return None
+    reason = f" ({reason_of(known)})" if str(known) else ""
+    return AttnscopeError(
+        f"memory ran out{reason}: try a smaller --batch-size, --batch-tokens or --window, or --dtype bfloat16"
+    )
+
+
+def unimportable(error: BaseException) -> AttnscopeError | None:
+    """What to tell a user of whose packages one fails while it is imported; None for any other error.
+
+    Most often this is a torchvision that was made for another PyTorch, which transformers imports wherever it is
+    installed. The command line does this for every command.
+
+    Examples
+    --------
+    >>> unimportable(ValueError("no number")) is None
+    True
+    """
+    *_, first = _chain(error)
+    frames = (frame for frame, _ in traceback.walk_tb(first.__traceback__))
+    modules = [str(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
+    package = modules[-1].partition(".")[0] if modules else _OURS
+    if package in {_OURS, "__main__"}:
+        return None
+    advice = (
+        "Install it anew"
+        if package in _NEEDED
+        else f"Install the {package} that is made for the PyTorch here, or take it away: pip uninstall {package}"
+    )
+    return AttnscopeError(f"{package} is installed and cannot be imported: {reason_of(first)}.\n{advice}")
+
+
+def panicked(error: BaseException) -> bool:
+    """Whether Rust code raised it, as tokenizers does: it is no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _tells_of_memory(error: BaseException) -> bool:
+    told = isinstance(error, (RuntimeError, OSError)) and _NO_MEMORY.search(str(error)) is not None
+    return told or isinstance(error, MemoryError)
+
+
+@contextmanager
+def explaining(what: str, advice: str) -> Generator[None]:
+    """Turn whatever a library raises within into one `AttnscopeError`: what failed, why, and what to do.
+
+    Examples
+    --------
+    >>> with explaining("the model cannot be loaded", "Fetch it again"):
+    ...     raise OverflowError("int too big to convert")
+    Traceback (most recent call last):
+    ...
+    attnscope.support.errors.AttnscopeError: the model cannot be loaded: int too big to convert. Fetch it again
+    """
+    try:
+        yield
+    except AttnscopeError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and not panicked(error):  # Ctrl-C and exit, which pass
+            raise
+        reason = reason_of(error)
+        stop = "" if reason.endswith("...") else "."
+        raise out_of_memory(error) or AttnscopeError(f"{what}: {reason}{stop} {advice}") from error
+
+
+def leave(*_: object) -> None:
+    """Stop at once: while modules are still imported there is nothing to put in order."""
+    os.write(2, b"attnscope: stopped\n")
+    os._exit(130)

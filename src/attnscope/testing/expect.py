@@ -1,0 +1,252 @@
+"""Expectations of heads, for the test suites of those who build models: an interval decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.results.open import open_run
+from attnscope.support.arguments import typed
+from attnscope.support.checks import check_kind, check_whole
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import significant
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A mean over texts with its 95% interval, which decides comparisons: below all of it, above all of it, or neither.
+
+    Attributes
+    ----------
+    said
+        What was measured.
+    mean, low, high
+        The mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6).
+    units
+        Units of all three.
+    over
+        What the interval is over, as ``20 windows``: intervals over windows of few documents say nothing of others.
+
+    Examples
+    --------
+    >>> weight = Measured("weight of head 0.3 at offset -1", 0.97, 0.95, 0.98, "share")
+    >>> weight > 0.9, weight > 0.96, weight < 0.96
+    (True, False, False)
+    """
+
+    said: str
+    mean: float
+    low: float
+    high: float
+    units: str = "1"
+    over: str = ""
+
+    def __gt__(self, bound: float) -> bool:
+        """Whether all of the interval lies above."""
+        return self._checked(self.low) > bound
+
+    def __lt__(self, bound: float) -> bool:
+        """Whether all of the interval lies below."""
+        return self._checked(self.high) < bound
+
+    def __repr__(self) -> str:
+        units = "" if self.units in {"1", "share"} else f" {self.units}"
+        over = f" over {self.over}" if self.over else ""
+        mean, low, high = (significant(value, 3) for value in (self.mean, self.low, self.high))
+        return f"<{self.said}: {mean}{units}, 95% interval {low} to {high}{over}>"
+
+    def _checked(self, end: float) -> float:
+        if np.isnan(end):
+            raise AttnscopeError(
+                f"the {self.said} is {significant(self.mean, 3)} without an interval, so nothing can be expected of "
+                f"it: scan 6 {self.over.partition(' ')[2] or 'windows'} or more"
+            )
+        return end
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Expectation:
+    """One head of a scan, whose numbers are compared with bounds.
+
+    Attributes
+    ----------
+    run
+        The scan.
+    layer, head
+        Which head.
+    """
+
+    run: xr.Dataset
+    layer: int
+    head: int
+
+    def __repr__(self) -> str:
+        return f"<head {self.layer}.{self.head} over {self.run.sizes['text']} texts>"
+
+    def looks_at(self, offset: int | tuple[int, int]) -> Measured:
+        """Mean weight at an offset, key position minus query position: -1 is the token before.
+
+        Of images an offset is so many rows down and so many columns to the right: ``(0, -1)`` is the patch to the left.
+        It is the mean over the pairs of tokens, or patches, that have the offset (`profile`, `patch_profile`), a little
+        more than the share of all weight there, which the tables of `scan` give. Beyond the band it is that share
+        itself (`weight_at`), where the scan has it at the offset, and says so.
+
+        Raises
+        ------
+        AttnscopeError
+            If the scan has no profile, or its band ends before that offset and it was not among the scan's offsets.
+        """
+        if (chosen := self._share_at(offset)) is not None:
+            return chosen
+        of_images = "row_offset" in self.run.dims
+        axes = ("row_offset", "column_offset") if of_images else ("offset",)
+        place = offset if isinstance(offset, tuple) else (offset,)
+        if len(place) != len(axes):
+            form = "rows down and columns to the right, as (0, -1)" if of_images else "one number, as -1"
+            raise AttnscopeError(f"the offset is {offset}; of this scan expected {form}")
+        values = self._of("patch_profile" if of_images else "profile")
+        for axis, step in zip(axes, place, strict=True):
+            if step not in values[axis].values:
+                others = "" if of_images else f", or with --offsets {step}"
+                raise AttnscopeError(
+                    f"offset {offset} lies outside the band of the scan, {int(values[axis][0])} to "
+                    f"{int(values[axis][-1])}: scan with a larger --band{others}"
+                )
+        at = dict(zip(axes, place, strict=True))
+        return self._measured(
+            f"mean weight of head {self.layer}.{self.head} at offset {offset}", values.sel(at)
+        )
+
+    def _share_at(self, offset: int | tuple[int, int]) -> Measured | None:
+        """Share of all weight at an offset that was chosen and lies outside the band; None for any other."""
+        if "weight_at" not in self.run or isinstance(offset, tuple):
+            return None
+        profiled = self.run.offset.values if "profile" in self.run else ()
+        if offset in profiled or offset not in self.run.chosen_offset.values:
+            return None
+        said = f"share of the weight of head {self.layer}.{self.head} at offset {offset}"
+        return self._measured(said, self._of("weight_at").sel(chosen_offset=offset))
+
+    def group_weight(self, query: str, key: str) -> Measured:
+        """Mean weight of the tokens of one group on all tokens of another, as ``("text", "image")``.
+
+        Raises
+        ------
+        AttnscopeError
+            If the scan has no groups, or none of that name.
+        """
+        values = self._of("group_weight")
+        known = [str(name) for name in values.group_query.values]
+        for name in (query, key):
+            if name not in known:
+                raise AttnscopeError(f"there is no group {name!r}; choose from {', '.join(known)}")
+        return self._measured(
+            f"weight of head {self.layer}.{self.head} from {query} to {key}",
+            values.sel(group_query=query, group_key=key),
+        )
+
+    def statistic(self, name: str) -> Measured:
+        """A statistic of one number a head, such as ``entropy`` or ``first_token``.
+
+        Raises
+        ------
+        AttnscopeError
+            If the scan has none of that name.
+        """
+        values = self._of(name)
+        if values.dims != ("text",):
+            raise AttnscopeError(
+                f"{name} has more than one number a head: see looks_at for offsets, group_weight for groups"
+            )
+        return self._measured(f"{name} of head {self.layer}.{self.head}", values)
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind that the head has in most texts.
+
+        Raises
+        ------
+        AttnscopeError
+            If the scan names no kinds.
+        """
+        labels = self._of("label").values
+        names, counts = np.unique(labels, return_counts=True)
+        return str(self.run.cluster.values[int(names[counts.argmax()])])
+
+    def _of(self, name: str) -> xr.DataArray:
+        if name not in self.run or not {"text", "layer", "head"} <= set(self.run[name].dims):
+            known = [
+                str(name)
+                for name in self.run.data_vars
+                if {"text", "layer", "head"} <= set(self.run[name].dims)
+            ]
+            raise AttnscopeError(f"the scan has no {name}; choose from {', '.join(known)}")
+        return self.run[name].sel(layer=self.layer, head=self.head)
+
+    def _measured(self, said: str, values: xr.DataArray) -> Measured:
+        from attnscope.measure.documents import units_in
+        from attnscope.measure.intervals import by_document
+
+        known = ~np.isnan(values.values)  # a short window has no such offset
+        drawn, called = units_in(self.run)
+        units = [document for document, there in zip(drawn, known, strict=True) if there]
+        if not units:
+            raise AttnscopeError(f"no text has a {said}: longer windows are needed")
+        over_documents = by_document(values.values[known], units)
+        units_said = str(values.attrs.get("units", "1"))
+        over = f"{len(set(units))} {called}"
+        return Measured(
+            said,
+            float(over_documents.mean),
+            float(over_documents.low),
+            float(over_documents.high),
+            units_said,
+            over,
+        )
+
+
+@typed
+def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
+    """Expect something of a head, in a test suite; the 95% interval decides, not the mean.
+
+    Parameters
+    ----------
+    run
+        A finished scan: its folder, or what `attnscope.scan` returned.
+    layer, head
+        Which head, counted from 0.
+
+    Raises
+    ------
+    AttnscopeError
+        If the run is no scan or has no such head.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> run = attnscope.scan(limit=20)
+    >>> assert attnscope.expect(run, layer=0, head=3).looks_at(-1) > 0.9
+    >>> assert attnscope.expect(run, layer=0, head=3).kind == "previous"
+    >>> assert attnscope.expect(run, layer=2, head=2).statistic("max_weight") < 0.2
+    >>> attnscope.expect(run, layer=0, head=3).looks_at(-1)
+    <mean weight of head 0.3 at offset -1: 0.982, 95% interval 0.982 to 0.983 over 20 windows>
+    """
+    import xarray as xr
+
+    check_kind("a scan", str, Path, xr.Dataset, run=run)
+    check_whole(0, layer=layer, head=head)
+    opened = run if isinstance(run, xr.Dataset) else open_run(run)
+    if not isinstance(opened, xr.Dataset) or not {"text", "layer", "head"} <= set(opened.dims):
+        raise AttnscopeError("found no scan; expected what attnscope.scan returns, or the folder of its run")
+    for name, number in (("layer", layer), ("head", head)):
+        if number not in opened[name].values:
+            raise AttnscopeError(
+                f"there is no {name} {number}: the scan has {', '.join(map(str, opened[name].values))}"
+            )
+    return Expectation(opened, layer, head)

@@ -1,0 +1,392 @@
+"""What a head is made of: where it looks, and what it moves from there."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from attnscope.kernels.rotary import rotation_rates
+from attnscope.models.loss import IGNORED
+from attnscope.testing.space import Space
+
+Rows = Float[np.ndarray, "row width"]
+
+GAP = 10.0  # nats between the place that a sharp head looks at and the next best
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A preference for one offset (key minus query), or in a mirror for one sum of the two positions.
+
+    Attributes
+    ----------
+    offset
+        Tokens; with `mirror` the sum of the two positions.
+    gap
+        Nats between this offset and the next best one.
+    nats
+        In place of `gap`: what is added at this offset; a negative number keeps the head away from it.
+    mirror
+        Whether the head reads backwards.
+    """
+
+    offset: int
+    gap: float = GAP
+    nats: float | None = None
+    mirror: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """Scores of a head, nats: the sum over rows of (x_query · query row) (x_key · key row), and its shifts.
+
+    Examples
+    --------
+    >>> sharp = Look(np.ones((1, 4)), np.ones((1, 4))) + at(-1, width=4)
+    >>> len(sharp.queries), sharp.shifts[0].offset
+    (1, -1)
+    """
+
+    queries: Rows
+    keys: Rows
+    shifts: tuple[Shift, ...] = ()
+
+    def __add__(self, other: Look) -> Look:
+        """Both preferences at once."""
+        return Look(
+            np.vstack([self.queries, other.queries]),
+            np.vstack([self.keys, other.keys]),
+            self.shifts + other.shifts,
+        )
+
+
+def anywhere(width: int) -> Look:
+    """Look at all tokens alike.
+
+    Examples
+    --------
+    >>> anywhere(4).queries.shape
+    (0, 4)
+    """
+    return Look(np.zeros((0, width)), np.zeros((0, width)))
+
+
+def at(offset: int, width: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> Look:
+    """Look at one offset, as in `Shift`.
+
+    Examples
+    --------
+    >>> at(-1, width=4).shifts
+    (Shift(offset=-1, gap=10.0, nats=None, mirror=False),)
+    """
+    return Look(np.zeros((0, width)), np.zeros((0, width)), (Shift(offset, gap, nats, mirror),))
+
+
+def matching(queries: Rows, keys: Rows, nats: float) -> Look:
+    """Look at keys that hold what the query holds: row for row, a score of `nats`.
+
+    Examples
+    --------
+    >>> look = matching(np.eye(2), np.eye(2), 4.0)
+    >>> (look.queries.T @ look.keys).tolist()
+    [[4.0, 0.0], [0.0, 4.0]]
+    """
+    return Look(queries * abs(nats) ** 0.5, keys * (abs(nats) ** 0.5 * np.sign(nats)))
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """What a head writes of a token that it looks at: the sum over rows of (x_key · read row) write row."""
+
+    reads: Rows
+    writes: Rows
+
+    def __add__(self, other: Move) -> Move:
+        """Both at once."""
+        return Move(np.vstack([self.reads, other.reads]), np.vstack([self.writes, other.writes]))
+
+
+def carry(reads: Rows, writes: Rows, gain: float = 1.0) -> Move:
+    """Read row for row, and write `gain` times that.
+
+    Examples
+    --------
+    >>> move = carry(np.eye(2), np.eye(2)[::-1], 4.0)
+    >>> (move.reads.T @ move.writes).tolist()
+    [[0.0, 4.0], [4.0, 0.0]]
+    """
+    return Move(reads * abs(gain) ** 0.5, writes * (np.sign(gain) * abs(gain) ** 0.5))
+
+
+@dataclass(eq=False)
+class Head:
+    """One head as it is planted.
+
+    Attributes
+    ----------
+    role
+        What it does, in words.
+    look, move
+        Where it looks, what it takes from there.
+    matters
+        Whether taking it out alone changes what is predicted.
+    backup
+        Heads of the same name share a load.
+    place
+        (layer, head), once it has one.
+    """
+
+    role: str
+    look: Look
+    move: Move
+    matters: bool
+    backup: str = ""
+    place: tuple[int, int] = field(default=(-1, -1))
+
+
+COLUMNS = 16  # of a table of waves at most: a cosine and a sine each
+_MOST = COLUMNS // 2  # waves of a table, turning pairs of a head that serve positions
+_TRIES = 60
+_STILL = 0.25  # radians over a whole text: a pair that turns less carries content
+
+Columns = Float[np.ndarray, "width column"]
+
+
+class Positions(ABC):
+    """What the scores of texts of one length can know of offsets."""
+
+    length: int
+
+    @abstractmethod
+    def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+        """What a head that looks at offset 0 with 1 nat adds to the scores at other offsets."""
+
+    @abstractmethod
+    def projections(
+        self, look: Look, space: Space, head_width: int, rng: np.random.Generator
+    ) -> tuple[Columns, Columns]:
+        """W_Q and W_K of a look, for scores that are not divided by anything; their columns turned at random."""
+
+    @abstractmethod
+    def table(self, space: Space) -> Float[np.ndarray, "position width"] | None:
+        """What is added to the tokens."""
+
+    def nats(self, shift: Shift) -> float:
+        """What a head adds at the offset that it looks at."""
+        if shift.nats is not None:
+            return shift.nats
+        apart = np.arange(1.0, self.length)
+        return shift.gap / (1.0 - float(self.kernel(apart).max()))
+
+
+class Waves(Positions):
+    r"""Cosines and sines of whole frequencies: :math:`K(t) = \frac1F \sum_c \cos(2 \pi f_c t / T)`.
+
+    The planted waves of docs/mathematics.md, Planted models. Of several random sets of frequencies the one is taken
+    whose kernel has the lowest second peak.
+
+    Examples
+    --------
+    >>> Waves(17, np.random.default_rng(0)).kernel(np.array([0.0, 1.0])).round(4).tolist()
+    [1.0, -0.0625]
+    """
+
+    def __init__(self, length: int, rng: np.random.Generator) -> None:
+        self.length = length
+        possible = np.arange(1, (length - 1) // 2 + 1)
+        count = min(_MOST, len(possible))
+        tries = [np.sort(rng.choice(possible, count, replace=False)) for _ in range(_TRIES)]
+        apart = np.arange(1, length)
+        peaks = [np.cos(2 * np.pi * np.outer(apart, step) / length).mean(1).max() for step in tries]
+        self.frequencies = tries[int(np.argmin(peaks))]
+
+    def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+        """Mean of the cosines."""
+        return np.cos(2 * np.pi * offset[..., None] * self.frequencies / self.length).mean(-1)
+
+    def table(self, space: Space) -> Float[np.ndarray, "position width"]:
+        """Rows of norm 1."""
+        angle = 2 * np.pi * np.outer(np.arange(self.length), self.frequencies) / self.length
+        waves = np.hstack([np.cos(angle), np.sin(angle)]) / len(self.frequencies) ** 0.5
+        return waves @ self._directions(space)
+
+    def projections(
+        self, look: Look, space: Space, head_width: int, rng: np.random.Generator
+    ) -> tuple[Columns, Columns]:
+        """Content and positions side by side."""
+        own = self._directions(space)
+        parts = [(look.queries, look.keys), *(self._rows(shift, own) for shift in look.shifts)]
+        query, key = (np.vstack([part[side] for part in parts]) for side in (0, 1))
+        turn = turned(head_width, rng)[: len(query)]
+        return query.T @ turn, key.T @ turn
+
+    def _directions(self, space: Space) -> np.ndarray:
+        return space.rows("position")[: 2 * len(self.frequencies)]
+
+    def _rows(self, shift: Shift, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        cosines, sines = np.split(directions, 2)
+        turn = (2 * np.pi * self.frequencies * shift.offset / self.length)[:, None]
+        mirror = -1.0 if shift.mirror else 1.0
+        # cos(w (j - i - offset)) = cos(w (i + offset) - w j), and cos(w (i + j - sum)) = cos(w (sum - i) - w j)
+        queries = np.vstack(
+            [
+                np.cos(turn) * cosines - mirror * np.sin(turn) * sines,
+                np.sin(turn) * cosines + mirror * np.cos(turn) * sines,
+            ]
+        )
+        nats = self.nats(shift)
+        return queries * abs(nats) ** 0.5, directions * (abs(nats) ** 0.5 * np.sign(nats))
+
+
+class Rotary(Positions):
+    r"""RoPE: a constant query and key, turned, score :math:`K(t) = \frac1P \sum_c \cos(\omega_c t)`.
+
+    The fastest pairs of a head serve its offset, as many as make the second peak of the kernel lowest. Those that
+    hardly turn within a text serve its content. Columns are paired by halves, as Llama has them.
+
+    Examples
+    --------
+    >>> Rotary(24, 48).kernel(np.array([0.0, -1.0])).round(2).tolist()
+    [1.0, 0.74]
+    """
+
+    def __init__(self, length: int, head_width: int) -> None:
+        self.length, self._pairs = length, head_width // 2
+        rates = rotation_rates(self._pairs, head_width).numpy()
+        apart = np.arange(1, length)
+        peaks = [np.cos(np.outer(apart, rates[:count])).mean(1).max() for count in range(2, _MOST)]
+        self._rates = rates[: 2 + int(np.argmin(peaks))]
+        still = np.flatnonzero(rates * length < _STILL)
+        self._still = np.concatenate([still, still + self._pairs])
+
+    def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+        """Mean of the cosines."""
+        return np.cos(offset[..., None] * self._rates).mean(-1)
+
+    def table(self, space: Space) -> None:
+        """Nothing: positions come in by the rotation alone."""
+
+    def projections(
+        self, look: Look, space: Space, head_width: int, rng: np.random.Generator
+    ) -> tuple[Columns, Columns]:
+        """Content in the columns that stand still, offsets in those that turn."""
+        query, key = np.zeros((space.width, head_width)), np.zeros((space.width, head_width))
+        turn = turned(len(self._still), rng)[: len(look.queries)]
+        query[:, self._still] = look.queries.T @ turn
+        key[:, self._still] = look.keys.T @ turn
+        for shift in look.shifts:
+            size = (self.nats(shift) / len(self._rates)) ** 0.5
+            phase = rng.uniform(0, 2 * np.pi, len(self._rates))  # the score sees differences alone
+            query += space.one.T * self._wave(phase + self._rates * shift.offset, size, head_width)
+            key += space.one.T * self._wave(phase, size, head_width)
+        return query, key
+
+    def _wave(self, phase: np.ndarray, size: float, head_width: int) -> np.ndarray:
+        column = np.zeros(head_width)
+        pairs = np.arange(len(phase))
+        column[pairs], column[pairs + self._pairs] = size * np.cos(phase), size * np.sin(phase)
+        return column
+
+
+def turned(size: int, rng: np.random.Generator) -> Float[np.ndarray, "size size"]:
+    """A random orthogonal matrix.
+
+    Examples
+    --------
+    >>> turn = turned(3, np.random.default_rng(0))
+    >>> bool(np.allclose(turn @ turn.T, np.eye(3)))
+    True
+    """
+    return np.linalg.qr(rng.normal(size=(size, size)))[0]
+
+
+PAD, START, ASK = 0, 1, 2  # ids of every vocabulary
+TEXTS = 32
+GAIN = 6.5  # logits that a circuit adds to its answer
+
+
+@dataclass(frozen=True, eq=False)
+class ZooTask:
+    """Texts and the token that the logits of a place shall name.
+
+    Attributes
+    ----------
+    ids
+        ``(text, token)``; of the source, where there are two texts.
+    labels
+        ``(text, query)``; -100 where nothing is asked. Not shifted: `labels` at a place are for the logits there.
+    hangs_on
+        ``(text, query, token)``: whether what is asked at the query changes with this token; None where no single one
+        decides.
+    target
+        ``(text, query)``: what a decoder beside an encoder reads.
+    """
+
+    ids: Int[np.ndarray, "text token"]
+    labels: Int[np.ndarray, "text query"]
+    hangs_on: Bool[np.ndarray, "text query token"] | None = None
+    target: Int[np.ndarray, "text query"] | None = None
+
+
+def marked(
+    length: int, queries: Int[np.ndarray, "*text place"], keys: Int[np.ndarray, "*text place"]
+) -> Bool[np.ndarray, "text query key"]:
+    """True where a query meets its key; places are the same in every text, or given for each.
+
+    Examples
+    --------
+    >>> marked(3, np.array([1, 2]), np.array([0, 1]))[0].astype(int).tolist()
+    [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    """
+    marks = np.zeros((TEXTS, length, length), dtype=bool)
+    marks[np.arange(TEXTS)[:, None], queries, keys] = True
+    return marks
+
+
+def at_offset(
+    asked: Bool[np.ndarray, "text query"], *offsets: int, mirror: int | None = None
+) -> Bool[np.ndarray, "text query key"]:
+    """The keys at these offsets from what is asked; with `mirror`, those whose sum with the query is that.
+
+    Examples
+    --------
+    >>> asked = np.array([[False, True, True]])
+    >>> at_offset(asked, -1)[0].astype(int).tolist()
+    [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    """
+    text, query = asked.nonzero()
+    marks = np.zeros((*asked.shape, asked.shape[1]), dtype=bool)
+    if mirror is not None:
+        marks[text, query, mirror - query] = True
+    for offset in offsets:
+        marks[text, query, query + offset] = True
+    return marks
+
+
+def at_key(
+    asked: Bool[np.ndarray, "text query"], where: Int[np.ndarray, " text"]
+) -> Bool[np.ndarray, "text query key"]:
+    """One key of each text, from wherever something is asked.
+
+    Examples
+    --------
+    >>> at_key(np.array([[False, True]]), np.array([0]))[0].astype(int).tolist()
+    [[0, 0], [1, 0]]
+    """
+    return asked[:, :, None] & (np.arange(asked.shape[1]) == where[:, None])[:, None]
+
+
+def asking(
+    answers: Int[np.ndarray, "text query"], asked: Bool[np.ndarray, "text query"]
+) -> Int[np.ndarray, "text query"]:
+    """The answers where something is asked.
+
+    Examples
+    --------
+    >>> asking(np.array([[7, 8]]), np.array([[False, True]])).tolist()
+    [[-100, 8]]
+    """
+    return np.where(asked, answers, IGNORED)

@@ -1,0 +1,618 @@
+"""Circuits of two heads, of which the second looks by what the first has noted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from attnscope.models.loss import IGNORED
+from attnscope.testing.architectures import Setting
+from attnscope.testing.distractors import sink
+from attnscope.testing.heads import (
+    ASK,
+    GAIN,
+    GAP,
+    START,
+    TEXTS,
+    ZooTask,
+    asking,
+    at_key,
+    at_offset,
+    carry,
+    marked,
+    matching,
+)
+from attnscope.testing.zoo import Draft, Ids
+
+_MATCH = 18.0  # nats where query and key agree
+_REST = 9.0  # nats of the place to rest at
+_CLASSES, _EACH = 4, 4
+_ROWS = np.arange(TEXTS)[:, None]
+
+
+def induction(setting: Setting) -> tuple[Draft, ZooTask]:
+    """What followed this word before: keys are composed with what a previous-token head noted.
+
+    Where both sides are seen, a question mark asks for what followed the word before it elsewhere.
+    """
+    return _induction(setting, notes=1)
+
+
+def spare(setting: Setting) -> tuple[Draft, ZooTask]:
+    """As `induction`, but two heads note the word before, and one note is enough: neither matters alone."""
+    return _induction(setting, notes=2)
+
+
+def _induction(setting: Setting, notes: int) -> tuple[Draft, ZooTask]:
+    is_pair = setting.form == "encoder-decoder"
+    draft = Draft(setting, {"word": 16}, slots=1, lengths=(12, 17) if is_pair else (20, 32))
+    words = draft.ids["word"]
+    ids, labels, target, asked, steps = _followed(draft) if is_pair else _repeated(draft)
+    first, *others = (marked(draft.length, asked, key) for key in steps)
+    early, late = draft.reading_calls(2)
+    for _ in range(notes):
+        noting = draft.plant(
+            early,
+            "previous-token head: notes the word before",
+            draft.at(-1),
+            draft.moving("token", words, "slot0"),
+            matters=notes == 1,
+            backup="note" if notes > 1 else "",
+        )
+        draft.must_look(noting, marked(draft.length, steps[0], steps[0] - 1))
+    strength = _MATCH + 6.0 * (notes - 1)  # one note must be enough
+    query = "slot0" if setting.form == "encoder" else "token"
+    look = draft.matching(query, "slot0", words, strength) + draft.toward(START, _REST)
+    if query != "token":
+        look += draft.toward(ASK, -1.2 * strength * notes**2)  # the question mark has noted the same word
+    copies = draft.plant(
+        late,
+        "induction head: looks for what followed this word",
+        look,
+        draft.moving("token", words, "answer", gain=GAIN),
+    )
+    draft.must_look(copies, first)
+    return draft, ZooTask(ids, labels, np.logical_or.reduce([first, *others]), target)
+
+
+_Drawn = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[np.ndarray]]
+
+
+def _repeated(draft: Draft) -> _Drawn:
+    """A run of words twice; in the second, a word's follower is asked for at the word or in the follower's place.
+
+    Returns the texts, labels, no target, where something is asked, and what it hangs on: the answer first.
+    """
+    half = (draft.length - 1) // 2
+    draft.length = 1 + 2 * half
+    order = draft.rng.permuted(np.tile(draft.ids["word"], (TEXTS, 1)), axis=1)[:, :half]
+    ids = np.hstack([np.full((TEXTS, 1), START), order, order])
+    labels = np.full_like(ids, IGNORED)
+    if draft.is_causal:
+        word = asked = np.arange(1 + half, 2 * half)
+        labels[:, asked] = ids[:, asked + 1]
+    else:
+        asked = np.arange(half + 3, 2 * half + 1, 3)
+        word = asked - 1
+        labels[:, asked] = ids[:, asked]
+        ids[:, asked] = ASK
+    return ids, labels, None, asked, [word - half + 1, word - half, word]
+
+
+def _followed(draft: Draft) -> _Drawn:
+    """Words of the source in another order; the follower of each is asked for."""
+    source, target = (np.full((TEXTS, draft.length), START) for _ in range(2))
+    source[:, 1:] = draft.rng.permuted(np.tile(draft.ids["word"], (TEXTS, 1)), axis=1)[:, : draft.length - 1]
+    place = draft.rng.permuted(np.tile(np.arange(1, draft.length - 1), (TEXTS, 1)), axis=1)
+    asked = np.tile(np.arange(1, draft.length - 1), (TEXTS, 1))
+    target[:, 1:-1] = source[_ROWS, place]
+    labels = np.full_like(source, IGNORED)
+    labels[:, 1:-1] = source[_ROWS, place + 1]
+    return source, labels, target, asked, [place + 1, place]
+
+
+def lookup(setting: Setting) -> tuple[Draft, ZooTask]:
+    """The word of the class that a question asks for."""
+    return _questions(setting, is_composed=False)
+
+
+def gate(setting: Setting) -> tuple[Draft, ZooTask]:
+    """The word of the class that the question before asks for: queries are composed with what another head noted."""
+    return _questions(setting, is_composed=True)
+
+
+def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, ZooTask]:
+    classes = {f"class {number}": _EACH for number in range(_CLASSES)}
+    draft = Draft(setting, {**classes, "question": _CLASSES, "filler": 4}, slots=1, lengths=(18, 30))
+    questions = draft.ids["question"]
+    words = np.concatenate([draft.ids[name] for name in classes])
+    images = draft.rng.permutation(words)
+    source, target, where, places = _with_questions(draft, list(classes))
+    text = source if target is None else target
+    late, part, query = draft.reading_calls()[0], "token", places
+    if is_composed:
+        early = (
+            late - 1 if draft.is_pair else 0
+        )  # the decoder's own attention, right before the cross-attention
+        late, part, query = early + 1, "slot0", places + 1
+        noting = draft.plant(
+            early,
+            "previous-token head: notes the question",
+            draft.at(-1),
+            draft.moving("token", questions, "slot0"),
+        )
+        draft.must_look(noting, marked(draft.length, query, places))
+    of_class = np.stack([draft.rows("token", draft.ids[name]).sum(0) for name in classes])
+    head = draft.plant(
+        late,
+        "content head: looks at the word of the class that is asked for",
+        matching(draft.rows(part, questions), of_class, _MATCH) + draft.toward(START, _REST),
+        draft.moving("token", words, "answer", images, GAIN),
+    )
+    answer = where[_ROWS, text[_ROWS, places] - questions[0]]
+    labels = np.full_like(text, IGNORED)
+    labels[_ROWS, query] = images[source[_ROWS, answer] - words[0]]
+    keys = marked(draft.length, query, answer)
+    draft.must_look(head, keys)
+    hangs_on = keys if draft.is_pair else keys | marked(draft.length, query, places)
+    return draft, ZooTask(source, labels, hangs_on, target)
+
+
+def _with_questions(
+    draft: Draft, classes: list[str]
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
+    """Fillers with one word of each class and, each before a filler, one question for each.
+
+    Returns the text (or source and target), where the word of each class stands, and where the questions stand.
+    """
+    rng = draft.rng
+    fillers = rng.choice(draft.ids["filler"], (TEXTS, draft.length - 1))
+    source = np.hstack([np.full((TEXTS, 1), START), fillers])
+    target = source.copy() if draft.is_pair else source
+    where, places = (np.empty((TEXTS, _CLASSES), dtype=np.int64) for _ in range(2))
+    middle = draft.length - 2 * _CLASSES
+    for text in range(TEXTS):
+        pairs = 1 + 2 * rng.permutation((draft.length - 1) // 2)
+        if draft.is_causal:
+            where[text] = rng.permutation(np.arange(1, middle))[:_CLASSES]
+            places[text] = middle + 2 * np.arange(_CLASSES)
+        else:
+            where[text], places[text] = pairs[:_CLASSES], pairs[_CLASSES : 2 * _CLASSES]
+        source[text, where[text]] = [rng.choice(draft.ids[name]) for name in classes]
+        target[text, places[text]] = rng.permutation(draft.ids["question"])
+    return source, target if draft.is_pair else None, where, places
+
+
+_KINDS_CONTENT_CLASSES, _KINDS_CONTENT_EACH = 4, 4
+_KINDS_CONTENT_ROWS = np.arange(TEXTS)
+
+
+@dataclass(frozen=True, eq=False)
+class Naming:
+    """Texts of words with one name, which is asked for, by its image.
+
+    Attributes
+    ----------
+    names, images
+        What may stand there, and what is to be said.
+    where
+        ``(text,)``: place of the name.
+    keys
+        ``(text, query, key)``: the name, from wherever it is asked for.
+    task
+        Texts and answers.
+    """
+
+    names: Ids
+    images: Ids
+    where: Int[np.ndarray, " text"]
+    keys: Bool[np.ndarray, "text query key"]
+    task: ZooTask
+
+
+def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> Naming:
+    """Ask for the only name of a text wherever it can be seen, or at `most` places, which then hold question marks.
+
+    With `bait` the first word is one of that group.
+    """
+    names = draft.ids["name"]
+    images = draft.rng.permutation(names)
+    ids = draft.words(draft.ids["word"])
+    last = draft.length // 2 if draft.is_causal else draft.length
+    where = draft.rng.integers(3, last, TEXTS)
+    ids[_KINDS_CONTENT_ROWS, where] = draft.rng.choice(names, TEXTS)
+    if bait is not None:
+        ids[:, 1] = draft.rng.choice(draft.ids[bait], TEXTS)
+    place = np.arange(draft.length)
+    if draft.is_pair:
+        asked = np.ones(ids.shape, dtype=bool)
+    else:
+        asked = place > where[:, None] if draft.is_causal else (place != where[:, None]) & (place > 1)
+    if most is not None:
+        order = np.where(asked, draft.rng.random(ids.shape), 1.0).argsort(1).argsort(1)
+        asked &= order < most
+        ids[asked] = ASK
+    keys = at_key(asked, where)
+    answers = np.broadcast_to(images[ids[_KINDS_CONTENT_ROWS, where] - names[0]][:, None], ids.shape)
+    target = draft.words(draft.ids["word"]) if draft.is_pair else None
+    return Naming(names, images, where, keys, ZooTask(ids, asking(answers, asked), keys, target))
+
+
+def copying(setting: Setting) -> tuple[Draft, ZooTask]:
+    """The only name of the text, said wherever it can be seen."""
+    draft = Draft(setting, {"word": 12, "name": 8})
+    what = named(draft)
+    head = draft.plant(
+        draft.reading_calls()[0],
+        "copying head: looks at the name and says it",
+        draft.toward(what.names, 10.0),
+        draft.moving("token", what.names, "answer", what.images, GAIN),
+    )
+    draft.must_look(head, what.keys)
+    return draft, what.task
+
+
+def rare(setting: Setting) -> tuple[Draft, ZooTask]:
+    """A copying head that rests on the first token but where a question mark stands; only there is anything asked."""
+    draft = Draft(setting, {"word": 12, "name": 8}, lengths=(20, 32))
+    what = named(draft, most=2)
+    head = draft.plant(
+        draft.reading_calls()[0],
+        "copying head that rests on the first token but at a question mark",
+        draft.toward(what.names, 24.0, draft.rows("token", np.array([ASK]))) + draft.toward(START, 12.0),
+        draft.moving("token", what.names, "answer", what.images, GAIN),
+    )
+    draft.must_look(head, what.keys)
+    draft.must_look(head, at_key(what.task.labels == IGNORED, np.zeros(TEXTS, dtype=np.int64)))
+    return draft, what.task
+
+
+def duplicate(setting: Setting) -> tuple[Draft, ZooTask]:
+    """Whether this word stands elsewhere (before, if the future is not seen)."""
+    draft = Draft(setting, {"word": 20, "verdict": 2}, lengths=(15, 17))
+    words, (yes, no) = draft.ids["word"], draft.ids["verdict"]
+    twice = (draft.length - 1) // 3
+    pool = draft.rng.permuted(np.tile(words, (TEXTS, 1)), axis=1)[:, : draft.length - 1 - twice]
+    text = draft.rng.permuted(np.hstack([pool, pool[:, :twice]]), axis=1)
+    ids = np.hstack([np.full((TEXTS, 1), START), text])
+    itself = np.eye(draft.length, dtype=bool)
+    same = (ids[:, :, None] == ids[:, None]) & ~itself
+    if draft.is_causal:
+        same &= np.tri(draft.length, dtype=bool)
+    is_repeated = same.any(2)
+    look = draft.matching("token", "token", words, 24.0) + draft.at(0, nats=-30.0) + draft.toward(START, 14.0)
+    move = draft.moving("token", words, "answer", np.full(len(words), yes), GAIN)
+    move += draft.moving("token", np.array([START]), "answer", np.array([no]), GAIN)
+    head = draft.plant(
+        draft.reading_calls()[0],
+        "duplicate-token head: looks at the same word elsewhere, or rests on the first token",
+        look,
+        move,
+    )
+    draft.must_look(head, same)
+    labels = asking(np.where(is_repeated, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape))
+    return draft, ZooTask(ids, labels, same | (is_repeated[:, :, None] & itself))
+
+
+def diffuse(setting: Setting) -> tuple[Draft, ZooTask]:
+    """The class that most words are of, by a head that looks at all alike."""
+    groups = {f"class {number}": _KINDS_CONTENT_EACH for number in range(_KINDS_CONTENT_CLASSES)}
+    draft = Draft(setting, {**groups, "verdict": _KINDS_CONTENT_CLASSES}, lengths=(24, 32))
+    words = np.concatenate([draft.ids[name] for name in groups])
+    verdicts = draft.rng.permutation(draft.ids["verdict"])
+    place = np.arange(draft.length - 1)
+    most = draft.rng.integers(_KINDS_CONTENT_CLASSES, size=TEXTS)
+    others = (most[:, None] + 1 + place % (_KINDS_CONTENT_CLASSES - 1)) % _KINDS_CONTENT_CLASSES
+    classes = draft.rng.permuted(np.where(place < 0.6 * len(place), most[:, None], others), axis=1)
+    text = words[classes * _KINDS_CONTENT_EACH + draft.rng.integers(_KINDS_CONTENT_EACH, size=classes.shape)]
+    ids = np.hstack([np.full((TEXTS, 1), START), text])
+    asked = np.zeros(ids.shape, dtype=bool)
+    asked[:, -2 if draft.is_causal else 1 :] = True
+    head = draft.plant(
+        draft.reading_calls()[0],
+        "counting head: looks at all words alike",
+        draft.anywhere(),
+        draft.moving("token", words, "answer", np.repeat(verdicts, _KINDS_CONTENT_EACH), 3.0 * GAIN),
+    )
+    half = np.zeros((*ids.shape, draft.length), dtype=bool)
+    half[:, -1, : draft.length // 2] = True
+    draft.must_look(head, half, 0.4, 0.6)
+    return draft, ZooTask(ids, asking(np.broadcast_to(verdicts[most][:, None], ids.shape), asked))
+
+
+_LOUD = 12.0  # logits of what cancels
+
+
+def redundant(setting: Setting) -> tuple[Draft, ZooTask]:
+    """Two heads do the same and add up: without one the answer is less sure, without both it is gone."""
+    draft = sheet(setting)
+    what = read_at(draft, some_offset(draft))
+    for _ in range(2):
+        plant_reader(draft, what, "says the word, as another does", gain=0.55 * GAIN, backup="word")
+    return draft, what.task
+
+
+def cancel(setting: Setting) -> tuple[Draft, ZooTask]:
+    """One head says the word; two others say wrong ones, loudly, and each takes back what the other says."""
+    draft = sheet(setting)
+    offset = some_offset(draft)
+    other = some_offset(draft, offset)
+    what = read_at(draft, offset, other)
+    plant_reader(draft, what)
+    wrong = draft.rng.permutation(what.words)
+    worse = np.roll(wrong, 1)  # never the same
+    for sign, role in ((1.0, "says"), (-1.0, "takes back")):
+        move = draft.moving("token", what.words, "answer", wrong, sign * _LOUD)
+        move += draft.moving("token", what.words, "answer", worse, -sign * _LOUD)
+        head = draft.plant(
+            draft.reading_calls()[0],
+            f"cancels: looks at offset {other} and {role} a wrong word",
+            draft.at(other),
+            move,
+        )
+        draft.must_look(head, at_offset(within(draft, other), other))
+    return draft, what.task
+
+
+def suppress(setting: Setting) -> tuple[Draft, ZooTask]:
+    """Every word says a wrong one by itself, without any head; one head takes that back, another says the right one."""
+    draft = sheet(setting)
+    what = read_at(draft, some_offset(draft))
+    plant_reader(draft, what)
+    wrong = draft.rng.permutation(what.words)
+    draft.unembed[wrong] += _LOUD * draft.rows("token", what.words)
+    head = draft.plant(
+        draft.reading_calls()[0],
+        "suppresses: looks at its own word and takes back what that says",
+        draft.at(0),
+        draft.moving("token", what.words, "answer", wrong, -_LOUD),
+    )
+    draft.must_look(head, at_offset(within(draft), 0))
+    return draft, what.task
+
+
+def sinks(setting: Setting) -> tuple[Draft, ZooTask]:
+    """One head of middling sharpness does the work; nearly all others are sinks, sharper than it."""
+    draft = sheet(setting)
+    what = read_at(draft, some_offset(draft))
+    plant_reader(draft, what, "says the word, though not sharp", gain=1.4 * GAIN, gap=3.0)
+    for call in draft.calls:
+        call += [sink(draft) for _ in range(draft.heads - len(call) - 1)]
+    return draft, what.task
+
+
+def sharp_null(setting: Setting) -> tuple[Draft, ZooTask]:
+    """Heads that look sharply at a token of which they take nothing, beside one that looks softly at what matters."""
+    draft = Draft(setting, {"word": 12, "name": 8, "bait": 4})
+    what = named(draft, bait="bait")
+    call = draft.reading_calls()[0]
+    soft = draft.plant(
+        call,
+        "copying head: looks softly at the name and says it",
+        draft.toward(what.names, 3.0),
+        draft.moving("token", what.names, "answer", what.images, 2.2 * GAIN),
+    )
+    draft.must_look(soft, what.keys, 0.25, 0.98)
+    bait = at_key(what.task.labels != IGNORED, np.ones(TEXTS, dtype=np.int64))
+    for number in (*range(len(draft.calls)), call):  # one everywhere, two beside the other head
+        decoy = draft.plant(
+            number,
+            "decoy: looks sharply at a bait, whose value is null",
+            draft.toward(draft.ids["bait"], 14.0),
+            draft.moving("token", what.names, "answer", what.images, GAIN),
+            matters=False,
+        )
+        if number == call:
+            draft.must_look(decoy, bait)
+    return draft, what.task
+
+
+def quiet(setting: Setting) -> tuple[Draft, ZooTask]:
+    """A head that keeps most of its weight on the first token; the little that falls on a name is loud."""
+    draft = Draft(setting, {"word": 12, "name": 8}, is_faint=True)
+    what = named(draft)
+    on_name, on_words = 0.08, 0.12  # of the weight; else on the first token
+    words = draft.length * (0.6 if draft.is_causal else 1.0)  # that a query sees, about
+    name, start = np.log(np.array([on_name, 1.0 - on_name - on_words]) * words / on_words).tolist()
+    head = draft.plant(
+        draft.reading_calls()[0],
+        "copying head: little weight on the name, of great value",
+        draft.toward(what.names, name) + draft.toward(START, start),
+        draft.moving("token", what.names, "answer", what.images, GAIN / on_name),
+    )
+    draft.must_look(head, what.keys, 0.03, 0.2)
+    return draft, what.task
+
+
+_WORDS = 16
+_FARTHEST = 4  # tokens
+
+
+@dataclass(frozen=True, eq=False)
+class ReadingTask:
+    """Texts of random words, of which the one at an offset is asked for, by its image.
+
+    Attributes
+    ----------
+    words, images
+        What stands there, and what is to be said.
+    offset
+        Tokens.
+    keys
+        ``(text, query, key)``: what must be looked at.
+    task
+        Texts and answers.
+    """
+
+    words: Ids
+    images: Ids
+    offset: int
+    keys: Bool[np.ndarray, "text query key"]
+    task: ZooTask
+
+
+def sheet(setting: Setting, *, calls: int = 2, slots: int = 0) -> Draft:
+    """A draft with words only."""
+    return Draft(setting, {"word": _WORDS}, calls=calls, slots=slots)
+
+
+def read_at(draft: Draft, offset: int, *passed: int) -> ReadingTask:
+    """Ask for the word at an offset, where those that are passed on the way are words as well."""
+    words = draft.ids["word"]
+    images = draft.rng.permutation(words)
+    ids, target = texts(draft)
+    asked = within(draft, offset, *passed)
+    keys = at_offset(asked, offset)
+    answers = images_at(draft, ids, images, offset)
+    return ReadingTask(words, images, offset, keys, ZooTask(ids, asking(answers, asked), keys, target))
+
+
+def plant_reader(
+    draft: Draft,
+    what: ReadingTask,
+    role: str = "says the word",
+    *,
+    gain: float = GAIN,
+    gap: float = GAP,
+    backup: str = "",
+) -> None:
+    """Plant the head that does it; with a small `gap` it does not look sharply."""
+    look = draft.at(what.offset, gap=gap)
+    move = draft.moving("token", what.words, "answer", what.images, gain)
+    role = f"looks at offset {what.offset} and {role}"
+    head = draft.plant(draft.reading_calls()[0], role, look, move, backup=backup)
+    draft.must_look(head, what.keys, *((0.7,) if gap == GAP else (0.3, 0.99)))
+
+
+def some_offset(draft: Draft, *others: int) -> int:
+    """An offset that a head may look at, other than these."""
+    last = 0 if draft.is_causal else _FARTHEST + 1
+    possible = [offset for offset in range(-_FARTHEST, last) if offset and offset not in others]
+    return int(draft.rng.choice(possible))
+
+
+def within(draft: Draft, *offsets: int) -> Bool[np.ndarray, "text query"]:
+    """Queries from which all of these offsets lie on words."""
+    query = np.arange(draft.length)
+    there = query >= (0 if draft.is_pair else 1)
+    for offset in offsets:
+        there &= (query + offset >= 1) & (query + offset < draft.length)
+    return np.tile(there, (TEXTS, 1))
+
+
+def texts(draft: Draft) -> tuple[Int[np.ndarray, "text token"], Int[np.ndarray, "text query"] | None]:
+    """Random words for the model, and beside an encoder others for the decoder."""
+    words = draft.ids["word"]
+    return draft.words(words), draft.words(words) if draft.is_pair else None
+
+
+def images_at(
+    draft: Draft, ids: Int[np.ndarray, "text token"], images: Ids, offset: int
+) -> Int[np.ndarray, "text token"]:
+    """The image of the word at an offset from each place."""
+    table = np.zeros(draft.vocabulary, dtype=np.int64)
+    table[draft.ids["word"]] = images
+    return np.roll(table[ids], -offset, axis=1)
+
+
+def at_one(setting: Setting, offset: int | None) -> tuple[Draft, ZooTask]:
+    """One head looks at an offset and says the image of the word there."""
+    draft = sheet(setting)
+    what = read_at(draft, some_offset(draft) if offset is None else offset)
+    plant_reader(draft, what)
+    return draft, what.task
+
+
+def previous(setting: Setting) -> tuple[Draft, ZooTask]:
+    """The previous token, said."""
+    return at_one(setting, -1)
+
+
+def following(setting: Setting) -> tuple[Draft, ZooTask]:
+    """The next token, said."""
+    return at_one(setting, 1)
+
+
+def another(setting: Setting) -> tuple[Draft, ZooTask]:
+    """The token at another offset, said."""
+    return at_one(setting, None)
+
+
+def same_place(setting: Setting) -> tuple[Draft, ZooTask]:
+    """The source's token at the same place, said."""
+    return at_one(setting, 0)
+
+
+def reverse(setting: Setting) -> tuple[Draft, ZooTask]:
+    """The source's tokens, said from the last to the first."""
+    draft = sheet(setting)
+    words = draft.ids["word"]
+    images = draft.rng.permutation(words)
+    ids, target = texts(draft)
+    asked = within(draft)
+    asked[:, 0] = False  # the place that mirrors the source's start token
+    keys = at_offset(asked, mirror=draft.length)
+    place = np.arange(draft.length)
+    answers = images_at(draft, ids, images, 0)[:, (-place) % draft.length]
+    head = draft.plant(
+        draft.reading_calls()[0],
+        "looks at the places in reverse order and says the word",
+        draft.at(draft.length, mirror=True),
+        draft.moving("token", words, "answer", images, GAIN),
+    )
+    draft.must_look(head, keys)
+    return draft, ZooTask(ids, asking(answers, asked), keys, target)
+
+
+def pair(setting: Setting) -> tuple[Draft, ZooTask]:
+    """Two heads at two offsets give one half of the answer each."""
+    draft = sheet(setting)
+    words = draft.ids["word"]
+    sides = int(_WORDS**0.5)
+    order = draft.rng.permutation(words)  # the answer for a first and a second half
+    ids, target = texts(draft)
+    first = some_offset(draft)
+    second = some_offset(draft, first)
+    asked = within(draft, first, second)
+    labels = np.zeros_like(ids)
+    for half, worth, offset in (
+        (np.arange(_WORDS) // sides, sides, first),
+        (np.arange(_WORDS) % sides, 1, second),
+    ):
+        agrees = (half[:, None] == half).astype(float)
+        head = draft.plant(
+            draft.reading_calls()[0],
+            f"looks at offset {offset} and says one half",
+            draft.at(offset),
+            carry(draft.rows("token", words), agrees @ draft.rows("answer", order), GAIN),
+        )
+        draft.must_look(head, at_offset(within(draft, offset), offset))
+        labels += worth * images_at(draft, ids, half, offset)
+    return draft, ZooTask(ids, asking(order[labels], asked), at_offset(asked, first, second), target)
+
+
+def relay(setting: Setting, heads: int = 2) -> tuple[Draft, ZooTask]:
+    """Each head hands on what the one before it found at its own offset: values are composed."""
+    draft = sheet(setting, calls=max(2, heads), slots=heads - 1)
+    offsets = [0]
+    while 0 in np.cumsum(offsets):  # a word would come back to a place where it was
+        offsets = [some_offset(draft) for _ in range(heads)]
+    what = read_at(draft, sum(offsets), *np.cumsum(offsets[::-1])[:-1].tolist())
+    parts = ["token", *(f"slot{number}" for number in range(heads - 1)), "answer"]
+    steps = zip(draft.reading_calls(heads), offsets, pairwise(parts), strict=True)
+    for call, offset, (source, to) in steps:
+        if to == "answer":
+            role, move = "says the word", draft.moving(source, what.words, to, what.images, GAIN)
+        else:
+            role, move = "hands the word on", draft.moving(source, what.words, to)
+        head = draft.plant(call, f"looks at offset {offset} and {role}", draft.at(offset), move)
+        draft.must_look(head, at_offset(within(draft, offset), offset))
+    return draft, what.task
+
+
+def chain(setting: Setting) -> tuple[Draft, ZooTask]:
+    """A relay of three heads in three layers."""
+    return relay(setting, 3)

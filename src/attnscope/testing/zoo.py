@@ -1,0 +1,314 @@
+"""One model of the zoo, with what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from attnscope.models.loss import IGNORED
+from attnscope.testing.architectures import Plan, Setting
+from attnscope.testing.heads import (
+    ASK,
+    COLUMNS,
+    GAP,
+    START,
+    TEXTS,
+    Head,
+    Look,
+    Move,
+    Rotary,
+    Waves,
+    anywhere,
+    at,
+    carry,
+    matching,
+)
+from attnscope.testing.space import CONSTANT, Space
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True, eq=False)
+class Looking:
+    """How much of its weight a head puts on which keys, by construction.
+
+    Attributes
+    ----------
+    keys
+        ``(text, query, key)``: the keys meant; of rows without one nothing is said.
+    least, most
+        Share of a row's weight on them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> looking = Looking(torch.tensor([[[False, False], [True, False]]]), least=0.9, most=1.0)  # at the token before
+    >>> weights = torch.tensor([[[1.0, 0.0], [0.95, 0.05]]])
+    >>> share = (weights * looking.keys).sum(-1)[looking.keys.any(-1)]
+    >>> bool(((looking.least <= share) & (share <= looking.most)).all())
+    True
+    """
+
+    keys: Bool[Tensor, "text query key"]
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, eq=False)
+class Animal:
+    """A model whose circuit is known, and the task that it solves.
+
+    Attributes
+    ----------
+    name, kind, form, architecture, seed, noise
+        ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
+        deviation of what was added to every weight, as a share of the root mean square of its matrix.
+    model
+        In eval mode, float32.
+    ids
+        ``(text, token)``; of the source, in an encoder-decoder.
+    target
+        ``(text, query)``: what the decoder of an encoder-decoder reads, else None.
+    labels
+        ``(text, query)``: the token that the logits of that place shall name, not shifted; -100 where nothing is
+        asked.
+    groups
+        ``(vocabulary,)``: tokens of one number may stand for one another without making nonsense of a text.
+    heads
+        ``(layer, head)``: whether taking this head out alone changes what is predicted, by construction. Attention
+        calls are numbered in the order of the forward pass.
+    roles
+        What each head does, in words.
+    tokens
+        ``(text, query, token)``: whether the prediction asked for at the query hangs on this input token (of the
+        source, in an encoder-decoder); False in all of a row where nothing is asked. None where no single token
+        decides.
+    redundant
+        Groups of heads, as (layer, head), that are backups of each other.
+    looks
+        Where planted heads look.
+
+    Examples
+    --------
+    >>> from attnscope.testing import build
+    >>> animal = build("previous-decoder-1")
+    >>> int(animal.heads.sum()), float(animal.accuracy(animal.logits()))
+    (1, 1.0)
+    """
+
+    name: str
+    kind: str
+    form: str
+    architecture: str
+    seed: int
+    noise: float
+    model: PreTrainedModel
+    ids: Int[Tensor, "text token"]
+    target: Int[Tensor, "text query"] | None
+    labels: Int[Tensor, "text query"]
+    groups: Int[Tensor, " vocabulary"]
+    heads: Bool[Tensor, "layer head"]
+    roles: tuple[tuple[str, ...], ...]
+    tokens: Bool[Tensor, "text query token"] | None
+    redundant: tuple[tuple[tuple[int, int], ...], ...]
+    looks: Mapping[tuple[int, int], tuple[Looking, ...]]
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """Arguments of the model's forward pass."""
+        given = {"input_ids": self.ids}
+        return given if self.target is None else given | {"decoder_input_ids": self.target}
+
+    @torch.no_grad()
+    def logits(self) -> Float[Tensor, "text query vocabulary"]:
+        """What the model says of all texts."""
+        return self.model(**self.inputs).logits
+
+    def loss(self, logits: Float[Tensor, "text query vocabulary"]) -> Float[Tensor, ""]:
+        """Mean cross-entropy over all that is asked, nats."""
+        return cross_entropy(logits.flatten(0, 1), self.labels.flatten(), ignore_index=IGNORED)
+
+    def accuracy(self, logits: Float[Tensor, "text query vocabulary"]) -> Float[Tensor, ""]:
+        """Share of what is asked that is answered rightly."""
+        asked = self.labels != IGNORED
+        return (logits.argmax(-1) == self.labels)[asked].double().mean()
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """A tokenizer of the words ``t0 t1 ...``, as `attnscope.scan` asks for beside a model.
+
+        Examples
+        --------
+        >>> from attnscope.testing import build
+        >>> build("previous-decoder-1").tokenizer("t1 t7 t5")["input_ids"]
+        [1, 7, 5]
+        """
+        from transformers import PreTrainedTokenizerFast
+
+        words = {f"t{number}": number for number in range(len(self.groups))}
+        padding = "t0"
+        backend = Tokenizer(WordLevel(words, unk_token=padding))
+        backend.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+        return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=padding, unk_token=padding)
+
+
+_HEAD_WIDTH = 48
+
+Ids = Int[np.ndarray, " id"]
+
+
+class Draft:
+    """Heads are planted on it, by call of attention; what stays free `fill` fills before the `plan` is made.
+
+    Parameters
+    ----------
+    setting
+        Form, architecture, noise, seed.
+    groups
+        Words of each group; a word may stand for another of its group without making nonsense of a text.
+    calls
+        Attention calls; of an encoder-decoder, layers of either side.
+    slots
+        Parts of the residual stream that carry words from head to head.
+    lengths
+        Fewest and most tokens of the texts, which all are as long as each other.
+    is_faint
+        Whether a head listens to what is faint, so that others must not write into tokens and places.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        groups: dict[str, int],
+        *,
+        calls: int = 2,
+        slots: int = 0,
+        lengths: tuple[int, int] = (16, 28),
+        is_faint: bool = False,
+    ) -> None:
+        self.is_faint = is_faint
+        self.setting = setting
+        self.rng = np.random.default_rng(setting.seed)
+        self.length = int(self.rng.integers(lengths[0], lengths[1] + 1))
+        starts = ASK + 1 + np.cumsum([0, *groups.values()])
+        self.ids: dict[str, Ids] = {
+            name: np.arange(start, start + size)
+            for (name, size), start in zip(groups.items(), starts[:-1], strict=True)
+        }
+        self.vocabulary = int(starts[-1])
+        self.heads = int(self.rng.choice([4, 5]))
+        parts = {"token": self.vocabulary, "position": COLUMNS, "answer": self.vocabulary}
+        parts |= {f"slot{number}": self.vocabulary for number in range(slots)}
+        self.space = Space(self.heads * _HEAD_WIDTH - 1, **parts)
+        self.unembed = self.rows("answer")
+        self.encoder_calls = calls if setting.form == "encoder-decoder" else 0
+        count = 3 * calls if self.encoder_calls else calls
+        self.calls: list[list[Head]] = [[] for _ in range(count)]
+        self.looks: list[tuple[Head, Looking]] = []
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a query sees no later key."""
+        return self.setting.form == "decoder"
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether a decoder reads beside an encoder."""
+        return self.setting.form == "encoder-decoder"
+
+    @property
+    def groups(self) -> Int[np.ndarray, " vocabulary"]:
+        """Number of each token's group; the three special tokens have one each."""
+        groups = np.arange(self.vocabulary)
+        for ids in self.ids.values():
+            groups[ids] = ids[0]
+        return groups
+
+    def reading_calls(self, count: int = 1) -> list[int]:
+        """Calls, in order, for heads that hand over from one to the next, the last of them to the answer.
+
+        Beside an encoder the last is one of cross-attention, and those before are the encoder's.
+        """
+        if self.is_pair:
+            cross = self.encoder_calls + 1 + 2 * int(self.rng.integers(self.encoder_calls))
+            early = self.rng.choice(self.encoder_calls, count - 1, replace=False)
+            return [*sorted(int(call) for call in early), cross]
+        return sorted(int(call) for call in self.rng.choice(len(self.calls), count, replace=False))
+
+    def rows(self, part: str, ids: Ids | None = None) -> Float[np.ndarray, "row width"]:
+        """Directions that hold these tokens in a part of the residual stream."""
+        return self.space.rows(part, ids)
+
+    def moving(self, source: str, ids: Ids, to: str, images: Ids | None = None, gain: float = 1.0) -> Move:
+        """Carry words from one part to another, each as its image."""
+        return carry(self.rows(source, ids), self.rows(to, ids if images is None else images), gain)
+
+    def at(self, offset: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> Look:
+        """Look at one offset, as in `Shift`."""
+        return at(offset, self.space.width, gap=gap, nats=nats, mirror=mirror)
+
+    def anywhere(self) -> Look:
+        """Look at all alike."""
+        return anywhere(self.space.width)
+
+    def toward(
+        self, ids: Ids | int, nats: float, queries: Float[np.ndarray, "1 width"] | None = None
+    ) -> Look:
+        """Look at these tokens wherever they stand, whatever the query is (or as far as it holds `queries`)."""
+        keys = self.rows("token", np.atleast_1d(ids)).sum(0, keepdims=True)
+        return matching(self.space.one if queries is None else queries, keys, nats)
+
+    def matching(self, query: str, key: str, ids: Ids, nats: float) -> Look:
+        """Look at keys that hold, in one part, the word that the query holds in another."""
+        return matching(self.rows(query, ids), self.rows(key, ids), nats)
+
+    def plant(
+        self, call: int, role: str, look: Look, move: Move, *, matters: bool = True, backup: str = ""
+    ) -> Head:
+        """Put a head into a call."""
+        head = Head(role, look, move, matters, backup)
+        self.calls[call].append(head)
+        return head
+
+    def must_look(
+        self, head: Head, keys: Bool[np.ndarray, "text query key"], least: float = 0.7, most: float = 1.0
+    ) -> None:
+        """Say where a head must be found to look, and with how much of its weight."""
+        self.looks.append((head, Looking(torch.from_numpy(keys), least, most)))
+
+    def words(self, ids: Ids) -> Int[np.ndarray, "text token"]:
+        """Texts of random words after a start token; no word stands beside itself."""
+        count = self.length - 1
+        words = np.empty((TEXTS, count), dtype=np.int64)
+        words[:, 0] = self.rng.integers(len(ids), size=TEXTS)
+        for place in range(1, count):  # a step of 1 or more around the circle of words
+            words[:, place] = (words[:, place - 1] + self.rng.integers(1, len(ids), TEXTS)) % len(ids)
+        return np.hstack([np.full((TEXTS, 1), START), ids[words]])
+
+    def plan(self) -> Plan:
+        """What is built, once every call is full."""
+        tokens = self.rows("token") + self.space.rows("constant") * CONSTANT
+        rotary = self.setting.architecture == "llama"
+        positions = Rotary(self.length, _HEAD_WIDTH) if rotary else Waves(self.length, self.rng)
+        return Plan(
+            self.setting,
+            self.space,
+            positions,
+            tokens,
+            self.unembed,
+            _HEAD_WIDTH,
+            self.encoder_calls,
+            self.calls,
+        )

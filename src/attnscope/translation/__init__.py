@@ -1,5 +1,0 @@
-"""Parallel text and its subwords; translating with a trained model."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

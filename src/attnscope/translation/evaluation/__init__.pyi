@@ -1,5 +1,0 @@
-from ._score import score
-
-__all__ = [
-    "score",
-]
