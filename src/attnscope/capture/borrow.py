@@ -27,23 +27,7 @@ _COMPILED = "_compiled_call_impl"  # what ``module.compile()`` made, which canno
 
 @contextmanager
 def borrowed(model: PreTrainedModel) -> Generator[None]:
-    """Put a model in eval mode for a while; afterwards, also after an error, it is as it was.
-
-    What is given back: which modules train and which do not, what ``module.compile()`` made of them, and the attention
-    implementation of every config within.
-    A second thread that borrows the model, or one with the same body, waits; a thread may borrow a model that it has.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> model = BertModel(config).train()
-    >>> with borrowed(model):
-    ...     model.training
-    False
-    >>> model.training
-    True
-    """
+    """Put a model in eval mode for a while; afterwards, also after an error, it is as it was."""
     with _lock_of(model):
         modes = [(module, module.training) for module in model.modules()]
         before = implementations(model)
@@ -60,16 +44,7 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
 
 
 def borrowing(verb: Callable[P, R]) -> Callable[P, R]:
-    """Let a function borrow the models among its arguments while it runs.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> model = BertModel(config).train()
-    >>> borrowing(lambda model: model.training)(model), model.training
-    (False, True)
-    """
+    """Let a function borrow the models among its arguments while it runs."""
 
     @wraps(verb)
     def borrower(*arguments: P.args, **named: P.kwargs) -> R:
@@ -124,14 +99,7 @@ _HOLDERS = ("_orig_mod", "original_model", "_model", "_module")  # torch.compile
 
 @runtime_checkable
 class Bridge(Protocol):
-    """What holds a model as TransformerLens' ``TransformerBridge`` does.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> isinstance(SimpleNamespace(original_model=None), Bridge), isinstance(SimpleNamespace(), Bridge)
-    (True, False)
-    """
+    """What holds a model as TransformerLens' ``TransformerBridge`` does."""
 
     @property
     def original_model(self) -> nn.Module:
@@ -141,14 +109,7 @@ class Bridge(Protocol):
 
 @runtime_checkable
 class Envoy(Protocol):
-    """What holds a model as nnsight's ``LanguageModel`` does.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> isinstance(SimpleNamespace(_module=None), Envoy), isinstance(SimpleNamespace(), Envoy)
-    (True, False)
-    """
+    """What holds a model as nnsight's ``LanguageModel`` does."""
 
     @property
     def _module(self) -> nn.Module:
@@ -157,22 +118,8 @@ class Envoy(Protocol):
 
 
 def inner_model(source: object) -> object:
-    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, `LoadedModel`); else `source` itself.
-
-    Other packages' are known by the names of attributes, so that none of these packages is needed.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model within has no weights yet.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> from transformers import BertConfig, BertModel
-    >>> model = BertModel(BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1))
-    >>> inner_model(SimpleNamespace(original_model=model)) is model, inner_model("bert-base-uncased")
-    (True, 'bert-base-uncased')
+    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, `LoadedModel`); else `source`
+    itself.
     """
     if isinstance(source, PreTrainedModel):
         return source
@@ -230,14 +177,7 @@ _silence = _Silence()
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Neither bars nor reports while a model is loaded or saved, in whatever thread.
-
-    Examples
-    --------
-    >>> with quiet():
-    ...     transformers_logging.is_progress_bar_enabled()
-    False
-    """
+    """Neither bars nor reports while a model is loaded or saved, in whatever thread."""
     _silence.enter()
     try:
         yield

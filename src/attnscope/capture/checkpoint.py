@@ -41,39 +41,19 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The files of one model: all that is read of it.
+    """The files of one model: all that is read of it."""
 
-    Attributes
-    ----------
-    repository
-        Where they lie.
-    config, generation
-        What config.json and generation_config.json hold; None where there is none of the latter.
-    weights
-        The files of weights, as `transformers` chooses and orders them.
-    """
-
-    repository: Repository
-    config: dict[str, Any]
+    repository: Repository  # where they lie
+    config: dict[
+        str, Any
+    ]  # what config.json and generation_config.json hold; None where there is none of the latter
+    # what config.json and generation_config.json hold; None where there is none of the latter
     generation: dict[str, Any] | None
-    weights: tuple[Path, ...]
+    weights: tuple[Path, ...]  # the files of weights, as `transformers` chooses and orders them
 
     @classmethod
     def of(cls, repository: Repository) -> Checkpoint:
-        """Find the files of a model.
-
-        Raises
-        ------
-        AttnscopeError
-            If one is missing or not what it should be, weights are pickled or lie elsewhere, or the model is made of
-            more than is read here.
-
-        Examples
-        --------
-        >>> from attnscope.bundled import MODEL
-        >>> [path.name for path in Checkpoint.of(Repository.of(str(MODEL))).weights]
-        ['model.safetensors']
-        """
+        """Find the files of a model."""
         source, config = repository.source, repository.read("config.json")
         if config is None:
             raise AttnscopeError(f"{source} holds no config.json: {_instead(source)}")
@@ -89,13 +69,7 @@ class Checkpoint:
 
     @contextmanager
     def tensors(self) -> Generator[dict[str, Any]]:
-        """Every tensor by its name, not yet read.
-
-        Raises
-        ------
-        AttnscopeError
-            If a file is corrupt.
-        """
+        """Every tensor by its name, not yet read."""
         slices: dict[str, Any] = {}
         with ExitStack() as opened:
             for path in self.weights:
@@ -162,19 +136,7 @@ _LARGEST = 2**63  # whole number that PyTorch takes
 
 
 def check_settings(config: dict[str, Any], source: str) -> None:
-    """Refuse a config with numbers that no model has, without a kind, or that takes part of itself from elsewhere.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is such a one: names the setting.
-
-    Examples
-    --------
-    >>> check_settings({"encoder": {"num_layers": 10**12}}, "my-model")
-    Traceback (most recent call last):
-    attnscope.support.errors.AttnscopeError: config.json of my-model says num_layers 1000000000000: expected 0 to 50,000. ...
-    """
+    """Refuse a config with numbers that no model has, without a kind, or that takes part of itself from elsewhere."""
     if "configuration_files" in config:
         raise AttnscopeError(
             f"config.json of {source} names other files to be read in its place (configuration_files): "
@@ -190,13 +152,7 @@ def check_settings(config: dict[str, Any], source: str) -> None:
 
 
 def every_setting(config: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values, however deep.
-
-    Examples
-    --------
-    >>> list(every_setting({"parts": [{"width": 3}]}))
-    [('parts', [{'width': 3}]), ('width', 3)]
-    """
+    """Names and values, however deep."""
     parts: list[Any] = [config]
     while parts:
         part = parts.pop()
@@ -224,24 +180,12 @@ def _expected(name: str, value: Any) -> str | None:
 
 
 def saved_config(source: object, revision: str | None = None) -> dict[str, Any]:
-    """The config of a model that lies in a folder or on the hub; nothing of the bundled one, which reads text.
-
-    Examples
-    --------
-    >>> saved_config("bundled")
-    {}
-    """
+    """The config of a model that lies in a folder or on the hub; nothing of the bundled one, which reads text."""
     return {} if source == "bundled" else Repository.of(str(source), revision).read("config.json") or {}
 
 
 def main_inputs(config: Mapping[str, Any]) -> set[str]:
-    """What the classes that a config names read: the names of their first arguments.
-
-    Examples
-    --------
-    >>> main_inputs({"architectures": ["ViTModel", "NoSuchModel"]})
-    {'pixel_values'}
-    """
+    """What the classes that a config names read: the names of their first arguments."""
     named = (getattr(transformers, str(name), None) for name in config.get("architectures") or ())
     return {getattr(module, "main_input_name", "") for module in named} - {""}
 
@@ -253,20 +197,7 @@ _TENSORS, _NUMBERS = 2_000, 1 << 26  # and what a head, a mask or a table of wav
 
 @contextmanager
 def no_larger_than(tensors: dict[str, Any], config: dict[str, Any]) -> Generator[None]:
-    """Stop the building of a model, on the meta device, as soon as it is far larger than its weights.
-
-    Parameters
-    ----------
-    tensors
-        The tensors of the files, by name.
-    config
-        What config.json says; quantised weights hold several numbers in one.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model has many times the tensors or the numbers that the weights have.
-    """
+    """Stop the building of a model, on the meta device, as soon as it is far larger than its weights."""
     held = sum(math.prod(tensor.get_shape()) for tensor in tensors.values())
     packed = any(name == "quantization_config" and value for name, value in every_setting(config))
     most = _TENSORS + _TIMES * len(tensors), _NUMBERS + _TIMES * (_PACKED if packed else 1) * held
@@ -297,41 +228,17 @@ def no_larger_than(tensors: dict[str, Any], config: dict[str, Any]) -> Generator
 
 @dataclass(frozen=True, eq=False)
 class Repository:
-    """A folder, or one commit of a repository on the hub in this machine's cache.
+    """A folder, or one commit of a repository on the hub in this machine's cache."""
 
-    Attributes
-    ----------
-    source
-        What the user called it.
-    folder
-        Where its files lie.
-    commit
-        Commit of the hub; None for a folder.
-    taken
-        The files that were taken from it, and their state just before.
-    """
-
-    source: str
-    folder: Path
-    commit: str | None = None
+    source: str  # what the user called it
+    folder: Path  # where its files lie
+    commit: str | None = None  # commit of the hub; None for a folder
+    # the files that were taken from it, and their state just before
     taken: dict[Path, tuple[int, ...]] = field(default_factory=dict[Path, tuple[int, ...]])
 
     @classmethod
     def of(cls, source: str, revision: str | None = None) -> Repository:
-        """Find a repository; of the hub's, whichever commit the revision is now.
-
-        Raises
-        ------
-        AttnscopeError
-            If there is no such folder, and the hub has no model or tokenizer of that name; if a file is not what
-            `attnscope train` wrote.
-
-        Examples
-        --------
-        >>> from attnscope.bundled import MODEL
-        >>> Repository.of(str(MODEL)).find("model.safetensors").name
-        'model.safetensors'
-        """
+        """Find a repository; of the hub's, whichever commit the revision is now."""
         if Path(source).is_dir():
             _refuse_damaged(Path(source))
             return cls(source, Path(source))
@@ -370,13 +277,7 @@ class Repository:
         return file
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Take the JSON object in the file of that name; None where there is none.
-
-        Raises
-        ------
-        AttnscopeError
-            If the file cannot be read, or holds anything else.
-        """
+        """Take the JSON object in the file of that name; None where there is none."""
         path = self.take(name)
         if path is None:
             return None
@@ -389,13 +290,7 @@ class Repository:
         return settings
 
     def within(self, name: str, named_in: str = "the folder") -> Path:
-        """Take a file that must be there, and lie in the folder in truth.
-
-        Raises
-        ------
-        AttnscopeError
-            If it is missing, or lies elsewhere.
-        """
+        """Take a file that must be there, and lie in the folder in truth."""
         plain = PurePosixPath(name.replace("\\", "/"))
         outside = plain.is_absolute() or ".." in plain.parts
         file = None if outside else self.take(name)
@@ -425,13 +320,7 @@ class Repository:
         return {"sha256": digest.hexdigest()}
 
     def refuse_changed(self) -> None:
-        """Refuse files that are no longer what was taken.
-
-        Raises
-        ------
-        AttnscopeError
-            If one was written, replaced or removed since.
-        """
+        """Refuse files that are no longer what was taken."""
         for path, state in self.taken.items():
             if not path.is_file() or file_state(path) != state:
                 raise AttnscopeError(
@@ -471,16 +360,7 @@ def _refuse_damaged(folder: Path) -> None:
 
 
 def fetched(source: str, name: str, revision: str | None = None) -> Path | None:
-    """The file of that name of a repository, in this machine's cache; None where the repository has none.
-
-    Without a way to the hub it is what the cache has, at once: `huggingface_hub` would try again and again, for half a
-    minute a file.
-
-    Raises
-    ------
-    OSError
-        If there is no such repository, or nothing of it where the hub cannot be reached.
-    """
+    """The file of that name of a repository, in this machine's cache; None where the repository has none."""
     file = cached_file(
         source,
         name,
@@ -498,13 +378,7 @@ def out_of_reach() -> bool:
 
 @cache
 def has_address(host: str) -> bool:
-    """Whether a host's name is known here, or a proxy may know it; asked once.
-
-    Examples
-    --------
-    >>> has_address("localhost"), has_address("nobody.invalid")
-    (True, False)
-    """
+    """Whether a host's name is known here, or a proxy may know it; asked once."""
     if getproxies().keys() & {"http", "https", "all"}:
         return True
     try:

@@ -47,33 +47,18 @@ class UncapturedError(AttnscopeError):
 
 @dataclass(frozen=True)
 class EagerWay:
-    """Which modules of a model return weights, and what is known of their calls.
+    """Which modules of a model return weights, and what is known of their calls."""
 
-    Attributes
-    ----------
-    places
-        From the name of a module to where in its output the weights stand.
-    names, kinds
-        Names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``.
-    """
-
-    places: Mapping[str, Path]
+    places: Mapping[str, Path]  # from the name of a module to where in its output the weights stand
+    # names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``
     names: tuple[str, ...]
+    # names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``
     kinds: tuple[str, ...]
 
 
 @contextmanager
 def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> Generator[None]:
-    """Give every attention call of `model` to ``observer(site, call)``: a call made of the weights, without queries.
-
-    What the observer returns is let go: the model goes on with its own output. So are the weights, before the next
-    layer makes its own.
-
-    Raises
-    ------
-    AttnscopeError
-        If a row of weights does not sum to 1, or a pass has more or fewer calls than the first one had.
-    """
+    """Give every attention call of `model` to ``observer(site, call)``: a call made of the weights, without queries."""
     with eager(model), passes_of(model, observer) as watch:
         taken: list[ref[Tensor]] = []
 
@@ -148,17 +133,7 @@ def eager(model: PreTrainedModel) -> Generator[None]:
 
 
 def without_cache(start: nn.Module) -> dict[str, bool]:
-    """Arguments that let a model keep nothing for the tokens to come: FSMT's decoder sees the future where it does.
-
-    Examples
-    --------
-    >>> from transformers import LlamaConfig, LlamaModel
-    >>> config = LlamaConfig(
-    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
-    ... )
-    >>> without_cache(LlamaModel(config)), without_cache(nn.Linear(2, 2))
-    ({'use_cache': False}, {})
-    """
+    """Arguments that let a model keep nothing for the tokens to come: FSMT's decoder sees the future where it does."""
     return {"use_cache": False} if "use_cache" in inspect.signature(start.forward).parameters else {}
 
 
@@ -244,16 +219,7 @@ class _Found:
 
 
 def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
-    """Find where a model's weights can be taken, on the first tokens of the first text.
-
-    Three things are checked: the model's output was computed from the very softmax that gave the weights; they are all
-    that the model itself returns for ``output_attentions=True``; their rows sum to 1.
-
-    Raises
-    ------
-    UncapturedError
-        If that is not so: the name of the model and the reason.
-    """
+    """Find where a model's weights can be taken, on the first tokens of the first text."""
     name = type(model).__name__
     for place, module in model.named_modules():
         reason = why_no_weights(module)
@@ -319,10 +285,7 @@ def _short(inputs: dict[str, Any]) -> dict[str, Any]:
 def _gathering(
     model: PreTrainedModel, tokens: int | None, silent: frozenset[str]
 ) -> Generator[tuple[list[_Found], dict[str, set[bool]]]]:
-    """All weights that attention modules return (but for silent ones), or else modules within them (a softmax).
-
-    And for each attention module whether it returned weights: a set with both answers where calls differ.
-    """
+    """All weights that attention modules return (but for silent ones), or else modules within them (a softmax)."""
     seen: list[_Found] = []
     told: dict[str, set[bool]] = {}
     running: list[
@@ -483,13 +446,7 @@ _DIMENSIONS = {"heads last": 4, "heads in batch": 3, "band": 4, "blocks": 5}
 
 
 def as_weights(module: nn.Module, tensor: Tensor, tokens: int | None) -> Tensor:
-    """Weights as ``(batch, head, query, key)``; of a text that a module pads, those of its tokens.
-
-    Examples
-    --------
-    >>> as_weights(nn.Identity(), torch.zeros(1, 2, 3, 4), tokens=3).shape
-    torch.Size([1, 2, 3, 4])
-    """
+    """Weights as ``(batch, head, query, key)``; of a text that a module pads, those of its tokens."""
     layout = weights_layout(module)
     if layout is None or tensor.ndim != _DIMENSIONS[layout]:
         return tensor
@@ -504,13 +461,7 @@ def as_weights(module: nn.Module, tensor: Tensor, tokens: int | None) -> Tensor:
 
 
 def band_as_matrix(band: Tensor) -> Tensor:
-    """Spread ``(batch, head, query, offset)``, offsets from -w to w, over ``(batch, head, query, key)``.
-
-    Examples
-    --------
-    >>> band_as_matrix(torch.tensor([[[[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]]])).tolist()
-    [[[[0.5, 0.5], [1.0, 0.0]]]]
-    """
+    """Spread ``(batch, head, query, offset)``, offsets from -w to w, over ``(batch, head, query, key)``."""
     *_, queries, width = band.shape
     reach = width // 2
     place = torch.arange(queries, device=band.device)[:, None] + torch.arange(width, device=band.device)
@@ -520,13 +471,7 @@ def band_as_matrix(band: Tensor) -> Tensor:
 
 
 def blocks_as_matrix(blocks: Tensor) -> Tensor:
-    """Spread ``(batch, head, block, query, key)``, keys of the block before, its own and the next, over the text.
-
-    Examples
-    --------
-    >>> blocks_as_matrix(torch.tensor([[[[[0.0, 0.5, 0.5]], [[0.5, 0.5, 0.0]]]]])).tolist()
-    [[[[0.5, 0.5], [0.5, 0.5]]]]
-    """
+    """Spread ``(batch, head, block, query, key)``, keys of the block before, its own and the next, over the text."""
     batch, heads, count, size, _ = blocks.shape
     wide = blocks.new_zeros(batch, heads, count, size, (count + 2) * size)
     for block in range(count):
@@ -540,11 +485,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
-    """Let the layers of DeBERTa (v1, v2 and v3) call `attend` as those of models on the registry do.
-
-    What their queries make of vectors of distances (content-to-position), and their keys (position-to-content), is
-    the ``position_bias``. Layers that mix their heads (``talking_head``) are left as they are.
-    """
+    """Let the layers of DeBERTa (v1, v2 and v3) call `attend` as those of models on the registry do."""
     changed: list[nn.Module] = []
     for module in model.modules():
         version = disentangled_version(module)

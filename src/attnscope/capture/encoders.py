@@ -38,54 +38,22 @@ _WHAT = "feature extractor"
 
 @dataclass(frozen=True, eq=False)
 class Heard:
-    """What a model reads of one sound.
+    """What a model reads of one sound."""
 
-    Attributes
-    ----------
-    given
-        Arguments of the forward pass.
-    frames, sounding
-        Frames of its encoder, and how many of these are sound; those that are not come last.
-    seconds
-        From one frame to the next.
-    """
-
-    given: dict[str, Tensor]
-    frames: int
-    sounding: int
-    seconds: float
+    given: dict[str, Tensor]  # arguments of the forward pass
+    frames: int  # frames of its encoder, and how many of these are sound; those that are not come last
+    sounding: int  # frames of its encoder, and how many of these are sound; those that are not come last
+    seconds: float  # from one frame to the next
 
 
 @dataclass(frozen=True, eq=False)
 class SpeechModel:
-    """A model of sounds ready to be watched.
+    """A model of sounds ready to be watched."""
 
-    Attributes
-    ----------
-    loaded
-        The whole model, as it was loaded.
-    model
-        What is watched: itself, or its encoder alone.
-    extractor
-        Its feature extractor.
-    tokenizer
-        Tokenizer of what its decoder reads; None where that is nothing.
-
-    Examples
-    --------
-    >>> from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    >>> convolutions = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    >>> encoder = Wav2Vec2Model(Wav2Vec2Config(**sizes, **convolutions)).eval()
-    >>> speech = load_speech_model(encoder, processor=Wav2Vec2FeatureExtractor())
-    >>> speech.rate, speech.longest, speech.hear(np.zeros(16_000), "sound 1").frames  # of 20 ms
-    (16000, 30, 49)
-    """
-
-    loaded: LoadedModel
-    model: PreTrainedModel
-    extractor: Any
-    tokenizer: Any
+    loaded: LoadedModel  # the whole model, as it was loaded
+    model: PreTrainedModel  # what is watched: itself, or its encoder alone
+    extractor: Any  # its feature extractor
+    tokenizer: Any  # tokenizer of what its decoder reads; None where that is nothing
 
     @property
     def rate(self) -> int:
@@ -98,13 +66,7 @@ class SpeechModel:
         return seconds_at_once(self.extractor)
 
     def hear(self, samples: np.ndarray, name: str) -> Heard:
-        """What the model reads of a sound of that name, and the frames that its encoder makes of it.
-
-        Raises
-        ------
-        AttnscopeError
-            If the sound is too short for a frame, or what the extractor gives is not known.
-        """
+        """What the model reads of a sound of that name, and the frames that its encoder makes of it."""
         reads = self.model.main_input_name
         with explaining(f"the feature extractor cannot take {name}", "Give a longer sound"):
             given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[
@@ -142,35 +104,7 @@ def load_speech_model(
     or_encoder: bool = False,
     loading: Loading = AS_SAVED,
 ) -> SpeechModel:
-    """Load a model of sounds with the feature extractor beside it, and its tokenizer where its decoder reads a text.
-
-    Parameters
-    ----------
-    source, loading
-        See `load_model`.
-    processor
-        Its processor (with ``feature_extractor`` and ``tokenizer``), feature extractor, or their folder; by default
-        those beside the model.
-    with_decoder
-        Whether its decoder reads transcripts; else its encoder alone is watched.
-    or_encoder
-        Whether a model without a decoder will do all the same.
-
-    Raises
-    ------
-    AttnscopeError
-        As `load_model`; if the model reads no sounds, has no feature extractor, or has no decoder for transcripts.
-
-    Examples
-    --------
-    A model of texts is refused:
-
-    >>> from attnscope.bundled import MODEL
-    >>> load_speech_model(MODEL)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: EncoderForMaskedLM reads input_ids, not sounds: ...
-    """
+    """Load a model of sounds with the feature extractor beside it, and its tokenizer where its decoder reads a text."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
     if not reads_sounds(model):
@@ -203,21 +137,7 @@ def load_speech_model(
 
 
 def reads_sounds(source: Model, revision: str | None = None) -> bool:
-    """Whether a model reads sounds, as its class or its config says.
-
-    Parameters
-    ----------
-    source
-        A folder, a hub id, or a loaded model.
-    revision
-        Revision of the model on the hub.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> reads_sounds(MODEL)
-    False
-    """
+    """Whether a model reads sounds, as its class or its config says."""
     inner: Any = inner_model(source)
     if isinstance(inner, PreTrainedModel):
         return inner.main_input_name in {_FEATURES, _WAVE}
@@ -230,34 +150,12 @@ _VISION_WHAT = "image processor"
 
 @dataclass(frozen=True, eq=False)
 class VisionModel:
-    """A vision encoder ready to be watched.
+    """A vision encoder ready to be watched."""
 
-    Attributes
-    ----------
-    loaded
-        The whole model, as it was loaded.
-    model
-        What of it reads images: itself, or its vision tower.
-    tower
-        Name of that tower within; "" for the model itself.
-    processor
-        Its image processor; None where images are ``pixel_values`` already.
-
-    Examples
-    --------
-    >>> from transformers import ViTConfig, ViTModel
-    >>> from attnscope.read import images_of
-    >>> config = ViTConfig(image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    >>> vision = load_vision_model(ViTModel(config), need_processor=False)
-    >>> (image,) = images_of(torch.zeros(1, 3, 8, 8))
-    >>> vision.pixels(image).shape, vision.processing() is None  # no processor prepared it
-    (torch.Size([1, 3, 8, 8]), True)
-    """
-
-    loaded: LoadedModel
-    model: PreTrainedModel
-    tower: str
-    processor: Any
+    loaded: LoadedModel  # the whole model, as it was loaded
+    model: PreTrainedModel  # what of it reads images: itself, or its vision tower
+    tower: str  # name of that tower within; "" for the model itself
+    processor: Any  # its image processor; None where images are ``pixel_values`` already
 
     def pixels(self, image: Image) -> Tensor:
         """What the model reads of an image, ``(1, channel, row, column)``, in its type and on its device."""
@@ -287,29 +185,7 @@ def load_vision_model(
     need_processor: bool = True,
     loading: Loading = AS_SAVED,
 ) -> VisionModel:
-    """Load a vision encoder with the image processor beside it; of a model of images and text, its vision tower.
-
-    Parameters
-    ----------
-    source, loading
-        See `load_model`.
-    processor
-        Its image processor or the processor's folder; by default the one beside the model.
-    need_processor
-        Whether to look for one.
-
-    Raises
-    ------
-    AttnscopeError
-        As `load_model`; if no part of the model reads images, or it has no image processor.
-
-    Examples
-    --------
-    >>> from transformers import ViTConfig, ViTModel
-    >>> config = ViTConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> load_vision_model(ViTModel(config), need_processor=False).tower
-    ''
-    """
+    """Load a vision encoder with the image processor beside it; of a model of images and text, its vision tower."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     reader = _reader(loaded.model)
     if reader is None:
@@ -329,21 +205,7 @@ def load_vision_model(
 
 
 def reads_images(source: Model, revision: str | None = None) -> bool:
-    """Whether a model, or a part of it, reads images, as its class or its config says.
-
-    Parameters
-    ----------
-    source
-        A folder, a hub id, or a loaded model.
-    revision
-        Revision of the model on the hub.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> reads_images(MODEL)
-    False
-    """
+    """Whether a model, or a part of it, reads images, as its class or its config says."""
     inner: Any = inner_model(source)
     if isinstance(inner, PreTrainedModel):
         return _reader(inner) is not None
@@ -360,13 +222,7 @@ def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:
 
 
 def load_image_processor(repository: Repository, *, trust_remote_code: bool = False) -> Any:
-    """The image processor of a repository, in the form that needs Pillow alone.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is none, or it cannot be loaded.
-    """
+    """The image processor of a repository, in the form that needs Pillow alone."""
     # the backend that is there with Pillow alone, so that numbers do not depend on what else is installed
     return load_preprocessor(
         repository, AutoImageProcessor, _VISION_WHAT, trust_remote_code=trust_remote_code, backend="pil"

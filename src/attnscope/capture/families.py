@@ -34,17 +34,7 @@ _RUNNING = (
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Whether a module attends: its hidden states are read here, and none with matrices may run uncaptured.
-
-    Where it attends under another name, what it reads is not known (`explain` refuses it by name), its cross-attention
-    counts as self-attention, and `verify` cannot miss it. Where it is named so and does not attend, `verify` refuses
-    the model as not captured in full.
-
-    Examples
-    --------
-    >>> is_attention(nn.MultiheadAttention(4, 1)), is_attention(nn.Linear(4, 4))
-    (True, False)
-    """
+    """Whether a module attends: its hidden states are read here, and none with matrices may run uncaptured."""
     named = "Attention" in _class(module) and not _class(module).endswith(
         ("Output", "MLP")
     )  # what stands behind it
@@ -52,15 +42,7 @@ def is_attention(module: nn.Module) -> bool:
 
 
 def is_called_attention(module: nn.Module) -> bool:
-    """Whether a module with matrices is called so, whoever wrote it: `watch` names those that made no call.
-
-    Where it attends under another name, `watch` does not miss it.
-
-    Examples
-    --------
-    >>> is_called_attention(nn.MultiheadAttention(4, 1)), is_called_attention(nn.Linear(4, 4))
-    (True, False)
-    """
+    """Whether a module with matrices is called so, whoever wrote it: `watch` names those that made no call."""
     name = _class(module).lower()
     return (
         ("attention" in name or "attn" in name)
@@ -75,58 +57,27 @@ def related(name: str, other: str) -> bool:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module normalises, so that a query may come out of it.
-
-    Where it does under another name, the form of the layer's scores is ``"unknown"``. Others are harmless: what they
-    give is compared with the queries.
-
-    Examples
-    --------
-    >>> is_norm(nn.LayerNorm(8)), is_norm(nn.Linear(8, 8))
-    (True, False)
-    """
+    """Whether a module normalises, so that a query may come out of it."""
     return "Norm" in _class(module)
 
 
 def is_rotary(module: nn.Module) -> bool:
-    """Whether a module gives cosines and sines that turn queries and keys.
-
-    Where it does under another name, RoPE in its plain form is tried; if that is not it, the form of the scores is
-    ``"unknown"``. Others are harmless: what they give is tried on the queries.
-
-    Examples
-    --------
-    >>> from transformers import LlamaConfig
-    >>> from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-    >>> is_rotary(LlamaRotaryEmbedding(LlamaConfig(hidden_size=8, num_attention_heads=2))), is_rotary(nn.Linear(8, 8))
-    (True, False)
-    """
+    """Whether a module gives cosines and sines that turn queries and keys."""
     return "Rotary" in _class(module)
 
 
 def takes_points(module: nn.Module) -> bool:
-    """Whether each query of a module takes a few points between the places of a picture (deformable attention).
-
-    It has weights of these points, and none from token to token: it stands aside, and a result says so. Under another
-    name its weights, ``(batch, query, head, point)``, pass for those of heads, unless the module says how many it has.
-    """
+    """Whether each query of a module takes a few points between the places of a picture (deformable attention)."""
     return "DeformableAttention" in _class(module)
 
 
 def is_pooling_head(module: nn.Module) -> bool:
-    """Whether a module pools what a vision encoder gives, by attention from a learned probe (SigLIP, AIMv2).
-
-    It stands behind all layers. Under another name its model is refused as not captured in full.
-    """
+    """Whether a module pools what a vision encoder gives, by attention from a learned probe (SigLIP, AIMv2)."""
     return "PoolingHead" in _class(module)
 
 
 def disentangled_version(module: nn.Module) -> int | None:
-    """Which of DeBERTa's attentions a module is, 1 or 2 (and 3), that can be captured; None for any other.
-
-    Under another name it is not captured, and `verify` refuses the model. So it is where heads are mixed
-    (``head_logits_proj``), as their scores are then no longer those of one head.
-    """
+    """Which of DeBERTa's attentions a module is, 1 or 2 (and 3), that can be captured; None for any other."""
     if _class(module) != "DisentangledSelfAttention" or getattr(module, "head_logits_proj", None) is not None:
         return None
     return 1 if hasattr(module, "in_proj") else 2
@@ -178,15 +129,7 @@ def _class(module: nn.Module) -> str:
 
 
 def said_heads(module: nn.Module) -> list[int]:
-    """Numbers of heads that a module or its config says; none where both call them otherwise.
-
-    A call that shows another number is not of heads, and `verify` refuses it. Where none is said, none is checked.
-
-    Examples
-    --------
-    >>> said_heads(nn.MultiheadAttention(8, 2)), said_heads(nn.Linear(2, 2))
-    ([2], [])
-    """
+    """Numbers of heads that a module or its config says; none where both call them otherwise."""
     return [
         value
         for holder in (module, getattr(module, "config", None))
@@ -209,30 +152,12 @@ _MAIN_OUTPUTS = ("logits", "last_hidden_state")
 
 
 def other_states(arguments: Mapping[str, Any]) -> Any:
-    """What keys and values are made of, among the named arguments of an attention module; None in self-attention.
-
-    Examples
-    --------
-    >>> other_states({"hidden_states": 1, "encoder_hidden_states": 2}), other_states({"hidden_states": 1})
-    (2, None)
-    """
+    """What keys and values are made of, among the named arguments of an attention module; None in self-attention."""
     return next((arguments[name] for name in _OTHER_STATES if arguments.get(name) is not None), None)
 
 
 def main_output(output: Any) -> Tensor:
-    """The tensor of a model's output that everything before it leads to.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no tensor in the output.
-
-    Examples
-    --------
-    >>> import torch
-    >>> main_output({"ids": [], "masks": {1: torch.zeros(2)}})
-    tensor([0., 0.])
-    """
+    """The tensor of a model's output that everything before it leads to."""
     if isinstance(output, Tensor):
         return output
     for field in _MAIN_OUTPUTS:
@@ -283,13 +208,7 @@ _CLASS_TOKENS = ("cls_token", "class_embedding")
 
 
 def is_position_table(name: str, *, buffer: bool = False) -> bool:
-    """Whether a module or parameter of that name (or a buffer) is a table of absolute positions.
-
-    Examples
-    --------
-    >>> is_position_table("encoder.embed_positions"), is_position_table("encoder.embed_tokens")
-    (True, False)
-    """
+    """Whether a module or parameter of that name (or a buffer) is a table of absolute positions."""
     return name.rpartition(".")[2] in (_BUFFERS if buffer else _TABLES)
 
 
@@ -304,11 +223,7 @@ def stored_rows(table: nn.Module) -> Any:
 
 
 def reserved_rows(table: nn.Module, beside: nn.Module, rows: int) -> int:
-    """How many rows at the start of a position table belong to no position.
-
-    BART and OPT say it as ``offset``, RoBERTa by its padding index, YOSO and Nystromformer by the list of position ids
-    beside the table. Said otherwise, all rows are shifted against the positions that read them.
-    """
+    """How many rows at the start of a position table belong to no position."""
     padding = getattr(table, "padding_idx", None)
     ids = getattr(beside, "position_ids", None)
     first = int(ids.flatten()[0]) if isinstance(ids, Tensor) and ids.numel() and not ids.is_meta else 0
@@ -320,27 +235,12 @@ def reserved_rows(table: nn.Module, beside: nn.Module, rows: int) -> int:
 
 
 def is_embedding_projection(name: str) -> bool:
-    """Whether the linear layer of that name takes embeddings to the model's width.
-
-    Examples
-    --------
-    >>> is_embedding_projection("encoder.embedding_hidden_mapping_in"), is_embedding_projection("lm_head")
-    (True, False)
-    """
+    """Whether the linear layer of that name takes embeddings to the model's width."""
     return name.endswith(_PROJECTIONS)
 
 
 def patch_size_of(config: Any) -> tuple[int, int] | None:
-    """Rows and columns of pixels in one patch; None where the config does not say.
-
-    Under another name a vision encoder is measured without rows and columns, and the result says so.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> patch_size_of(SimpleNamespace(patch_size=16)), patch_size_of(SimpleNamespace())
-    ((16, 16), None)
-    """
+    """Rows and columns of pixels in one patch; None where the config does not say."""
     size: Any = getattr(config, "patch_size", None)
     if isinstance(size, int):
         return size, size
@@ -349,26 +249,14 @@ def patch_size_of(config: Any) -> tuple[int, int] | None:
 
 
 def frames_of(config: Any) -> int | None:
-    """Frames that an encoder of whole videos reads at a time, as its config says; None for what reads no videos.
-
-    Under another name such a model is taken for one that reads images or text, and refused as that.
-    """
+    """Frames that an encoder of whole videos reads at a time, as its config says; None for what reads no videos."""
     counts = (getattr(config, name, None) for name in ("num_frames", "frames_per_clip"))
     count = next((count for count in counts if isinstance(count, int) and count > 0), None)
     return count if tubelet_of(config) is not None else None
 
 
 def tubelet_of(config: Any) -> tuple[int, int, int] | None:
-    """Frames, rows and columns of pixels in one token of a video; None where the config does not say.
-
-    Without a ``tubelet_size`` a token is of one frame.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> tubelet_of(SimpleNamespace(tubelet_size=2, patch_size=16)), tubelet_of(SimpleNamespace(tubelet_size=2))
-    ((2, 16, 16), None)
-    """
+    """Frames, rows and columns of pixels in one token of a video; None where the config does not say."""
     size: Any = getattr(config, "tubelet_size", 1)
     patch = patch_size_of(config)
     if isinstance(size, list | tuple):
@@ -381,10 +269,7 @@ def tubelet_of(config: Any) -> tuple[int, int, int] | None:
 
 
 def image_token_of(config: Any) -> int | None:
-    """The token that stands for a piece of an image in a text; None where the config names none.
-
-    Under another name a model of vision and language is refused, as one that puts no images into its text.
-    """
+    """The token that stands for a piece of an image in a text; None where the config names none."""
     numbers = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
     return next((number for number in numbers if isinstance(number, int)), None)
 
@@ -396,31 +281,13 @@ def video_token_of(config: Any) -> int | None:
 
 
 def merged_side(image_processor: Any) -> int:
-    """How many patches on a side a decoder reads as one piece of an image, where the processor tells grids of patches.
-
-    Under another name a grid has more places than the image has tokens, and no map is drawn.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> merged_side(SimpleNamespace(merge_size=2)), merged_side(SimpleNamespace())
-    (2, 1)
-    """
+    """How many patches on a side a decoder reads as one piece of an image, where the processor tells grids of patches."""
     sizes = (getattr(image_processor, name, None) for name in ("merge_size", "spatial_merge_size"))
     return next((size for size in sizes if isinstance(size, int)), 1)
 
 
 def is_video_processor(processor: Any) -> bool:
-    """Whether a processor prepares whole videos, and would choose frames itself; else it takes them as images.
-
-    Under another name it may choose among frames that are chosen already.
-
-    Examples
-    --------
-    >>> from transformers import ViTImageProcessorPil
-    >>> is_video_processor(ViTImageProcessorPil())
-    False
-    """
+    """Whether a processor prepares whole videos, and would choose frames itself; else it takes them as images."""
     return "VideoProcessor" in type(processor).__name__
 
 
@@ -430,70 +297,37 @@ _WITHOUT_PREDICTOR = "skip_predictor"
 
 
 def without_predictor(model: nn.Module) -> dict[str, bool]:
-    """Arguments that leave out the half of a video model that guesses what was hidden; none where it has no such half.
-
-    Examples
-    --------
-    >>> without_predictor(nn.Linear(2, 2))
-    {}
-    """
+    """Arguments that leave out the half of a video model that guesses what was hidden; none where it has no such half."""
     known = inspect.signature(model.forward).parameters
     return {_WITHOUT_PREDICTOR: True} if _WITHOUT_PREDICTOR in known else {}
 
 
 def seconds_at_once(extractor: Any) -> int:
-    """Seconds of a sound that a model reads at once: Whisper's window, else 30.
-
-    Under another name sounds are cut every 30 seconds.
-    """
+    """Seconds of a sound that a model reads at once: Whisper's window, else 30."""
     return int(getattr(extractor, "chunk_length", 30))
 
 
 def frames_of_window(model: Any, extractor: Any) -> tuple[int, float] | None:
-    """Frames that an encoder of sounds makes of its window (Whisper), and samples of each; None where it has none.
-
-    Under another name the frames are not known, and the model is refused.
-    """
+    """Frames that an encoder of sounds makes of its window (Whisper), and samples of each; None where it has none."""
     window: Any = getattr(extractor, "n_samples", None)
     frames: Any = getattr(model.config, "max_source_positions", None)
     return None if window is None or frames is None else (int(frames), window / int(frames))
 
 
 def frames_of_wave(model: Any, samples: int) -> tuple[int, float] | None:
-    """Frames that an encoder makes of the wave itself (Wav2Vec2), and samples from one to the next; None of others.
-
-    Under another name the frames are not known, and the model is refused.
-    """
+    """Frames that an encoder makes of the wave itself (Wav2Vec2), and samples from one to the next; None of others."""
     count: Any = getattr(model, "_get_feat_extract_output_lengths", None)
     ratio: Any = getattr(model.config, "inputs_to_logits_ratio", None)
     return None if count is None or ratio is None else (int(count(samples)), float(ratio))
 
 
 def transcript_length(config: Any) -> int | None:
-    """Tokens of a transcript that a decoder of sounds reads; None where the config does not say.
-
-    Under another name a transcript that is too long is not refused by its length: the model itself fails.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> transcript_length(SimpleNamespace(max_target_positions=448)), transcript_length(SimpleNamespace())
-    (448, None)
-    """
+    """Tokens of a transcript that a decoder of sounds reads; None where the config does not say."""
     return getattr(config, "max_target_positions", None)
 
 
 def has_class_token(embeddings: nn.Module) -> bool:
-    """Whether the first row of the position table beside it is of a class token.
-
-    Examples
-    --------
-    >>> import torch
-    >>> embeddings = nn.Module()
-    >>> embeddings.cls_token = nn.Parameter(torch.zeros(1, 1, 8))
-    >>> has_class_token(embeddings), has_class_token(nn.Module())
-    (True, False)
-    """
+    """Whether the first row of the position table beside it is of a class token."""
     return any(getattr(embeddings, name, None) is not None for name in _CLASS_TOKENS)
 
 
@@ -519,17 +353,7 @@ _NAMED = {
 
 
 def named_scheme(model: PreTrainedModel) -> str | None:
-    """Say how a model without a table tells positions, by its names; None where they do not say it.
-
-    Examples
-    --------
-    >>> from transformers import LlamaConfig, LlamaModel
-    >>> config = LlamaConfig(
-    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
-    ... )
-    >>> named_scheme(LlamaModel(config))
-    'it turns queries and keys by their positions (RoPE)'
-    """
+    """Say how a model without a table tells positions, by its names; None where they do not say it."""
     named = _NAMED.get(str(getattr(model.config, "positions", "")))
     if named is not None:
         return named
@@ -547,38 +371,20 @@ def named_scheme(model: PreTrainedModel) -> str | None:
 
 
 def configured_length(config: Any) -> int | None:
-    """Tokens that a model takes, as its config says; None where it does not.
-
-    Under another name a window is of 2,048 tokens, unless the tokenizer or the position table says less.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> configured_length(SimpleNamespace(max_position_embeddings=512)), configured_length(SimpleNamespace())
-    (512, None)
-    """
+    """Tokens that a model takes, as its config says; None where it does not."""
     return getattr(config, "max_position_embeddings", None)
 
 
 def counts_something_listed(setting: str) -> bool:
-    """Whether a setting counts layers or labels, of each of which transformers makes a list before the model.
-
-    Under another name a broken config may take the machine's memory.
-    """
+    """Whether a setting counts layers or labels, of each of which transformers makes a list before the model."""
     return "layer" in setting or "label" in setting
 
 
 def counts_layers(setting: str) -> bool:
-    """Whether a setting is a number of layers, which is not below 0.
-
-    Under another name a negative number is left to transformers to fail on.
-    """
+    """Whether a setting is a number of layers, which is not below 0."""
     return setting.endswith("layers") or setting == "n_layer"
 
 
 def is_pooler(tensor: str) -> bool:
-    """Whether a tensor is of a pooler, which a checkpoint may lack: no attention layer reads what it gives.
-
-    Under another name the checkpoint is refused as one with gaps.
-    """
+    """Whether a tensor is of a pooler, which a checkpoint may lack: no attention layer reads what it gives."""
     return "pooler" in tensor

@@ -40,32 +40,13 @@ _NAMED = inspect.signature(functional.multi_head_attention_forward)
 
 @dataclass(frozen=True, eq=False)
 class SeenCall:
-    """An attention call, with what can be told of its texts.
+    """An attention call, with what can be told of its texts."""
 
-    Attributes
-    ----------
-    call
-        Its arguments; made of weights where the module has no more to show.
-    kind
-        ``self``, ``causal`` or ``cross``.
-    queries, keys
-        ``(batch, query)`` and ``(batch, key)``: False on padding.
-    output
-        What PyTorch gave for these arguments, ``(batch, head, query, width)``; None for a call made of weights.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 3, 4)
-    >>> real = torch.ones(1, 3, dtype=torch.bool)
-    >>> seen = SeenCall(call_of_product(x, x, x, is_causal=True), "causal", real, real, None)
-    >>> seen.call.extent[1].tolist(), seen.output is None  # it is not known what PyTorch gave
-    ([[1, 2, 3]], True)
-    """
-
-    call: AttentionCall
-    kind: str
-    queries: Tensor
-    keys: Tensor
+    call: AttentionCall  # its arguments; made of weights where the module has no more to show
+    kind: str  # ``self``, ``causal`` or ``cross``
+    queries: Tensor  # ``(batch, query)`` and ``(batch, key)``: False on padding
+    keys: Tensor  # ``(batch, query)`` and ``(batch, key)``: False on padding
+    # what PyTorch gave for these arguments, ``(batch, head, query, width)``; None for a call made of weights
     output: Tensor | None
 
 
@@ -79,19 +60,7 @@ def call_of_product(
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: ARG001 the numbers of heads say so too
 ) -> AttentionCall:
-    """Arguments of ``torch.nn.functional.scaled_dot_product_attention`` as an attention call.
-
-    Raises
-    ------
-    AttnscopeError
-        If it drops weights at random, or its tensors are not ``(batch, head, position, width)``.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 3, 4)
-    >>> call_of_product(x, x, x, is_causal=True).scale
-    0.5
-    """
+    """Arguments of ``torch.nn.functional.scaled_dot_product_attention`` as an attention call."""
     _refuse_dropout(dropout_p)
     if query.is_nested or key.is_nested or value.is_nested:
         raise AttnscopeError("scaled_dot_product_attention was called with nested tensors: pad the texts")
@@ -132,20 +101,7 @@ def of_scaled_dot_product(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> SeenCall:
-    """A call of ``torch.nn.functional.scaled_dot_product_attention``, and what it gave.
-
-    A key that no query of a text may look at is padding; so is, where queries and keys are the same tokens, the query
-    in its place. A call with as many queries as keys is of the kind ``self``, or ``causal`` if nothing may look to the
-    right; any other is ``cross``.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 3, 4)
-    >>> mask = torch.tensor([True, True, False])[None, None, None]
-    >>> seen = of_scaled_dot_product(torch.zeros(1, 2, 3, 4), x, x, x, mask)
-    >>> seen.kind, seen.queries.tolist()
-    ('self', [[True, True, False]])
-    """
+    """A call of ``torch.nn.functional.scaled_dot_product_attention``, and what it gave."""
     call = call_of_product(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     call = replace(
         call,
@@ -181,10 +137,7 @@ def of_eager(output: Tensor, arguments: dict[str, Any]) -> SeenCall:
 
 
 def of_multi_head(*given: Any, **named: Any) -> SeenCall:
-    """A call of ``torch.nn.functional.multi_head_attention_forward``, the function behind ``nn.MultiheadAttention``.
-
-    The function is asked once more, for the weights of each head: what it returns itself stays as it is.
-    """
+    """A call of ``torch.nn.functional.multi_head_attention_forward``, the function behind ``nn.MultiheadAttention``."""
     options = arguments_of_multi_head(*given, **named)
     asked: dict[str, Any] = options | {"need_weights": True, "average_attn_weights": False}
     with torch.no_grad():
@@ -223,25 +176,7 @@ def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
 
 
 def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
-    """What ``multi_head_attention_forward`` makes of its arguments, and whether keys are of other states than queries.
-
-    Raises
-    ------
-    AttnscopeError
-        If keys or values are given as they are, without a projection.
-
-    Examples
-    --------
-    >>> layer = torch.nn.MultiheadAttention(4, 2).eval()
-    >>> x = torch.zeros(3, 1, 4)
-    >>> options = arguments_of_multi_head(
-    ...     x, x, x, 4, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0,
-    ...     layer.out_proj.weight, layer.out_proj.bias, training=False,
-    ... )
-    >>> call, is_cross = call_of_multi_head(options)
-    >>> call.query.shape, is_cross
-    (torch.Size([1, 2, 3, 2]), False)
-    """
+    """What ``multi_head_attention_forward`` makes of its arguments, and whether keys are of other states than queries."""
     if options.get("static_k") is not None or options.get("static_v") is not None:
         raise AttnscopeError("nn.MultiheadAttention is given keys or values that it does not project")
     states: list[Tensor] = [options[name] for name in ("query", "key", "value")]
@@ -286,14 +221,7 @@ def have_same_weights(one: AttentionCall, other: AttentionCall) -> bool:
 
 
 def sees_ahead(call: AttentionCall) -> bool:
-    """Whether any query may look at a later key; a single token is taken to.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 3, 4)
-    >>> sees_ahead(call_of_product(x, x, x, is_causal=True)), sees_ahead(call_of_product(x, x, x))
-    (False, True)
-    """
+    """Whether any query may look at a later key; a single token is taken to."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     if queries == 1:
         return True
@@ -360,11 +288,7 @@ _watching: list[Callable[[Callable[..., Any], Any, dict[str, Any]], Any]] = []
 def flex_attention_seen(
     called: Callable[[Callable[..., Any], Any, dict[str, Any]], Any],
 ) -> Generator[None]:
-    """Let `called` answer every call of ``flex_attention``, with the function itself and its arguments.
-
-    Modules hold the function under names of their own, and mostly as ``torch.compile`` made it, so the code of the one
-    function is changed while the context lasts. Compiled or not, it then runs as it does without ``torch.compile``.
-    """
+    """Let `called` answer every call of ``flex_attention``, with the function itself and its arguments."""
     before = flex_attention.__code__, flex_attention.__defaults__, flex_attention.__kwdefaults__
     _watching.append(called)
     code = inspect.unwrap(_trampoline).__code__
@@ -400,20 +324,7 @@ def call_of_flex(
     scale: float | None = None,
     **_: Any,
 ) -> AttentionCall:
-    """Arguments of ``flex_attention`` as an attention call, whose scores are written out as its bias.
-
-    Raises
-    ------
-    AttnscopeError
-        If its ``score_mod`` does not take all scores of a call at once.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 2, 4)
-    >>> call = call_of_flex(x, x, x, lambda score, b, h, q, k: score + (k - q))
-    >>> call.bias[0, 0].tolist()
-    [[0.0, 1.0], [-1.0, 0.0]]
-    """
+    """Arguments of ``flex_attention`` as an attention call, whose scores are written out as its bias."""
     batch, heads, queries, width = query.shape
     keys = key.shape[2]
     key, value = (states.expand(batch, -1, -1, -1).detach() for states in (key, value))
@@ -473,17 +384,7 @@ def are_products_taken(model: nn.Module) -> bool:
 
 @contextmanager
 def products(model: nn.Module, watch: Watch) -> Generator[None]:
-    """Give calls of ``scaled_dot_product_attention`` to a watch, also those of ``nn.MultiheadAttention``.
-
-    They are calls as any other: with queries, keys and values, and what the observer returns is what the layer goes on
-    with. Those of a pooling head, or outside of any attention module, stand aside. Nothing is done for models that
-    never asked for it (`take_products`).
-
-    Raises
-    ------
-    UncapturedError
-        If a call has a form that shows no heads.
-    """
+    """Give calls of ``scaled_dot_product_attention`` to a watch, also those of ``nn.MultiheadAttention``."""
     if model not in _taken:
         yield
         return
@@ -561,70 +462,18 @@ _EAGER = "eager_attention_forward"
 
 @dataclass(frozen=True, eq=False)
 class PassObserver:
-    """What is done with the calls of each forward pass.
+    """What is done with the calls of each forward pass."""
 
-    Attributes
-    ----------
-    see
-        Called at once with each call.
-    done
-        Called with the number of calls once the outermost call of a module has returned.
-    lost
-        Called instead where it has raised an error.
-
-    Examples
-    --------
-    >>> layer, x = nn.MultiheadAttention(8, 2), torch.zeros(4, 1, 8)
-    >>> told = []
-    >>> observer = PassObserver(lambda site, seen: told.append(seen.kind), done=told.append, lost=lambda: None)
-    >>> with calls_inside(layer, observer):
-    ...     _ = layer(x, x, x)
-    >>> told  # a call, and then how many there were
-    ['self', 1]
-    """
-
-    see: Callable[[Site, SeenCall], None]
-    done: Callable[[int], None]
-    lost: Callable[[], None]
+    see: Callable[[Site, SeenCall], None]  # called at once with each call
+    done: Callable[
+        [int], None
+    ]  # called with the number of calls once the outermost call of a module has returned
+    lost: Callable[[], None]  # called instead where it has raised an error
 
 
 @contextmanager
 def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleCalls]:
-    """Give every attention call inside `module` to `observer`, without any change of what the module returns.
-
-    The ``forward`` of each submodule is wrapped, so that the name of the running one is known, and a torch function
-    mode sees the calls of ``scaled_dot_product_attention`` and ``multi_head_attention_forward``. Modules of PyTorch
-    that may take a fast path around both are run twice where they might: once for the observer on the slow path, and
-    once as they are. ``flex_attention`` runs as it does without ``torch.compile``.
-
-    Parameters
-    ----------
-    module
-        Any module; it may be called any number of times meanwhile.
-    observer
-        What is done with the calls.
-
-    Yields
-    ------
-    ModuleCalls
-        Which modules run now; what its `aside` covers is not seen.
-
-    Raises
-    ------
-    AttnscopeError
-        If calls inside the module cannot be seen (scripted, compiled, data parallel), or it is watched already.
-
-    Examples
-    --------
-    >>> layer = nn.MultiheadAttention(8, 2)
-    >>> seen = []
-    >>> observer = PassObserver(lambda site, call: seen.append(site.kind), done=print, lost=lambda: None)
-    >>> with calls_inside(layer, observer):
-    ...     _ = layer(*[torch.zeros(4, 1, 8)] * 3)
-    1
-    >>> seen
-    ['self']
-    """
+    """Give every attention call inside `module` to `observer`, without any change of what the module returns."""
     _refuse(module)
     watched = ModuleCalls(observer)
     before = {part: part.__dict__.get("forward") for part in module.modules()}
@@ -677,19 +526,7 @@ def _names_beside(kind: type) -> dict[str, Any]:
 
 
 class ModuleCalls:
-    """The modules that run now, from the outermost to the innermost.
-
-    Examples
-    --------
-    See `calls_inside`.
-
-    >>> x = torch.zeros(1, 2, 4, 8)
-    >>> calls = ModuleCalls(PassObserver(lambda site, seen: print(site.name), done=print, lost=lambda: None))
-    >>> with calls.within("layer"):
-    ...     _ = nn.functional.scaled_dot_product_attention(x, x, x)
-    layer
-    1
-    """
+    """The modules that run now, from the outermost to the innermost."""
 
     def __init__(self, observer: PassObserver) -> None:
         self.observer = observer

@@ -197,14 +197,7 @@ def _refuse_other(model: PreTrainedModel, device: str | None, dtype: str | None)
 
 
 def what_is_read(model: PreTrainedModel) -> str:
-    """In which files a model's input lies, in words; empty where that is not known.
-
-    Examples
-    --------
-    >>> from transformers import ViTConfig, ViTModel
-    >>> what_is_read(ViTModel(ViTConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1)))
-    'images (.png, .jpg, .webp)'
-    """
+    """In which files a model's input lies, in words; empty where that is not known."""
     known = {"pixel_values": "images (.png, .jpg, .webp)", "input_ids": "text"}
     return known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
 
@@ -287,16 +280,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Loading:
-    """How a model is loaded: see `load_model`.
-
-    Examples
-    --------
-    >>> Loading(device="cpu").check()  # goes together
-    >>> Loading(device="cpu", placement=Placement("auto")).check()
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: device_map (--device-map) does not go with device (--device): leave out one of them
-    """
+    """How a model is loaded: see `load_model`."""
 
     revision: str | None = None
     device: str | None = None
@@ -306,20 +290,7 @@ class Loading:
     tp_plan: str | None = None
 
     def check(self) -> None:
-        """Refuse what does not go together.
-
-        Raises
-        ------
-        AttnscopeError
-            Names both.
-
-        Examples
-        --------
-        >>> Loading(tp_plan="all").check()
-        Traceback (most recent call last):
-        ...
-        attnscope.support.errors.AttnscopeError: tp_plan (--tp-plan) is 'all'; expected auto
-        """
+        """Refuse what does not go together."""
         if self.tp_plan is not None:
             _check_plan(self)
         if self.placement is not None and (self.device is not None or self.dtype in INTEGERS):
@@ -331,20 +302,7 @@ AS_SAVED = Loading()
 
 
 def usable_device(name: str | None) -> torch.device:
-    """The device of that name; without one a GPU if there is one, else the processor.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such device, or it cannot be used here.
-
-    Examples
-    --------
-    >>> usable_device("gpu0")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: device 'gpu0' cannot be used: ...
-    """
+    """The device of that name; without one a GPU if there is one, else the processor."""
     advice = "Choose cpu, or cuda where there is a GPU"
     with explaining(f"device {name!r} cannot be used", advice):
         default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -381,13 +339,7 @@ _AUTO_CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSe
 
 
 def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
-    """Read a model whole: what is hashed is what is loaded, and no other file is opened.
-
-    Raises
-    ------
-    AttnscopeError
-        The checkpoint is broken, lacks a tensor, is another model's, or wants to run code of its own.
-    """
+    """Read a model whole: what is hashed is what is loaded, and no other file is opened."""
     source, trust_remote_code = repository.source, loading.trust_remote_code
     with explaining(f"{source} cannot be loaded", _ADVICE), asking_trust(source):
         checkpoint = Checkpoint.of(repository)
@@ -479,10 +431,7 @@ def _generation(checkpoint: Checkpoint) -> GenerationConfig:
 
 
 def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:
-    """A trunk with random numbers in it, or cut short, would give numbers that mean nothing.
-
-    A missing head or pooler is no fault.
-    """
+    """A trunk with random numbers in it, or cut short, would give numbers that mean nothing."""
     prefix = model.base_model_prefix + "."
     has_head = any(name.startswith(prefix) for name, _ in model.named_parameters())
     missing = [

@@ -56,32 +56,7 @@ Sense = Images | Sounds | PicturedTexts | Videos
 def sense_of(
     model: Model, given: Any, *, field: str | None = None, revision: str | None = None
 ) -> Sense | None:
-    """Images, sounds, videos or texts with images, where a model reads that of what is given; None for plain texts.
-
-    A folder that holds texts beside images or sounds is what the model reads of it.
-
-    Parameters
-    ----------
-    model
-        A folder, a hub id, or a loaded model; by default the bundled one.
-    given
-        Texts, images, sounds or videos, as the caller was given them.
-    field
-        Field that holds the text.
-    revision
-        Revision of the model on the hub.
-
-    Raises
-    ------
-    AttnscopeError
-        If something of it cannot be read, or does not belong together.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> sense_of(MODEL, ["The tide is out."]) is None
-    True
-    """
+    """Images, sounds, videos or texts with images, where a model reads that of what is given; None for plain texts."""
     pictured = pictured_of(given, field)
     if pictured is not None and not (pictured.beside_images and reads_images(model, revision)):
         return pictured
@@ -125,31 +100,7 @@ def refuse_senses(
     field: str | None = None,
     revision: str | None = None,
 ) -> None:
-    """Refuse images, sounds and texts with images for what reads plain texts alone.
-
-    Parameters
-    ----------
-    command
-        Name of what reads plain texts alone, for the error.
-    model
-        A folder, a hub id, or a loaded model; by default the bundled one.
-    given
-        Texts, images, sounds or videos, as the caller was given them.
-    field
-        Field that holds the text.
-    revision
-        Revision of the model on the hub.
-
-    Raises
-    ------
-    AttnscopeError
-        Says what was found, and what reads it.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> refuse_senses("explain", MODEL, ["The tide is out."])
-    """
+    """Refuse images, sounds and texts with images for what reads plain texts alone."""
     sense = None if given is None else sense_of(model, given, field=field, revision=revision)
     if sense is None:
         return
@@ -172,34 +123,12 @@ _WHAT = "image or video processor"
 
 @dataclass(frozen=True, eq=False)
 class VideoModel:
-    """A video encoder ready to be watched.
+    """A video encoder ready to be watched."""
 
-    Attributes
-    ----------
-    loaded
-        The whole model, as it was loaded.
-    model
-        What of it reads videos, without a head.
-    frames
-        How many frames it reads at a time, as its config says.
-    processor
-        What prepares them; None where videos are prepared already.
-
-    Examples
-    --------
-    >>> from transformers import VideoMAEConfig, VideoMAEModel
-    >>> from attnscope.capture import load_video_model
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    >>> encoder = VideoMAEModel(VideoMAEConfig(image_size=8, patch_size=4, num_frames=4, **sizes))
-    >>> model = load_video_model(encoder, need_processor=False)
-    >>> model.frames, model.chosen(10), model.key
-    (4, [0, 3, 6, 9], 'pixel_values')
-    """
-
-    loaded: LoadedModel
-    model: PreTrainedModel
-    frames: int
-    processor: Any
+    loaded: LoadedModel  # the whole model, as it was loaded
+    model: PreTrainedModel  # what of it reads videos, without a head
+    frames: int  # how many frames it reads at a time, as its config says
+    processor: Any  # what prepares them; None where videos are prepared already
 
     @property
     def key(self) -> str:
@@ -218,13 +147,7 @@ class VideoModel:
         return np.linspace(0, count - 1, self.frames).round().astype(int).tolist()
 
     def given(self, clip: Clip) -> dict[str, Any]:
-        """Arguments of the forward pass: the frames ``(1, frame, channel, row, column)``, and no predictor.
-
-        Raises
-        ------
-        AttnscopeError
-            If the frames are of several sizes, or the processor cannot take them.
-        """
+        """Arguments of the forward pass: the frames ``(1, frame, channel, row, column)``, and no predictor."""
         if isinstance(clip.video, Video):
             pixels = clip.video.pixels()
             frames = list(pixels[self.chosen(len(pixels))])
@@ -252,29 +175,7 @@ def load_video_model(
     need_processor: bool = True,
     loading: Loading = AS_SAVED,
 ) -> VideoModel:
-    """Load a video encoder with the processor beside it; a classifier's head is left aside.
-
-    Parameters
-    ----------
-    source, loading
-        See `load_model`.
-    processor
-        Its processor or the processor's folder; by default the one beside the model.
-    need_processor
-        Whether to look for one.
-
-    Raises
-    ------
-    AttnscopeError
-        As `load_model`; if it reads no videos, or has no processor that can be loaded.
-
-    Examples
-    --------
-    >>> from transformers import VideoMAEConfig, VideoMAEModel
-    >>> config = VideoMAEConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> load_video_model(VideoMAEModel(config), need_processor=False).frames
-    16
-    """
+    """Load a video encoder with the processor beside it; a classifier's head is left aside."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model: Any = loaded.model.base_model
     frames = frames_of(model.config)
@@ -296,21 +197,7 @@ def load_video_model(
 
 
 def reads_videos(source: Model, revision: str | None = None) -> bool:
-    """Whether a model reads whole videos and no text, as its config says.
-
-    Parameters
-    ----------
-    source
-        A folder, a hub id, or a loaded model.
-    revision
-        Revision of the model on the hub.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> reads_videos(MODEL)
-    False
-    """
+    """Whether a model reads whole videos and no text, as its config says."""
     inner: Any = inner_model(source)
     if isinstance(inner, PreTrainedModel):
         return inner.base_model.main_input_name in _KEYS and frames_of(inner.config) is not None
@@ -349,59 +236,15 @@ def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PicturedModel:
-    """A model of vision and language, ready to be watched.
+    """A model of vision and language, ready to be watched."""
 
-    Attributes
-    ----------
-    loaded
-        The whole model, and its tokenizer.
-    decoder
-        What of it reads the text with the images in it: its layers are measured.
-    processor
-        What puts images into a text.
-    pieces
-        The tokens that stand for a piece of an image or of a frame.
-
-    Examples
-    --------
-    >>> from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, LlamaConfig, LlavaConfig
-    >>> from transformers import LlavaForConditionalGeneration, LlavaProcessor
-    >>> from attnscope.bundled import MODEL
-    >>> from attnscope.read import pictured_of
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> _ = tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    >>> config = LlavaConfig(
-    ...     vision_config=CLIPVisionConfig(image_size=8, patch_size=4, **sizes),
-    ...     text_config=LlamaConfig(vocab_size=len(tokenizer), **sizes),
-    ...     image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-    ...     vision_feature_layer=-1,
-    ... )
-    >>> images = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
-    >>> processor = LlavaProcessor(
-    ...     images, tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1
-    ... )
-    >>> model = load_pictured_model(LlavaForConditionalGeneration(config).eval(), processor=processor)
-    >>> texts = pictured_of([{"text": "<image> What?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
-    >>> expanded, given = model.read(next(iter(texts)))
-    >>> expanded.image_tokens(), sorted(given), type(model.decoder).__name__
-    ([[1, 2, 3, 4]], ['attention_mask', 'input_ids', 'pixel_values'], 'LlamaModel')
-    """
-
-    loaded: LoadedModel
-    decoder: PreTrainedModel
-    processor: Any
-    pieces: frozenset[int]
+    loaded: LoadedModel  # the whole model, and its tokenizer
+    decoder: PreTrainedModel  # what of it reads the text with the images in it: its layers are measured
+    processor: Any  # what puts images into a text
+    pieces: frozenset[int]  # the tokens that stand for a piece of an image or of a frame
 
     def read(self, item: PicturedText, template: str | None = None) -> tuple[Expanded, dict[str, Any]]:
-        """What the processor makes of a text with images or videos: its tokens, and the forward pass's arguments.
-
-        Raises
-        ------
-        AttnscopeError
-            If the places for images or videos are not as many as these, the template refuses the chat, or the processor
-            what it is given.
-        """
+        """What the processor makes of a text with images or videos: its tokens, and the forward pass's arguments."""
         text, contents = item.text, None
         if text is None:
             text, contents = written_in_parts(item, self.processor, template)
@@ -514,13 +357,7 @@ class PicturedModel:
 
     @torch.no_grad()
     def verify(self, given: dict[str, Any], name: str) -> list[Site]:
-        """Check that the decoder is captured as it is, and that the whole model gives what it gives alone.
-
-        Raises
-        ------
-        AttnscopeError
-            If not.
-        """
+        """Check that the decoder is captured as it is, and that the whole model gives what it gives alone."""
         kind = type(self.loaded.model).__name__
         with explaining(f"{kind} cannot read {name}", "Are processor and model made for each other?"):
             inputs = self.decoder_inputs(given)
@@ -563,32 +400,7 @@ def load_pictured_model(
     loading: Loading = AS_SAVED,
     videos: bool = False,
 ) -> PicturedModel:
-    """Load a model of vision and language with the processor beside it.
-
-    Parameters
-    ----------
-    source, loading
-        See `load_model`.
-    processor
-        Its processor or the processor's folder; by default the one beside the model.
-    videos
-        Whether videos are to be read too.
-
-    Raises
-    ------
-    AttnscopeError
-        As `load_model`; if the model puts no images into its text, or it has no processor.
-
-    Examples
-    --------
-    A model of texts alone is refused:
-
-    >>> from attnscope.bundled import MODEL
-    >>> load_pictured_model(MODEL)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: EncoderForMaskedLM puts no images into a text, and these texts have images: ...
-    """
+    """Load a model of vision and language with the processor beside it."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
     decoder = model.get_decoder()
@@ -618,21 +430,7 @@ def load_pictured_model(
 
 
 def puts_images_into_texts(source: Model, revision: str | None = None) -> bool:
-    """Whether a model reads texts with images in them, as its config says.
-
-    Parameters
-    ----------
-    source
-        A folder, a hub id, or a loaded model.
-    revision
-        Revision of the model on the hub.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> puts_images_into_texts(MODEL)
-    False
-    """
+    """Whether a model reads texts with images in them, as its config says."""
     inner: Any = inner_model(source)
     if isinstance(inner, PreTrainedModel):
         return image_token_of(inner.config) is not None

@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 
 def layer_coordinates(sites: Iterable[Site]) -> dict[str, tuple[str, np.ndarray]]:
-    """Coordinates over ``layer``: number of the call, ``layer_name`` (its module) and ``layer_kind``.
-
-    Examples
-    --------
-    >>> from attnscope.capture import Site
-    >>> coordinates = layer_coordinates([Site(0, "encoder.layer.0.attention.self", "self")])
-    >>> {name: values.tolist() for name, (_, values) in coordinates.items()}
-    {'layer': [0], 'layer_name': ['encoder.layer.0.attention.self'], 'layer_kind': ['self']}
-    """
+    """Coordinates over ``layer``: number of the call, ``layer_name`` (its module) and ``layer_kind``."""
     sites = list(sites)
     return {
         "layer": ("layer", np.array([site.index for site in sites])),
@@ -37,15 +29,7 @@ def layer_coordinates(sites: Iterable[Site]) -> dict[str, tuple[str, np.ndarray]
 
 
 def capture_notes(model: PreTrainedModel) -> dict[str, str]:
-    """Attributes of a result that say in which way its model was captured, and what of it was not; after `verify`.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> capture_notes(BertModel(config))
-    {'capture': 'registry'}
-    """
+    """Attributes of a result that say in which way its model was captured, and what of it was not; after `verify`."""
     name = type(model).__name__
     notes: dict[str, str] = {"capture": capture_of(model)}
     if notes["capture"] != "registry":

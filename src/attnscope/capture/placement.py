@@ -30,31 +30,12 @@ DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the layers of a model go as it is loaded, by accelerate.
+    """Where the layers of a model go as it is loaded, by accelerate."""
 
-    Attributes
-    ----------
-    device_map
-        ``auto``, ``balanced``, ``balanced_low_0``, ``sequential``, or from names of modules to devices, ``cpu`` and
-        ``disk``.
-    max_memory
-        What each GPU, by its number, and ``cpu`` may take at most: ``{0: "10GiB", "cpu": "30GiB"}``. What is left goes
-        to the disk, and comes from there in each forward pass.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such map, or accelerate is not installed.
-
-    Examples
-    --------
-    >>> Placement("everywhere")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: device_map (--device-map) is 'everywhere'; expected one of auto, balanced, ...
-    """
-
+    # ``auto``, ``balanced``, ``balanced_low_0``, ``sequential``, or from names of modules to devices, ``cpu`` and
+    # ``disk``
     device_map: str | Mapping[str, int | str | torch.device]
+    # what each GPU, by its number, and ``cpu`` may take at most: ``{0: "10GiB", "cpu": "30GiB"}``
     max_memory: Mapping[int | str, int | str] | None = None
 
     def __post_init__(self) -> None:
@@ -69,15 +50,7 @@ class Placement:
             )
 
     def load(self, make: Callable[..., tuple[PreTrainedModel, Any]]) -> tuple[PreTrainedModel, Any]:
-        """What `make` gives for the arguments of ``from_pretrained`` that place a model.
-
-        What lies on the disk stays there as long as the model.
-
-        Raises
-        ------
-        AttnscopeError
-            If transformers and accelerate cannot place the layers like this.
-        """
+        """What `make` gives for the arguments of ``from_pretrained`` that place a model."""
         folder = tempfile.mkdtemp(prefix="attnscope-")
         device_map = self.device_map if isinstance(self.device_map, str) else dict(self.device_map)
         if isinstance(device_map, str) and self.max_memory is None and not torch.cuda.is_available():
@@ -101,14 +74,7 @@ class Placement:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model takes its input: its own device, or the one that runs what lies elsewhere.
-
-    Examples
-    --------
-    >>> from torch import nn
-    >>> device_of(nn.Linear(2, 2))
-    device(type='cpu')
-    """
+    """Where a model takes its input: its own device, or the one that runs what lies elsewhere."""
     hook: Any = getattr(model, "_hf_hook", None)
     device: Any = getattr(hook, "execution_device", None)
     if device is not None:
@@ -119,14 +85,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
-    """Names and values of all parameters; those that wait in memory or on the disk come from there for that while.
-
-    Examples
-    --------
-    >>> from torch import nn
-    >>> [name for name, _ in parameters_of(nn.Linear(2, 2))]
-    ['weight', 'bias']
-    """
+    """Names and values of all parameters; those that wait in memory or on the disk come from there for that while."""
     if getattr(model, "hf_device_map", None) is None:
         yield from model.named_parameters()
         return
@@ -157,27 +116,11 @@ _AXIS = "tp"  # of a mesh of devices: others share out parameters that come toge
 
 @dataclass(frozen=True, eq=False)
 class Team:
-    """The processes that run one model together.
+    """The processes that run one model together."""
 
-    Attributes
-    ----------
-    group
-        Theirs; None where one process has the whole model.
-    rank, size
-        Which of them this is, and how many there are.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> team = Team.of(BertModel(config))
-    >>> team.size, team.leads, team.agreed(lambda: 3)
-    (1, True, 3)
-    """
-
-    group: Any = None
-    rank: int = 0
-    size: int = 1
+    group: Any = None  # theirs; None where one process has the whole model
+    rank: int = 0  # which of them this is, and how many there are
+    size: int = 1  # which of them this is, and how many there are
 
     @classmethod
     def of(cls, model: nn.Module) -> Team:
@@ -224,13 +167,7 @@ class Team:
 
 
 def refuse_team(model: PreTrainedModel) -> None:
-    """Refuse a model of which this process sees some heads only.
-
-    Raises
-    ------
-    AttnscopeError
-        Says how many processes have it.
-    """
+    """Refuse a model of which this process sees some heads only."""
     size = Team.of(model).size
     if size > 1:
         raise AttnscopeError(
@@ -240,15 +177,7 @@ def refuse_team(model: PreTrainedModel) -> None:
 
 
 def check_launched() -> None:
-    """Refuse a plan of tensor parallelism in a process that was started alone.
-
-    Examples
-    --------
-    >>> check_launched()
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: tp_plan (--tp-plan) shares a model out among processes, and this one is alone: ...
-    """
+    """Refuse a plan of tensor parallelism in a process that was started alone."""
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:  # noqa: PLR2004
         raise AttnscopeError(
             "tp_plan (--tp-plan) shares a model out among processes, and this one is alone: start them with "
@@ -257,13 +186,7 @@ def check_launched() -> None:
 
 
 def check_shares(model: PreTrainedModel) -> None:
-    """Refuse as many processes as do not divide the heads.
-
-    Raises
-    ------
-    AttnscopeError
-        Names both numbers.
-    """
+    """Refuse as many processes as do not divide the heads."""
     config, size = model.config.get_text_config(), Team.of(model).size
     for name in ("num_attention_heads", "num_key_value_heads"):
         heads = getattr(config, name, None)
@@ -290,32 +213,7 @@ _GROUP = 32  # weights of a row that share a scale in int4, where rows fall into
 
 
 def quantised(model: nn.Module, kind: str) -> str:
-    """Round the weights of all linear layers of a model, in place.
-
-    In int8 each row has a scale of its own; in int4 each 32 weights of a row do, where rows fall into such groups.
-
-    Parameters
-    ----------
-    model
-        It keeps the type of all else, in which it also computes.
-    kind
-        ``int8`` or ``int4``.
-
-    Returns
-    -------
-    str
-        How the weights were rounded and by which version: for the signature.
-
-    Raises
-    ------
-    AttnscopeError
-        If torchao is not installed, or layers are not `torch.nn.Linear`.
-
-    Examples
-    --------
-    >>> layer = torch.nn.Sequential(torch.nn.Linear(4, 2))
-    >>> how = quantised(layer, "int8")  # doctest: +SKIP
-    """
+    """Round the weights of all linear layers of a model, in place."""
     try:
         import torchao  # pyright: ignore[reportMissingImports]
         from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_
@@ -346,12 +244,6 @@ def _splits(module: nn.Module) -> bool:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The numbers that a tensor stands for: of rounded weights what they are multiplied with, of a part the whole.
-
-    Examples
-    --------
-    >>> float(plain(torch.tensor(0.5)))
-    0.5
-    """
+    """The numbers that a tensor stands for: of rounded weights what they are multiplied with, of a part the whole."""
     stands_for: Any = getattr(tensor, "dequantize", None)
     return stands_for() if type(tensor).__module__.startswith("torchao.") else whole(tensor)

@@ -25,13 +25,7 @@ PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def is_place(source: str) -> bool:
-    """Whether a name can only be a place on this machine, as a hub id has at most one slash within.
-
-    Examples
-    --------
-    >>> is_place("./gpt2"), is_place("openai-community/gpt2")
-    (True, False)
-    """
+    """Whether a name can only be a place on this machine, as a hub id has at most one slash within."""
     return source.startswith((".", "/", "~")) or source.endswith("/") or source.count("/") > 1
 
 
@@ -43,33 +37,7 @@ def repository_beside(
     revision: str | None = None,
     more: str = "",
 ) -> Repository:
-    """Where a tokenizer or a processor lies: where it was said to, else beside the model.
-
-    Parameters
-    ----------
-    source
-        The model; of an object, where it was loaded from.
-    given
-        Its own folder or hub id, if one was named; ``"bundled"`` is that of the bundled model.
-    what
-        Its name, for messages.
-    revision
-        Revision of the model on the hub.
-    more
-        Another way out, for a model object that comes from nowhere.
-
-    Raises
-    ------
-    AttnscopeError
-        If that place is not there, or nobody knows where the model object comes from.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> places = repository_beside(MODEL, None, "tokenizer"), repository_beside("gpt2", "bundled", "tokenizer")
-    >>> [place.folder == MODEL for place in places]
-    [True, True]
-    """
+    """Where a tokenizer or a processor lies: where it was said to, else beside the model."""
     if given is not None:
         if is_place(str(given)) and not Path(given).exists():
             raise AttnscopeError(f"{given} does not exist: expected a folder with the {what}, or a hub id")
@@ -92,13 +60,7 @@ def repository_beside(
 def load_preprocessor(
     repository: Repository, maker: Any, what: str, *, trust_remote_code: bool, **options: Any
 ) -> Any:
-    """What turns images or sounds into a model's input, by one of transformers' Auto classes.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is none, or it cannot be loaded.
-    """
+    """What turns images or sounds into a model's input, by one of transformers' Auto classes."""
     source = repository.source
     if not any(repository.find(name) for name in PREPROCESSORS):
         raise AttnscopeError(
@@ -116,13 +78,7 @@ def load_preprocessor(
 
 
 def hash_of_settings(*settings: Any) -> str:
-    """Short hash of all that a preprocessor is set to.
-
-    Examples
-    --------
-    >>> hash_of_settings({"size": 8, "mean": 0.5}) == hash_of_settings({"mean": 0.5, "size": 8})
-    True
-    """
+    """Short hash of all that a preprocessor is set to."""
     return short_hash(json.loads(json.dumps(settings, default=str, sort_keys=True)))
 
 
@@ -144,20 +100,7 @@ _FILES = (
 
 
 def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -> Any:
-    """Load the tokenizer of a repository.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is none, its files are broken or name what is no tokenizer or lies elsewhere, or it wants to run code
-        of its own.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> load_tokenizer(Repository.of(str(MODEL))).is_fast
-    True
-    """
+    """Load the tokenizer of a repository."""
     source = repository.source
     if repository.commit is None and not any((repository.folder / name).exists() for name in _FILES):
         raise AttnscopeError(
@@ -179,13 +122,7 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
 
 
 def refuse_slow(tokenizer: Any, name: str) -> None:
-    """Refuse a tokenizer that does not say which characters its tokens are.
-
-    Raises
-    ------
-    AttnscopeError
-        Names the model.
-    """
+    """Refuse a tokenizer that does not say which characters its tokens are."""
     if not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(
             f"the tokenizer of {name} gives no character offsets: a fast tokenizer (tokenizer.json) is needed"

@@ -51,40 +51,7 @@ def attnscope_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as the registry asks: ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out.
-
-    Parameters
-    ----------
-    module
-        Attention module that calls.
-    query, key, value
-        ``(batch, head, query, width)``, ``(batch, kv_head, key, width)``, ``(batch, kv_head, key, value_width)``.
-    attention_mask
-        Boolean, True where a query may look, or numbers that are added to the scores; it says all, causality included.
-    dropout
-        Share of the weights that is dropped: must be 0.
-    scaling
-        Factor of the scores; ``1 / sqrt(width)`` where it is None.
-    is_causal
-        Whether query i looks at keys 0..i only; by default what the module says. With a mask it means nothing.
-    position_bias
-        Numbers that are added to the scores beside the mask.
-    softcap, s_aux
-        Soft cap of the scores and the learned sinks, as `AttentionCall` has them.
-
-    Raises
-    ------
-    AttnscopeError
-        If weights are dropped out, as in training.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> x = torch.zeros(1, 2, 4, 8)
-    >>> output, weights = attnscope_attention(SimpleNamespace(is_causal=True), x, x, x, None)
-    >>> output.shape, weights is None
-    (torch.Size([1, 4, 2, 8]), True)
-    """
+    """Attend as the registry asks: ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out."""
     if dropout:
         raise AttnscopeError(
             f"the model drops out attention weights ({dropout}), so there is no one answer: call model.eval() first"
@@ -173,10 +140,7 @@ def _four(tensor: Tensor) -> Tensor:
 
 
 def _looks_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | None) -> bool:
-    """Whether the module is meant to look back only, whatever mask came; or does so by its mask, unsaid (Doge).
-
-    Where masks are written out, they alone say it.
-    """
+    """Whether the module is meant to look back only, whatever mask came; or does so by its mask, unsaid (Doge)."""
     unsaid = not _written_out.get() and getattr(module, "is_causal", False)
     meant = unsaid if is_causal is None else is_causal
     return bool(meant) or not sees_ahead(call)
@@ -199,10 +163,7 @@ AttentionMaskInterface.register(NAME, _mask)
 
 
 def write_masks_out(model: PreTrainedModel, *, out: bool = True) -> None:
-    """From now on `watching` lets this model write out causal masks: its layers do not say what they may look at.
-
-    CLAP's text layers do not know that they look both ways, and those of NLLB-MoE's decoder not that they look back.
-    """
+    """From now on `watching` lets this model write out causal masks: its layers do not say what they may look at."""
     (_misleading.add if out else _misleading.discard)(model)
 
 
@@ -213,13 +174,7 @@ def are_written_out(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def on_registry(model: PreTrainedModel, observer: Observer) -> Generator[None]:
-    """Give every attention call of `model` to `observer(site, call)`, which returns the output: see `watching`.
-
-    Raises
-    ------
-    UncapturedError
-        If transformers does not let this model's attention be replaced.
-    """
+    """Give every attention call of `model` to `observer(site, call)`, which returns the output: see `watching`."""
     before = implementations(model)
     try:
         with quiet():  # models off the registry are told apart by what is seen

@@ -31,32 +31,7 @@ def signature_of(
     reader: Mapping[str, str] | None = None,
     packages: Sequence[str] = (),
 ) -> Signature:
-    """Model, tokenizer, texts, settings, device and type, and the versions of packages.
-
-    Parameters
-    ----------
-    command
-        Name of the command.
-    loaded
-        The model with its tokenizer.
-    corpus, target
-        What is read, and what the decoder beside an encoder reads.
-    settings
-        Arguments that change numbers.
-    reader
-        Hashes of what else reads for the model; by default that of the tokenizer that was loaded with it.
-    packages
-        Names of packages that compute beside the usual ones.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> loaded = load_model("bundled", device="cpu")
-    >>> signature = signature_of("scan", loaded, texts_of(["a text"]), None, {"window": 8})
-    >>> signature.name, signature.settings["dtype"]
-    ('small-mlm', 'float32')
-    """
+    """Model, tokenizer, texts, settings, device and type, and the versions of packages."""
     where = {
         "device": device_of(loaded.model).type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),

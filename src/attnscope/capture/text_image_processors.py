@@ -26,20 +26,7 @@ _PARTS = ("image_processor", "tokenizer")  # of a processor, that are asked; vid
 def load_processor(
     repository: Repository, model: PreTrainedModel, *, trust_remote_code: bool, videos: bool = False
 ) -> Any:
-    """The processor of a repository; without what it has for sounds, and for videos only where they are asked for.
-
-    Parameters
-    ----------
-    repository, model, trust_remote_code
-        See `load_model`.
-    videos
-        Whether it must read videos, by transformers' own video processor, which needs torchvision.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is none, transformers does not have it, or it needs what is not installed.
-    """
+    """The processor of a repository; without what it has for sounds, and for videos only where they are asked for."""
     source = repository.source
     if not any(repository.find(name) for name in _CONFIGS[:2]):
         raise AttnscopeError(

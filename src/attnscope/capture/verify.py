@@ -67,48 +67,7 @@ def verify(
     weights_suffice: bool = False,
     looks_back: bool = True,
 ) -> tuple[list[Site], Tensor]:
-    """Check on one batch that the captured attention is the model's own; return its sites and output.
-
-    Four things are checked: the model's output is what its default implementation gives; the weights of
-    each row, written out by `attend`, sum to 1 (less where learned sinks take a part) and give that
-    output; a causal layer puts nothing on the future; no attention layer runs unseen, but for a head that pools what
-    a vision encoder gives and deformable attention (`capture_notes` names them).
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    inputs
-        Arguments of its forward pass.
-    valid
-        ``(batch, position)``: True where the output means something (not padding).
-    text
-        What to call the batch in an error.
-    cross_only
-        Whether only cross-attention must be seen; an encoder may then have attention of its own kind (LongT5).
-    weights_suffice
-        Whether no more is asked for than weights. A model that cannot be captured through the registry is then captured
-        by the weights that its modules return in eager attention, from now on (`capture_of` says so). These are held
-        against what the model itself returns for ``output_attentions=True``, and traced to its output.
-    looks_back
-        Whether layers that are causal by their kind must be. Else all sites are given as ``self``: tokens of an image
-        may see later ones of it (Gemma3).
-
-    Raises
-    ------
-    AttnscopeError
-        If any of this fails, or the model itself: the name of the model and the reason. If the model overflows, or does
-        not know a token.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> sites, output = verify(BertModel(config).eval(), {"input_ids": torch.tensor([[5, 6, 7]])})
-    >>> [site.kind for site in sites]
-    ['self', 'self']
-    """
+    """Check on one batch that the captured attention is the model's own; return its sites and output."""
     if capture_of(model) != "registry" and not weights_suffice:
         raise AttnscopeError(only_weights(model))
     by_weights = partial(_verified, model, inputs, valid, text, cross_only=False, looks_back=looks_back)
@@ -252,17 +211,7 @@ def _captured(what: str, advice: str) -> Generator[None]:
 
 
 def pooling_heads(model: PreTrainedModel) -> list[str]:
-    """Names of the heads that pool what a vision encoder gives: they attend behind all layers, and are not captured.
-
-    Examples
-    --------
-    >>> from transformers import SiglipVisionConfig, SiglipVisionModel
-    >>> config = SiglipVisionConfig(
-    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, image_size=4, patch_size=2
-    ... )
-    >>> len(pooling_heads(SiglipVisionModel(config)))
-    1
-    """
+    """Names of the heads that pool what a vision encoder gives: they attend behind all layers, and are not captured."""
     return [name for name, module in model.named_modules() if is_pooling_head(module)]
 
 
@@ -374,29 +323,7 @@ def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> 
 def padding_difference(
     model: PreTrainedModel, together: dict[str, Tensor], alone: Sequence[dict[str, Tensor]]
 ) -> float:
-    """Largest difference between texts in one padded batch and each alone, in the model's tolerance.
-
-    More than 1 says that padding, or another text of the batch, reaches the numbers of a text.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    together
-        Arguments of its forward pass for all texts side by side, the shorter ones padded on the right.
-    alone
-        The same for each text by itself, without padding.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> ids, mask = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
-    >>> alone = [{"input_ids": ids[:1]}, {"input_ids": ids[1:, :2]}]
-    >>> together = {"input_ids": ids, "attention_mask": mask}
-    >>> padding_difference(BertModel(config).eval(), together, alone) < 1
-    True
-    """
+    """Largest difference between texts in one padded batch and each alone, in the model's tolerance."""
     with watching(model, lambda _, call: output_of(call), weights_suffice=True):
         batch = main_output(model(**together))
         single = [main_output(model(**inputs)) for inputs in alone]
@@ -411,15 +338,7 @@ def padding_difference(
 
 
 def should_look_back(model: PreTrainedModel) -> bool:
-    """Whether a model is a causal language model by its class, or can be no other by its config.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    >>> should_look_back(LlamaModel(LlamaConfig(**sizes))), should_look_back(BertModel(BertConfig(**sizes)))
-    (True, False)
-    """
+    """Whether a model is a causal language model by its class, or can be no other by its config."""
     if model.config.is_encoder_decoder:
         return False
     kind = model.config.model_type
@@ -432,41 +351,18 @@ _MATRIX, _BATCH_OF_ONE = 2, 3  # dimensions
 
 @dataclass(frozen=True, eq=False)
 class StoredPositions:
-    """A table of absolute positions as it lies in the model.
+    """A table of absolute positions as it lies in the model."""
 
-    Attributes
-    ----------
-    name
-        Name of the module or parameter.
-    tensor
-        ``(row, width)``: the model's own memory.
-    reserved
-        How many rows at the start belong to no position: RoBERTa keeps those up to its padding index for
-        itself, BART and OPT keep two, and the position ids of YOSO and Nystromformer begin at 2.
-    of_words
-        Whether the model looks rows up by id, and so can read no further than the table. Others compute more
-        rows (M2M100) or do not read text (ViT).
-    """
-
-    name: str
-    tensor: Tensor
+    name: str  # name of the module or parameter
+    tensor: Tensor  # ``(row, width)``: the model's own memory
+    # how many rows at the start belong to no position: RoBERTa keeps those up to its padding index for itself, BART
+    # and OPT keep two, and the position ids of YOSO and Nystromformer begin at 2
     reserved: int
-    of_words: bool
+    of_words: bool  # whether the model looks rows up by id, and so can read no further than the table
 
 
 def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
-    """Find every table of absolute positions, in the order of the model's modules.
-
-    Examples
-    --------
-    >>> from transformers import BartConfig, BartModel
-    >>> config = BartConfig(
-    ...     d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=1, decoder_attention_heads=1,
-    ...     encoder_ffn_dim=8, decoder_ffn_dim=8, vocab_size=9, max_position_embeddings=16,
-    ... )
-    >>> [(one.name, len(one.tensor), one.reserved) for one in stored_positions(BartModel(config))]
-    [('encoder.embed_positions', 18, 2), ('decoder.embed_positions', 18, 2)]
-    """
+    """Find every table of absolute positions, in the order of the model's modules."""
     for name, module in model.named_modules():
         if not is_position_table(name) or turns_queries(module):
             continue
@@ -487,18 +383,7 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
 
 
 def position_table_length(model: PreTrainedModel) -> int | None:
-    """How many positions the model's learned or tabulated positions reach; None where it has no table.
-
-    Examples
-    --------
-    >>> from transformers import RobertaConfig, RobertaModel
-    >>> config = RobertaConfig(
-    ...     hidden_size=8, num_attention_heads=1, num_hidden_layers=1, intermediate_size=8,
-    ...     max_position_embeddings=66,
-    ... )
-    >>> position_table_length(RobertaModel(config))
-    64
-    """
+    """How many positions the model's learned or tabulated positions reach; None where it has no table."""
     return min(
         (len(table.tensor) - table.reserved for table in stored_positions(model) if table.of_words),
         default=None,

@@ -31,18 +31,7 @@ _ASKED = signature(sdpa_mask)
 
 
 def row_mask(*sizes: Any, **asked: Any) -> Tensor | None:
-    """Give what `sdpa_mask` gives, as a `RowMask` where it would be long and no row has gaps.
-
-    Transformers' own function makes some rows at a time, of which the first and the last allowed key are kept: so
-    windows, padding, packed texts and whatever else a model makes of its mask count as they do there, in O(n) memory.
-
-    Examples
-    --------
-    >>> from transformers.masking_utils import sliding_window_causal_mask_function as window
-    >>> mask = row_mask(1, 2048, 2048, mask_function=window(3), local_size=3)
-    >>> type(mask).__name__, mask.shape, mask.start[0, -1].item(), mask.stop[0, -1].item()
-    ('RowMask', torch.Size([1, 1, 2048, 2048]), 2045, 2048)
-    """
+    """Give what `sdpa_mask` gives, as a `RowMask` where it would be long and no row has gaps."""
     named: dict[str, Any] = dict(_ASKED.bind(*sizes, **asked).arguments)
     named |= named.pop("kwargs", {})
     batch, queries, keys = (named[name] for name in ("batch_size", "q_length", "kv_length"))
@@ -83,15 +72,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """One attention call of a forward pass: which module, and the how-many-th call.
-
-    A model that shares one module over its layers (ALBERT) has several sites of the same name.
-
-    Examples
-    --------
-    >>> Site(index=3, name="encoder.layer.3.attention.self", kind="self").index
-    3
-    """
+    """One attention call of a forward pass: which module, and the how-many-th call."""
 
     index: int
     name: str
@@ -140,10 +121,7 @@ class Watch:
         shown: Tensor | None = None,
         own: Callable[[], Tensor] | None = None,
     ) -> Tensor:
-        """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs.
-
-        Where it returns None, the output is what `own` gives, the model's own attention.
-        """
+        """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs."""
         self.calls += 1
         self.is_observing = True
         try:

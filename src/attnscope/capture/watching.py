@@ -33,15 +33,7 @@ def take_weights(model: PreTrainedModel, way: EagerWay | None) -> None:
 
 
 def capture_of(model: PreTrainedModel) -> Capture:
-    """In which way a model is captured: through the registry, unless `verify` found that it takes the second way.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> capture_of(BertModel(config))
-    'registry'
-    """
+    """In which way a model is captured: through the registry, unless `verify` found that it takes the second way."""
     return "eager weights" if model in _ways else "registry"
 
 

@@ -37,13 +37,7 @@ class PathOrUrl(Protocol):
 
 
 def path_or_url(given: str) -> Path | Url:
-    """A path, or a URL.
-
-    Examples
-    --------
-    >>> path_or_url("corpus/a.txt"), path_or_url("s3://bucket/corpus/")
-    (PosixPath('corpus/a.txt'), Url(s3://bucket/corpus/))
-    """
+    """A path, or a URL."""
     return Url(given) if "://" in given else Path(given)
 
 
@@ -186,19 +180,10 @@ _NEGATIVE = re.compile(r"[-\u2212][0-9]")
 
 
 class Command(TyperCommand):
-    """A command that refuses a list with commas between when it is given twice: only the last would count.
-
-    Where a single value is given twice, the last counts, as elsewhere. What may be repeated says so in its help.
-    """
+    """A command that refuses a list with commas between when it is given twice: only the last would count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words of the command line.
-
-        Raises
-        ------
-        AttnscopeError
-            If a list is given twice, or with spaces between negative numbers, which would be read as options.
-        """
+        """Read the words of the command line."""
         lists = {name for option in self.params if _is_list(option) for name in option.opts}
         words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
         for flag, first, second in zip(words, words[1:], words[2:], strict=False):
@@ -247,13 +232,7 @@ def rule_or_file(given: str | None, known: tuple[str, ...]) -> str | Path | None
 
 
 def formats_of(figures: str, *, report: bool = True) -> tuple[str, ...]:
-    """The formats that ``--figures`` asks for; other than the usual ones are refused without a report.
-
-    Examples
-    --------
-    >>> formats_of("svg,pdf"), formats_of("none")
-    (('svg', 'pdf'), ())
-    """
+    """The formats that ``--figures`` asks for; other than the usual ones are refused without a report."""
     formats = () if figures == "none" else check_formats([name.strip() for name in figures.split(",")])
     if not report and figures not in {USUAL_FIGURES, "none"}:
         raise AttnscopeError("--figures is of the report: leave --no-report out, or --figures")
@@ -267,13 +246,7 @@ def refuse_two_formats(*, as_json: bool, as_csv: bool) -> None:
 
 
 def offsets_of(flag: str, given: str) -> list[int]:
-    """Offsets as people write them.
-
-    Examples
-    --------
-    >>> offsets_of("--offsets", "-1, -128,+4")
-    [-1, -128, 4]
-    """
+    """Offsets as people write them."""
     try:
         return [int(offset) for offset in given.replace("\u2212", "-").split(",")]
     except ValueError:
@@ -283,13 +256,7 @@ def offsets_of(flag: str, given: str) -> list[int]:
 
 
 def heads_of(flag: str, given: str | None) -> list[tuple[int, int]]:
-    """Heads as people write them.
-
-    Examples
-    --------
-    >>> heads_of("--show", "3.6, 10.5")
-    [(3, 6), (10, 5)]
-    """
+    """Heads as people write them."""
     from attnscope.support.errors import AttnscopeError
 
     heads: list[tuple[int, int]] = []

@@ -40,52 +40,25 @@ _ESCAPED = {code: f"\\u{code:04x}" for code in (0x7F, *_NAMED)}
 
 
 def printable(text: str) -> str:
-    r"""Text in which no character does anything to a terminal: each that would is shown by a picture or its number.
-
-    Examples
-    --------
-    >>> printable("\x1b]52;c;cm0=\x07 and \u202e turned")
-    '␛]52;c;cm0=␇ and <U+202E> turned'
-    """
+    r"""Text in which no character does anything to a terminal: each that would is shown by a picture or its number."""
     return text.translate(_SHOWN).encode(errors="backslashreplace").decode()
 
 
 def json_text(value: Any) -> str:
-    r"""JSON as people read it, with control characters escaped.
-
-    Examples
-    --------
-    >>> print(json_text({"name": "猫\x9b2J"}))
-    {
-      "name": "猫\u009b2J"
-    }
-    """
+    r"""JSON as people read it, with control characters escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False).translate(_ESCAPED)
     return text.encode(errors="backslashreplace").decode()
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Comma-separated values, a line for each row; no cell is a formula.
-
-    Examples
-    --------
-    >>> print(csv_text([["head", "kind"], [0, "next, to left"]]), end="")
-    head,kind
-    0,"next, to left"
-    """
+    """Comma-separated values, a line for each row; no cell is a formula."""
     written = io.StringIO()
     csv.writer(written, lineterminator="\n").writerows([*map(safe_cell, row)] for row in rows)
     return written.getvalue()
 
 
 def as_cell(value: Any) -> Any:
-    """A value as CSV has it: nothing where there is none.
-
-    Examples
-    --------
-    >>> as_cell(1 / 3), as_cell(None), as_cell(float("nan")), as_cell("next")
-    ('0.333333', '', '', 'next')
-    """
+    """A value as CSV has it: nothing where there is none."""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.6g}"
     return "" if value is None else value
@@ -142,13 +115,7 @@ def new_console(*, errors: bool = False) -> Console:
 
 
 def working() -> None:
-    """From here on there is work to stop in order: Ctrl-C raises KeyboardInterrupt.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is so little memory that libraries below would abort the process or wait for ever, not raise.
-    """
+    """From here on there is work to stop in order: Ctrl-C raises KeyboardInterrupt."""
     from attnscope.support.errors import AttnscopeError, leave
 
     try:
@@ -164,17 +131,7 @@ def working() -> None:
 
 @contextmanager
 def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Generator[Tell]:
-    """A bar while a command works: what is done now, the share of all work, time gone and left, and what is told.
-
-    Parameters
-    ----------
-    command
-        Its name, which stands there until the first report.
-    shown
-        Whether this process shows one. It is drawn on standard error, and only where that is a terminal.
-    lines
-        Whether to write a line for each name that is new where there is no terminal.
-    """
+    """A bar while a command works: what is done now, the share of all work, time gone and left, and what is told."""
     from rich.progress import (
         BarColumn,
         TaskProgressColumn,
@@ -210,13 +167,7 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
 
 
 def told_text(told: Mapping[str, float | int | str]) -> str:
-    """What a report tells, in one line.
-
-    Examples
-    --------
-    >>> told_text({"update": 1200, "loss": 2.34567, "tokens/s": 6793.2})
-    'update 1,200  loss 2.346  tokens/s 6,793'
-    """
+    """What a report tells, in one line."""
     return "  ".join(f"{name} {_number(value)}" for name, value in told.items())
 
 

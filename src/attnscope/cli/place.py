@@ -44,17 +44,7 @@ PAGE = "report.html"
 
 
 class OutputFolder:
-    """The folder asked for, or the one that the signature names; remembers whether the run was finished there before.
-
-    Parameters
-    ----------
-    asked
-        ``--out``.
-    usual
-        Names a folder from the signature.
-    parts
-        Files that the folder must hold for the run to count as finished.
-    """
+    """The folder asked for, or the one that the signature names; remembers whether the run was finished there before."""
 
     def __init__(self, asked: Path | None, usual: Callable[[Any], Path], parts: tuple[str, ...] = ()) -> None:
         self.asked, self.usual, self.parts = asked, usual, parts
@@ -99,19 +89,11 @@ class OutputFolder:
 
 @dataclass(frozen=True)
 class Forms:
-    """In which forms a command prints its results.
+    """In which forms a command prints its results."""
 
-    Attributes
-    ----------
-    record
-        Makes what is printed as JSON, from the results and their folder.
-    rows, tables
-        Print the results as CSV, and as tables.
-    """
-
-    record: Callable[[Any, Path], object]
-    rows: Callable[[Any], None]
-    tables: Callable[[Any], None]
+    record: Callable[[Any, Path], object]  # makes what is printed as JSON, from the results and their folder
+    rows: Callable[[Any], None]  # print the results as CSV, and as tables
+    tables: Callable[[Any], None]  # print the results as CSV, and as tables
 
     def show(
         self,
@@ -135,22 +117,7 @@ class Forms:
 
 
 def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None]) -> Path | None:
-    """Draw the page and the figures, unless they lie there already or nothing can be written.
-
-    Parameters
-    ----------
-    folder
-        Where the results lie.
-    shown
-        What the page depends on beside the results, as JSON holds it.
-    draw
-        Writes ``report.html`` and ``figures`` into the folder that it is given.
-
-    Returns
-    -------
-    Path or None
-        The page, if there is one.
-    """
+    """Draw the page and the figures, unless they lie there already or nothing can be written."""
     from attnscope import __version__
     from attnscope.store.files import VIEWS, explained
     from attnscope.store.signature import short_hash
@@ -189,24 +156,7 @@ def draw_page(
     figures_of: Callable[[Any], Iterable[tuple[str, Figure]]],
     write: Callable[[Any, Path, dict[str, Figure]], Path],
 ) -> Path | None:
-    """Draw the figures and the page of a finished run into its folder, unless they lie there already.
-
-    Parameters
-    ----------
-    result
-        With the attributes ``run`` and ``signature``.
-    formats
-        Formats of the figures.
-    figures_of
-        Figures of the result, with their names.
-    write
-        Writes the page of the result to a file, with these figures.
-
-    Returns
-    -------
-    Path or None
-        The page, if there is one.
-    """
+    """Draw the figures and the page of a finished run into its folder, unless they lie there already."""
     import json
     from pathlib import Path
 
@@ -232,24 +182,13 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, eq=False)
 class AskedAgain:
-    """What is asked of a model and texts, images or sounds that lie in files here.
+    """What is asked of a model and texts, images or sounds that lie in files here."""
 
-    Attributes
-    ----------
-    arguments
-        All that results depend on, but the files.
-    folders
-        Folders of the model, of the tokenizer where it has its own, and of other models that are asked for beside it.
-    given
-        What is read.
-    files
-        All files of the folders, and their state at the first look.
-    """
-
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # all that results depend on, but the files
+    # folders of the model, of the tokenizer where it has its own, and of other models that are asked for beside it
     folders: tuple[Path, ...]
-    given: GivenFiles
-    files: dict[Path, tuple[int, ...]]
+    given: GivenFiles  # what is read
+    files: dict[Path, tuple[int, ...]]  # all files of the folders, and their state at the first look
 
     @classmethod
     def of(
@@ -265,11 +204,7 @@ class AskedAgain:
         also: Sequence[str] = (),
         **arguments: Any,
     ) -> AskedAgain | None:
-        """Take a command's arguments; None where only loading tells what they stand for.
-
-        So do names on the hub, links, weights in a folder within, texts that can be read once or lie
-        elsewhere, templates that write the date, and a GPU.
-        """
+        """Take a command's arguments; None where only loading tells what they stand for."""
         places = [place for place in texts or () if isinstance(place, Path)]
         if len(places) != len(texts or ()):
             return None
@@ -301,13 +236,7 @@ class AskedAgain:
         return asked is not None and asked == _digest([self.digest(), *_made(state)])
 
     def found(self, place: OutputFolder) -> RunFolder | None:
-        """The run that answers this, where the command would find it.
-
-        Raises
-        ------
-        AttnscopeError, OSError
-            If something cannot be read.
-        """
+        """The run that answers this, where the command would find it."""
         command, name = self.arguments["command"], self.arguments["name"]
         usual = Path("attnscope-runs").glob(f"{f'{command}-' * (command != 'scan')}{escape(name)}-*")
         for folder in usual if place.asked is None else [place.asked]:
@@ -397,41 +326,29 @@ def _digest(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class GivenFiles:
-    """All that a model may read of what was given, whichever it reads.
+    """All that a model may read of what was given, whichever it reads."""
 
-    Attributes
-    ----------
-    texts
-        As texts, or as chats; None where there is no text.
-    images, sounds, pictured, videos
-        As images, as sounds with the transcripts beside them, as texts with images, as videos; None where there are
-        none.
-    is_chat
-        Whether the texts are chats.
-    paths
-        Every file, but those of the bundled sample.
-    states
-        States of these at the first look.
-    """
-
-    texts: Corpus | None
+    texts: Corpus | None  # as texts, or as chats; None where there is no text
+    # as images, as sounds with the transcripts beside them, as texts with images, as videos; None where there are
+    # none
     images: Images | None
+    # as images, as sounds with the transcripts beside them, as texts with images, as videos; None where there are
+    # none
     sounds: Sounds | None
+    # as images, as sounds with the transcripts beside them, as texts with images, as videos; None where there are
+    # none
     pictured: PicturedTexts | None
-    is_chat: bool
-    paths: tuple[Path, ...]
+    is_chat: bool  # whether the texts are chats
+    paths: tuple[Path, ...]  # every file, but those of the bundled sample
+    # as images, as sounds with the transcripts beside them, as texts with images, as videos; None where there are
+    # none
     videos: Videos | None = None
+    # states of these at the first look
     states: dict[Path, tuple[int, ...]] = field(default_factory=dict[Path, tuple[int, ...]])
 
     @classmethod
     def of(cls, given: Sequence[Path] | None, *, named: str | None, by_line: bool) -> GivenFiles | None:
-        """Look at what lies there; None where something can be read only once.
-
-        Raises
-        ------
-        AttnscopeError, OSError
-            If something is not there, or cannot be read.
-        """
+        """Look at what lies there; None where something can be read only once."""
         places = list(given or ())
         pictured = pictured_of(places, named) if places else None
         images = images_of(places) if places else None

@@ -84,13 +84,7 @@ def as_dict(run: Run) -> dict[str, Any]:
 
 
 def size_text(size: int) -> str:
-    """Bytes for people.
-
-    Examples
-    --------
-    >>> size_text(999), size_text(1_440), size_text(3_321_719), size_text(12_900_000_000)
-    ('999 B', '1.4 kB', '3.3 MB', '13 GB')
-    """
+    """Bytes for people."""
     value, unit = float(size), 0
     while value >= _THOUSAND and unit < len(_UNITS) - 1:
         value, unit = value / _THOUSAND, unit + 1
@@ -98,13 +92,7 @@ def size_text(size: int) -> str:
 
 
 def when_text(when: datetime) -> str:
-    """A time for people, as `ls -l` of the shell gives it.
-
-    Examples
-    --------
-    >>> when_text(datetime(2020, 3, 1, 12, 30).astimezone())
-    'Mar  1  2020'
-    """
+    """A time for people, as `ls -l` of the shell gives it."""
     recent = abs((datetime.now().astimezone() - when).days) < _DAYS
     return f"{when:%b} {when.day:2d} " + (f"{when:%H:%M}" if recent else f"{when:%Y}".rjust(5))
 

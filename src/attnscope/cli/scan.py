@@ -671,12 +671,7 @@ ROOM = 1_000_000  # numbers of one profile over all heads: of more, the run fold
 
 
 def offsets_dict(results: xr.Dataset) -> dict[str, Any] | None:
-    """Shares of the weight by offset: ``bins`` that double, the ``band``, ``every`` offset, ``chosen`` ones.
-
-    Each is None where it was not measured. It holds the ``first`` and ``last`` offset of each bin or the ``offset``, in
-    tokens, or in words where these are measured; ``share`` by layer, head and bin; and ``equal``, by layer and bin, of
-    equal weights over all that a token may see.
-    """
+    """Shares of the weight by offset: ``bins`` that double, the ``band``, ``every`` offset, ``chosen`` ones."""
     from attnscope.measure.offset_shares import shares_by_offset
 
     profiles = {of: shares_by_offset(results, of) for of in ("bins", "band", "every")}

@@ -172,35 +172,14 @@ def _welch(values: Float[np.ndarray, "text column"], documents: np.ndarray, chos
 
 
 def field_of(results: xr.Dataset) -> str:
-    """The field by which a scan's texts are held apart; ``by`` where no signature tells it.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> field_of(xr.Dataset(attrs={"signature": '{"settings": {"by": "language"}}'})), field_of(xr.Dataset())
-    ('language', 'by')
-    """
+    """The field by which a scan's texts are held apart; ``by`` where no signature tells it."""
     signature = json.loads(results.attrs.get("signature", "{}"))
     return str(signature.get("settings", {}).get("by", "by"))
 
 
 @reads("contrasts")
 def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
-    """Every difference that is known, those told from 0 first, the largest of each first.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> entropy = rng.normal(2.0, 0.1, (40, 1, 3))
-    >>> entropy[:20, 0, 1] += 0.5
-    >>> scan = xr.Dataset(
-    ...     {"entropy": (("text", "layer", "head"), entropy)},
-    ...     {"by": ("text", ["en"] * 20 + ["ja"] * 20), "source": ("text", np.arange(40))},
-    ... )
-    >>> rows = contrast_rows(contrasts(scan))
-    >>> [(row["head"], row["by"], row["differs"]) for row in rows]
-    [(1, 'en', True), (0, 'en', False), (2, 'en', False)]
-    """
+    """Every difference that is known, those told from 0 first, the largest of each first."""
     rows: list[dict[str, object]] = []
     for index in np.argwhere(tested.tested.values):
         statistic, by, layer, head = (int(number) for number in index)
@@ -223,18 +202,7 @@ def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
 
 @reads("contrasts")
 def contrasts_said(tested: xr.Dataset) -> list[str]:
-    """What differs, in sentences that say how sure they are.
-
-    Examples
-    --------
-    >>> values = np.random.default_rng(0).normal(2.0, 0.1, (16, 1, 3))
-    >>> scan = xr.Dataset(
-    ...     {"entropy": (("text", "layer", "head"), values)},
-    ...     {"by": ("text", ["en", "ja"] * 8), "source": ("text", np.arange(16))},
-    ... )
-    >>> contrasts_said(contrasts(scan))[0]
-    'by: en (8 windows of 8 documents), ja (8 windows of 8 documents).'
-    """
+    """What differs, in sentences that say how sure they are."""
     pooled = "windows" in tested
     listed = ", ".join(
         f"{value} ({count(texts, 'pool')} of {count(parts, 'window')})"

@@ -31,30 +31,15 @@ LEVEL = 0.05
 
 
 class Changes(NamedTuple):
-    """Mean changes, ``(...)`` each.
+    """Mean changes, ``(...)`` each."""
 
-    Attributes
-    ----------
-    mean, low, high
-        The mean over texts and its 95% interval by the bootstrap over documents.
-    p
-        Chance of so large a mean without any change; NaN where nothing can be said.
-    changed
-        Whether it is told from 0, all looked at together; False where there is no `p`.
-
-    Examples
-    --------
-    >>> noise = np.random.default_rng(0).normal(0, 0.01, (40, 2))
-    >>> changes = changes_by_document(noise + [0, 0.02], range(40))
-    >>> changes.changed.tolist(), bool((changes.low < changes.mean).all()), (changes.p < 0.05).tolist()
-    ([False, True], True, [False, True])
-    """
-
-    mean: Float[np.ndarray, ...]
-    low: Float[np.ndarray, ...]
-    high: Float[np.ndarray, ...]
-    p: Float[np.ndarray, ...]
-    changed: Bool[np.ndarray, ...]
+    mean: Float[np.ndarray, ...]  # the mean over texts and its 95% interval by the bootstrap over documents
+    low: Float[np.ndarray, ...]  # the mean over texts and its 95% interval by the bootstrap over documents
+    high: Float[np.ndarray, ...]  # the mean over texts and its 95% interval by the bootstrap over documents
+    p: Float[np.ndarray, ...]  # chance of so large a mean without any change; NaN where nothing can be said
+    changed: Bool[
+        np.ndarray, ...
+    ]  # whether it is told from 0, all looked at together; False where there is no `p`
 
 
 def changes_by_document(
@@ -64,33 +49,7 @@ def changes_by_document(
     level: float = LEVEL,
     seed: int = 0,
 ) -> Changes:
-    r"""Mean change over texts, tested by documents; windows of one document are not independent.
-
-    Each :math:`p` is that of :math:`t = \bar d / SE` with the standard error by documents and, as these have different
-    numbers of windows, the degrees of freedom of Bell and McCaffrey (2002): one less than there are documents where
-    all have the same number. From 20 documents on, t is brought nearer to 0 where the skewness asks for it (Hall 1992);
-    with fewer, strongly skewed documents are called changed too often (docs/coverage.md). Over all, the
-    step-up rule of Benjamini and Hochberg (1995) keeps the expected share of false ones among those called changed at
-    `level` or below.
-
-    Parameters
-    ----------
-    changes
-        After minus before, of each text. NaN in all texts where there is no such head.
-    documents
-        The document of each text. With fewer than 6 documents nothing is tested and there are no intervals.
-    level
-        The false discovery rate.
-    seed
-        Seed of the bootstrap.
-
-    Examples
-    --------
-    >>> noise = np.random.default_rng(0).normal(0, 0.01, (40, 3))
-    >>> changes = changes_by_document(noise + [0, 0, 0.02], range(40))
-    >>> changes.changed.tolist()
-    [False, False, True]
-    """
+    r"""Mean change over texts, tested by documents; windows of one document are not independent."""
     interval = by_document(changes, documents, seed=seed)
     p = _chances(changes.reshape(len(changes), -1), documents)
     changed = np.zeros(len(p), dtype=bool)
@@ -252,26 +211,7 @@ def diff(
 
 
 def load_difference(run: RunFolder) -> xr.Dataset:
-    """What `diff` returned, from the folder of a finished run.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is gone.
-
-    Examples
-    --------
-    >>> import json
-    >>> import tempfile
-    >>> from attnscope import scan
-    >>> from attnscope.store import RunFolder
-    >>> run = scan(limit=2, window=32)
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = diff(run, run, out=f"{place}/run")
-    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as stored:
-    ...         load_difference(stored).equals(made)
-    True
-    """
+    """What `diff` returned, from the folder of a finished run."""
     changes = run.load("changes")
     if changes is None:
         raise AttnscopeError(f"{run.path} has no changes: give the same command again, which makes them anew")
@@ -444,23 +384,7 @@ def _compared(
 
 
 def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarray]]) -> dict[str, str]:
-    """Names of the statistics whose numbers an earlier one has everywhere, each with the earlier one's name.
-
-    Parameters
-    ----------
-    names
-        Names of the statistics.
-    values
-        For each statistic its numbers in every scan; shapes differ between scans alone.
-
-    Examples
-    --------
-    >>> first, other = np.array([0.1, 0.2]), np.array([0.3, 0.4])
-    >>> repeated_statistics(["first_token", "entropy", "special_tokens"], [[first], [other], [first + 1e-9]])
-    {'special_tokens': 'first_token'}
-    >>> repeated_statistics(["entropy", "outside"], [[np.full(2, np.nan)]] * 2)  # nothing is known of either
-    {}
-    """
+    """Names of the statistics whose numbers an earlier one has everywhere, each with the earlier one's name."""
     repeated: dict[str, str] = {}
     for number, name in enumerate(names):
         for earlier, known in zip(names[:number], values, strict=False):
@@ -479,13 +403,7 @@ def _same(values: Sequence[np.ndarray], known: Sequence[np.ndarray]) -> bool:
 
 
 def repeated_said(repeated: dict[str, str]) -> list[str]:
-    """Which statistics count once, in a sentence for each; none where all differ.
-
-    Examples
-    --------
-    >>> repeated_said({"special_tokens": "first_token"})
-    ['special_tokens has the same numbers as first_token here, and is counted once, as first_token.']
-    """
+    """Which statistics count once, in a sentence for each; none where all differ."""
     return [
         f"{name} has the same numbers as {other} here, and is counted once, as {other}."
         for name, other in repeated.items()
@@ -500,31 +418,7 @@ def sizes(
     before: Float[np.ndarray, "*cell layer head"],
     after: Float[np.ndarray, "*cell layer head"],
 ) -> Float[np.ndarray, "*cell layer head"]:
-    r"""Changes in standard deviations of all heads of both sides together.
-
-    The spread of one side alone would vanish where its heads are alike, as in an untrained model, and sizes would then
-    be those of noise. All 2n heads have a standard deviation of at least :math:`|d| / 2\sqrt{n}` where one of them
-    changes by d: no size is above :math:`2\sqrt{n}`, and before and after exchanged it has the other sign and is as
-    large. Where every head changes alike, by much more than heads differ, each size is 2.
-
-    Parameters
-    ----------
-    change, before, after
-        Changes, and the means that they lead from and to; NaN where there is no head.
-
-    Returns
-    -------
-    numpy.ndarray
-        Sizes of the changes, no unit; 0 where all heads are the same but for rounding, NaN where there is no head.
-
-    Examples
-    --------
-    >>> untrained, trained = np.array([[0.5, 0.5]]), np.array([[0.1, 0.9]])
-    >>> sizes(trained - untrained, untrained, trained).round(2).tolist()
-    [[-1.41, 1.41]]
-    >>> sizes(untrained - trained, trained, untrained).round(2).tolist()
-    [[1.41, -1.41]]
-    """
+    r"""Changes in standard deviations of all heads of both sides together."""
     both = np.concatenate([before.reshape(*before.shape[:-2], -1), after.reshape(*after.shape[:-2], -1)], -1)
     known = np.isfinite(both)
     count = np.maximum(known.sum(-1, keepdims=True), 1)

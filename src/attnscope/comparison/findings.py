@@ -17,58 +17,28 @@ from attnscope.support.numbers import places
 
 @dataclass(frozen=True)
 class Change:
-    """One statistic of one head, before and after.
+    """One statistic of one head, before and after."""
 
-    Attributes
-    ----------
-    layer, head, partner
-        Which head, and which of the second model it is compared with.
-    statistic, units
-        Name and units.
-    before, after, change, low, high
-        Means over texts, their difference and its 95% interval.
-    size
-        The change in standard deviations of all heads of both models together.
-    p
-        Chance of so large a change without any.
-    changed
-        Whether it is significant, corrected for all heads and statistics; None where that was not tested, with fewer
-        than 6 documents.
-
-    Examples
-    --------
-    >>> less = Change(0, 3, 3, "outside", "share", 0.5, 0.25, -0.25, -0.3, -0.2, -1.5, 0.001, True)
-    >>> less.after - less.before == less.change, less.changed
-    (True, True)
-    """
-
-    layer: int
-    head: int
-    partner: int
-    statistic: str
-    units: str
-    before: float
-    after: float
-    change: float
-    low: float
-    high: float
-    size: float
-    p: float
+    layer: int  # which head, and which of the second model it is compared with
+    head: int  # which head, and which of the second model it is compared with
+    partner: int  # which head, and which of the second model it is compared with
+    statistic: str  # name and units
+    units: str  # name and units
+    before: float  # means over texts, their difference and its 95% interval
+    after: float  # means over texts, their difference and its 95% interval
+    change: float  # means over texts, their difference and its 95% interval
+    low: float  # means over texts, their difference and its 95% interval
+    high: float  # means over texts, their difference and its 95% interval
+    size: float  # the change in standard deviations of all heads of both models together
+    p: float  # chance of so large a change without any
+    # whether it is significant, corrected for all heads and statistics; None where that was not tested, with fewer
+    # than 6 documents
     changed: bool | None
 
 
 @reads("diff")
 def changes_of(difference: xr.Dataset) -> list[Change]:
-    """All changes, those that are told from 0 first, the largest of each first.
-
-    Examples
-    --------
-    >>> from attnscope import diff, scan
-    >>> run = scan(limit=2, window=32)
-    >>> first = changes_of(diff(run, run))[0]
-    >>> first.statistic, first.change, first.changed
-    ('outside', 0.0, None)
-    """
+    """All changes, those that are told from 0 first, the largest of each first."""
     rows: list[Change] = []
     for number, name in enumerate(difference.statistic.values):
         for row, layer in enumerate(difference.layer.values):
@@ -96,33 +66,13 @@ def changes_of(difference: xr.Dataset) -> list[Change]:
 
 
 def same_everywhere(rows: Sequence[Change]) -> bool:
-    """Whether nothing changed at all.
-
-    Examples
-    --------
-    >>> same = Change(0, 3, 3, "entropy", "nats", 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 1.0, False)
-    >>> less = Change(0, 3, 3, "outside", "share", 0.5, 0.4, -0.1, -0.2, 0.1, -0.3, 0.6, False)
-    >>> same_everywhere([same]), same_everywhere([same, less])  # what is not told from 0 is a change too
-    (True, False)
-    """
+    """Whether nothing changed at all."""
     return all(row.change == 0 for row in rows)
 
 
 @reads("diff")
 def same_heads(difference: xr.Dataset) -> bool:
-    """Whether pairs may be called the same heads, before and after: where nothing shows it, they are but pairs.
-
-    Only heads of one number may, where they are more alike than by chance or that cannot be tested, as without
-    profiles. Pairs by profile may not: heads of one kind are alike in unrelated models too.
-
-    Examples
-    --------
-    >>> from attnscope import diff, scan
-    >>> run = scan(limit=2, window=32)
-    >>> compared = diff(run, run)
-    >>> same_heads(compared), same_heads(compared.assign_attrs(kinship="not shown"))
-    (True, False)
-    """
+    """Whether pairs may be called the same heads, before and after: where nothing shows it, they are but pairs."""
     return (
         difference.attrs["matching"] == "number"
         and difference.attrs.get("kinship", "untested") != "not shown"
@@ -131,44 +81,19 @@ def same_heads(difference: xr.Dataset) -> bool:
 
 @reads("diff")
 def partner_heading(difference: xr.Dataset) -> str | None:
-    """The heading of the second model's heads in a table; None where each head is beside the one of its number.
-
-    Examples
-    --------
-    >>> from attnscope import diff, scan
-    >>> run = scan(limit=2, window=32)
-    >>> partner_heading(diff(run, run)), partner_heading(diff(run, run, heads="profile"))
-    (None, 'beside')
-    """
+    """The heading of the second model's heads in a table; None where each head is beside the one of its number."""
     return None if difference.attrs["matching"] == "number" else "beside"
 
 
 @reads("diff")
 def value_headings(difference: xr.Dataset) -> tuple[str, str, str]:
-    """The headings of both values and of what lies between them, in a table.
-
-    Examples
-    --------
-    >>> from attnscope import diff, scan
-    >>> run = scan(limit=2, window=32)
-    >>> compared = diff(run, run)
-    >>> value_headings(compared), value_headings(compared.assign_attrs(kinship="not shown"))
-    (('before', 'after', 'change'), ('first', 'second', 'difference'))
-    """
+    """The headings of both values and of what lies between them, in a table."""
     return ("before", "after", "change") if same_heads(difference) else ("first", "second", "difference")
 
 
 @reads("diff")
 def headline(difference: xr.Dataset) -> list[str]:
-    """What the changes come to, in sentences that say how sure they are.
-
-    Examples
-    --------
-    >>> from attnscope import diff, scan
-    >>> run = scan(limit=2, window=32)
-    >>> headline(diff(run, run))
-    ['Nothing differs: both scans have the same numbers everywhere.']
-    """
+    """What the changes come to, in sentences that say how sure they are."""
     rows = changes_of(difference)
     if same_everywhere(rows):
         return ["Nothing differs: both scans have the same numbers everywhere."]

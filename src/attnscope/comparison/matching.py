@@ -17,27 +17,14 @@ _TIE = 1e-9  # distance that may be given up, a head, for numbers that lie close
 
 
 class Matched(NamedTuple):
-    """Which heads are held against each other.
+    """Which heads are held against each other."""
 
-    Attributes
-    ----------
-    partner
-        ``(layer, head)``: the head of the second model beside each of the first.
-    rule
-        ``number`` or ``profile``.
-    kinship
-        Whether the pairs are more alike than by chance: ``shown``, ``not shown``, or ``untested`` where there are too
-        few heads to tell.
-
-    Examples
-    --------
-    >>> profiles = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3))  # 2 layers of 3 heads
-    >>> match_heads(profiles, profiles[:, [1, 2, 0]], matching="profile").partner.tolist()
-    [[2, 0, 1], [2, 0, 1]]
-    """
-
-    partner: Int[np.ndarray, "layer head"]
-    rule: str
+    partner: Int[
+        np.ndarray, "layer head"
+    ]  # ``(layer, head)``: the head of the second model beside each of the first
+    rule: str  # ``number`` or ``profile``
+    # whether the pairs are more alike than by chance: ``shown``, ``not shown``, or ``untested`` where there are too
+    # few heads to tell
     kinship: Kinship
 
 

@@ -21,33 +21,27 @@ _ROUNDING = 1e-5  # of weights that a model gives in 32 bits
 
 @dataclass(frozen=True)
 class SpanUse:
-    """A span, the mean weight on it, and the head that looks most at it.
+    """A span, the mean weight on it, and the head that looks most at it."""
 
-    Attributes
-    ----------
-    span
-        Its name.
-    weight, equal, places
-        Mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
-        new tokens and texts.
-    layer, head
-        The head whose weight is furthest above the larger of the other two; None where none is above, as where all
-        keys are of the span.
-    most, most_equal, most_places
-        Weights of that head, in the order of `weight, equal, places`.
-
-    Where keys are of another text, what places give is not known, and is NaN; so are the weights of no head.
-    """
-
-    span: str
+    span: str  # its name
+    # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
+    # new tokens and texts
     weight: float
+    # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
+    # new tokens and texts
     equal: float
+    # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
+    # new tokens and texts
     places: float
+    # the head whose weight is furthest above the larger of the other two; None where none is above, as where all keys
+    # are of the span
     layer: int | None
+    # the head whose weight is furthest above the larger of the other two; None where none is above, as where all keys
+    # are of the span
     head: int | None
-    most: float
-    most_equal: float
-    most_places: float
+    most: float  # weights of that head, in the order of `weight, equal, places`
+    most_equal: float  # weights of that head, in the order of `weight, equal, places`
+    most_places: float  # weights of that head, in the order of `weight, equal, places`
 
     @property
     def named(self) -> str:
@@ -60,29 +54,7 @@ class SpanUse:
 
 
 def span_uses(results: xr.Dataset) -> list[SpanUse]:
-    """Each span that some text has, in its order.
-
-    Parameters
-    ----------
-    results
-        From `attnscope.generate`, or from `attnscope.watch` around ``generate()``.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> dims, weights = ("sequence", "step", "layer", "head", "span"), np.array([0.2, 0.6]).reshape(1, 1, 1, 2, 1)
-    >>> results = xr.Dataset(
-    ...     {
-    ...         "span_weight": (dims, weights),
-    ...         "place_span_weight": (dims, weights / 2),
-    ...         "equal_span_weight": ([name for name in dims if name != "head"], np.full((1, 1, 1, 1), 0.25)),
-    ...     },
-    ...     {"span": ["question"], "layer": [0], "head": [0, 1]},
-    ... )
-    >>> [use] = span_uses(results)
-    >>> round(use.weight, 3), use.head, use.most, round(use.most_places, 3)
-    (0.4, 1, 0.6, 0.3)
-    """
+    """Each span that some text has, in its order."""
     over = ("sequence", "step")
     weight, places = (
         results[name].mean(over).transpose("span", "layer", "head").values
@@ -122,14 +94,7 @@ def span_uses(results: xr.Dataset) -> list[SpanUse]:
 
 
 def dashes_said(uses: Sequence[SpanUse]) -> str:
-    """Why a table of spans has no number in some places; nothing where it has all.
-
-    Examples
-    --------
-    >>> nan = float("nan")
-    >>> dashes_said([SpanUse("source", 1.0, 1.0, nan, None, None, nan, nan, nan)])
-    'All keys are of the span: source. Keys of another text have no places: source.'
-    """
+    """Why a table of spans has no number in some places; nothing where it has all."""
     none = [use for use in uses if use.head is None]
     whole = ", ".join(use.span for use in none if use.equal >= 1 - _ROUNDING)
     below = ", ".join(use.span for use in none if use.equal < 1 - _ROUNDING)
@@ -158,35 +123,25 @@ CAUTION = (
 
 @dataclass(frozen=True)
 class Turn:
-    """How far a head turns to what the model itself has said.
+    """How far a head turns to what the model itself has said."""
 
-    Attributes
-    ----------
-    layer, head
-        The head.
-    own, equal, places
-        The share of its weight on the model's own output, that of equal weights over the same keys, and that by its
-        places alone: in the first third of the new tokens and in the last, means over texts.
-    turn
-        How much more its own share grows than the larger of the other two.
-    low, high
-        95% interval of the turn, by the bootstrap over texts; NaN with fewer than 6. It is of this head by itself.
-    texts
-        How many there are.
-    beyond_chance
-        Whether it turns by 0.02 or more, and more than by chance: if no head did, one would be called so in at most 5%
-        of results. None with fewer than 6 texts, where that is not known.
-    """
-
-    layer: int
-    head: int
+    layer: int  # the head
+    head: int  # the head
+    # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
+    # places alone: in the first third of the new tokens and in the last, means over texts
     own: tuple[float, float]
+    # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
+    # places alone: in the first third of the new tokens and in the last, means over texts
     equal: tuple[float, float]
+    # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
+    # places alone: in the first third of the new tokens and in the last, means over texts
     places: tuple[float, float]
-    turn: float
-    low: float
-    high: float
-    texts: int
+    turn: float  # how much more its own share grows than the larger of the other two
+    low: float  # 95% interval of the turn, by the bootstrap over texts; NaN with fewer than 6
+    high: float  # 95% interval of the turn, by the bootstrap over texts; NaN with fewer than 6
+    texts: int  # how many there are
+    # whether it turns by 0.02 or more, and more than by chance: if no head did, one would be called so in at most 5%
+    # of results
     beyond_chance: bool | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -195,35 +150,7 @@ class Turn:
 
 
 def turns(results: xr.Dataset) -> list[Turn]:
-    """How far each head of the decoder's self-attention turns to the model's own output; the furthest first.
-
-    Chance is that of texts: were there nothing, the turn in a text would be as likely to lie below 0. The largest t of
-    all heads, over 1,000 choices of signs, says what there is by chance (Winkler et al. 2014).
-
-    Parameters
-    ----------
-    results
-        From `attnscope.generate`, or from `attnscope.watch` around ``generate()``. Texts of fewer than 6 new tokens and
-        layers that cannot see the model's own output, are left out.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> own = np.linspace(0, 0.9, 9).reshape(1, 9, 1, 1, 1)
-    >>> dims = ("sequence", "step", "layer", "head", "span")
-    >>> results = xr.Dataset(
-    ...     {
-    ...         "span_weight": (dims, own),
-    ...         "place_span_weight": (dims, own / 2),
-    ...         "equal_span_weight": ([name for name in dims if name != "head"], own[..., 0] / 3),
-    ...         "length": ("sequence", [9]),
-    ...     },
-    ...     {"span": ["own output"], "layer": [0], "head": [0]},
-    ... )
-    >>> [turn] = turns(results)
-    >>> round(turn.own[0], 4), round(turn.own[1], 4), round(turn.turn, 4), turn.beyond_chance
-    (0.1125, 0.7875, 0.3375, None)
-    """
+    """How far each head of the decoder's self-attention turns to the model's own output; the furthest first."""
     long = np.flatnonzero(results.length.values >= _SHORTEST)
     own, places, equal = (
         _thirds(results, name, long) for name in ("span_weight", "place_span_weight", "equal_span_weight")
@@ -255,13 +182,7 @@ def turns(results: xr.Dataset) -> list[Turn]:
 
 
 def said_of_turns(rows: Sequence[Turn]) -> str:
-    """How many heads turn to the model's own output, as far as that is known.
-
-    Examples
-    --------
-    >>> said_of_turns([])
-    "No text has 6 new tokens or more, so nothing is said of heads that turn to the model's own output"
-    """
+    """How many heads turn to the model's own output, as far as that is known."""
     if not rows:
         return (
             f"No text has {_SHORTEST} new tokens or more, so nothing is said of heads that turn to the model's own "
@@ -313,38 +234,27 @@ NULLS = f"Equal: equal weights over what a token may see. {GROUP_PAIRS_CAUTION}"
 
 @dataclass(frozen=True)
 class GroupPair:
-    """The head that looks most from the tokens of one group to those of another.
+    """The head that looks most from the tokens of one group to those of another."""
 
-    Attributes
-    ----------
-    query, key
-        The groups.
-    layer, head, attention
-        The head, and the kind of attention of its layer.
-    weight, equal, places
-        Its weight, that of equal weights and that by its places alone; means over the windows that have both groups.
-    low, high
-        95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows. It is of this head by
-        itself, which is the largest of many.
-    windows, over
-        How many windows (in a scan of pools: pools) have both groups, and what the interval is over.
-    beyond_chance
-        Whether it is above both nulls beyond chance, by 0.01 or more: if no head were in any pair, one would be found
-        in at most 5% of results (see `group_pairs`). None with fewer than 6 windows, where that is not known.
-    """
-
-    query: str
-    key: str
-    layer: int
-    head: int
-    attention: str
+    query: str  # the groups
+    key: str  # the groups
+    layer: int  # the head, and the kind of attention of its layer
+    head: int  # the head, and the kind of attention of its layer
+    attention: str  # the head, and the kind of attention of its layer
+    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     weight: float
+    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     equal: float
+    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     places: float
-    low: float
-    high: float
-    windows: int
-    over: str
+    low: float  # 95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows
+    high: float  # 95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows
+    windows: (
+        int  # how many windows (in a scan of pools: pools) have both groups, and what the interval is over
+    )
+    over: str  # how many windows (in a scan of pools: pools) have both groups, and what the interval is over
+    # whether it is above both nulls beyond chance, by 0.01 or more: if no head were in any pair, one would be found
+    # in at most 5% of results (see `group_pairs`)
     beyond_chance: bool | None
 
     @property
@@ -359,21 +269,11 @@ class GroupPair:
 
 @dataclass(frozen=True, eq=False)
 class MeanGroupWeights:
-    """Means over the windows that have both groups, ``(layer, head, query group, key group)``; NaN where none has.
+    """Means over the windows that have both groups, ``(layer, head, query group, key group)``; NaN where none has."""
 
-    Attributes
-    ----------
-    weight
-        Mean weights of heads.
-    equal
-        Means of equal weights, the same for all heads of a layer.
-    places
-        By the places of each head alone.
-    """
-
-    weight: np.ndarray
-    equal: np.ndarray
-    places: np.ndarray
+    weight: np.ndarray  # mean weights of heads
+    equal: np.ndarray  # means of equal weights, the same for all heads of a layer
+    places: np.ndarray  # by the places of each head alone
 
     @classmethod
     def of(cls, results: xr.Dataset) -> MeanGroupWeights:
@@ -400,24 +300,8 @@ class MeanGroupWeights:
 
 
 def group_pairs(results: xr.Dataset) -> list[GroupPair]:
-    """For each pair of groups the head whose weight is furthest above equal weights and its places; the furthest first.
-
-    The largest of many heads is above both in nearly every pair, whatever the groups are. So what is above is held
-    against signs at random: were there nothing, a document's part would be as likely to lie below. The largest t of all
-    heads and pairs, over 1,000 choices of signs, says what there is by chance (Winkler et al. 2014).
-
-    Parameters
-    ----------
-    results
-        A scan with groups.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> results = attnscope.scan(limit=8, groups="kinds", statistics="entropy")
-    >>> marks = next(pair for pair in group_pairs(results) if (pair.query, pair.key) == ("word start", "special"))
-    >>> (marks.layer, marks.head), marks.weight > 10 * marks.equal
-    ((1, 1), True)
+    """For each pair of groups the head whose weight is furthest above equal weights and its places; the furthest
+    first.
     """
     means = MeanGroupWeights.of(results)
     told = _beyond_chance(results, means, units_in(results)[0])
@@ -458,13 +342,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
 
 
 def said_of(pairs: Sequence[GroupPair]) -> str:
-    """In how many pairs some head is above both nulls, as far as that is known.
-
-    Examples
-    --------
-    >>> said_of([])
-    'No pair of groups is there'
-    """
+    """In how many pairs some head is above both nulls, as far as that is known."""
     if not pairs:
         return "No pair of groups is there"
     told = [pair for pair in pairs if pair.above > 0 and pair.beyond_chance]
@@ -482,13 +360,7 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
 
 
 def no_interval_said(pairs: Sequence[GroupPair]) -> str:
-    """Why pairs have no interval, with a space behind; nothing where all have one.
-
-    Examples
-    --------
-    >>> no_interval_said([])
-    ''
-    """
+    """Why pairs have no interval, with a space behind; nothing where all have one."""
     short = next((pair for pair in pairs if pair.low != pair.low), None)
     if short is None:
         return ""

@@ -38,14 +38,7 @@ _FIELDS = ("needle", "question", "real_needle", "prompt")
 
 @dataclass(frozen=True)
 class Needle:
-    """A sentence to hide, what is asked after the text, and the part of the sentence that answers it.
-
-    Examples
-    --------
-    >>> needle = needles_of([{"needle": "The best pie is of plums.", "question": "Which pie is best?"}])[0]
-    >>> needle.answer == needle.text, needle.prompt.splitlines()[-1]  # no part of it was named as the answer
-    (True, 'Answer:')
-    """
+    """A sentence to hide, what is asked after the text, and the part of the sentence that answers it."""
 
     text: str
     prompt: str
@@ -54,43 +47,16 @@ class Needle:
 
 @dataclass(frozen=True, eq=False)
 class AnsweredPrompt:
-    """A prompt that was answered.
+    """A prompt that was answered."""
 
-    Attributes
-    ----------
-    ids
-        Prompt and answer, but for the last token said.
-    needle
-        Places of the needle's tokens.
-    said
-        Tokens of the answer; the first is said by the last token of the prompt.
-    """
-
-    ids: tuple[int, ...]
-    needle: tuple[int, ...]
-    said: tuple[int, ...]
+    ids: tuple[int, ...]  # prompt and answer, but for the last token said
+    needle: tuple[int, ...]  # places of the needle's tokens
+    said: tuple[int, ...]  # tokens of the answer; the first is said by the last token of the prompt
 
 
 @typed
 def needles_of(given: Needles | None) -> list[Needle]:
-    r"""Needles from a file of JSON Lines or from objects, with the names of fields that the paper's code has.
-
-    Parameters
-    ----------
-    given
-        Each with ``needle`` and ``question`` (put as the paper puts it) or ``prompt`` (what follows the text, as it
-        stands), and ``real_needle``, the part that answers, if that is not all of it. None for three of our own.
-
-    Raises
-    ------
-    AttnscopeError
-        If one is something else.
-
-    Examples
-    --------
-    >>> needles_of([{"needle": "The best pie is of plums.", "question": "Which pie is best?"}])[0].prompt
-    '\nBased on the content of the text, Question: Which pie is best?\nAnswer:'
-    """
+    r"""Needles from a file of JSON Lines or from objects, with the names of fields that the paper's code has."""
     if given is None:
         return [_needle(value, "a needle of ours") for value in _OURS]
     if isinstance(given, str | Path):
@@ -142,24 +108,7 @@ def _needle(value: Any, where: str) -> Needle:
 def needle_probe(
     loaded: LoadedModel, windows: Sequence[Window], needles: Sequence[Needle], length: int
 ) -> tuple[Probe | None, int]:
-    """Ask a model about each needle at five depths of a text; the prompts that it answers, and how many there were.
-
-    Parameters
-    ----------
-    loaded
-        A causal language model with its tokenizer.
-    windows
-        Windows of the corpus: their text hides the needles.
-    needles
-        What is hidden.
-    length
-        Tokens of prompt and answer together.
-
-    Raises
-    ------
-    AttnscopeError
-        If a needle does not fit.
-    """
+    """Ask a model about each needle at five depths of a text; the prompts that it answers, and how many there were."""
     answers: list[AnsweredPrompt] = []
     for needle in needles:
         for depth in _DEPTHS:

@@ -214,18 +214,7 @@ ROLES: dict[str, Role] = {
 
 @typed
 def choose_roles(names: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Validate the names of roles; None means all, one string holds names with commas between.
-
-    Raises
-    ------
-    AttnscopeError
-        If a name is unknown: the known ones are listed.
-
-    Examples
-    --------
-    >>> choose_roles("induction, previous_token")
-    ('previous_token', 'induction')
-    """
+    """Validate the names of roles; None means all, one string holds names with commas between."""
     if names is None:
         return tuple(ROLES)
     asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
@@ -343,15 +332,7 @@ def _share(
 
 
 def pattern_keys(ids: Int[Tensor, " token"], pattern: str) -> Int[Tensor, "token most"]:
-    """Keys of each query in a pattern; -1 fills up.
-
-    Examples
-    --------
-    >>> pattern_keys(torch.tensor([7, 8, 7, 7]), "duplicate_token_head").tolist()
-    [[-1, -1], [-1, -1], [-1, 0], [0, 2]]
-    >>> pattern_keys(torch.tensor([7, 8, 7, 7]), "induction_head").tolist()
-    [[-1, -1], [-1, -1], [-1, 1], [1, 3]]
-    """
+    """Keys of each query in a pattern; -1 fills up."""
     if pattern == "previous_token_head":
         return torch.arange(-1, len(ids) - 1, device=ids.device)[:, None]
     seen: dict[int, list[int]] = {}
@@ -371,24 +352,13 @@ _FEW = 2
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Windows, and how one attention call over some of them is measured.
+    """Windows, and how one attention call over some of them is measured."""
 
-    Attributes
-    ----------
-    kind
-        As a role names it.
-    windows
-        At least one.
-    look
-        From windows of one length, by number, and a call over them to what it shows, with its ``output``.
-    batch_size
-        Windows at a time.
-    """
-
-    kind: Kind
-    windows: tuple[Window, ...]
+    kind: Kind  # as a role names it
+    windows: tuple[Window, ...]  # at least one
+    # from windows of one length, by number, and a call over them to what it shows, with its ``output``
     look: Callable[[Sequence[int], AttentionCall], Any]
-    batch_size: int | None = None
+    batch_size: int | None = None  # windows at a time
 
     def batches(self) -> Iterator[list[int]]:
         """Numbers of windows of one length, some at a time: nothing is ever padded."""
@@ -400,13 +370,7 @@ class Probe:
 
 
 def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_size: int | None) -> Probe:
-    """Windows of the corpus: the full ones, where half of them are; else all of 8 tokens or more.
-
-    Raises
-    ------
-    AttnscopeError
-        If none is long enough.
-    """
+    """Windows of the corpus: the full ones, where half of them are; else all of 8 tokens or more."""
     full = [window for window in windows if len(window) == length]
     kept = full if 2 * len(full) >= len(windows) else [window for window in windows if len(window) >= _LEAST]
     if not kept:
@@ -423,17 +387,7 @@ def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_si
 
 
 def left_out_note(windows: Sequence[Window], kept: Sequence[Window], length: int) -> dict[str, str]:
-    """Which windows `text_probe` left out, and why; nothing where it left out none.
-
-    Examples
-    --------
-    >>> long, short = (Window((0,) * n, (False,) * n, ((0, 0),) * n, "text 1", 0, ("a",) * n) for n in (16, 9))
-    >>> left_out_note([long, long, short], [long, long], 16)["left_out"]
-    '1 of 3 windows was left out: it has fewer than the 16 tokens of a full one, and where at least half are full only \
-those are read, so that all are alike.'
-    >>> left_out_note([long], [long], 16)
-    {}
-    """
+    """Which windows `text_probe` left out, and why; nothing where it left out none."""
     missing = len(windows) - len(kept)
     if not missing:
         return {}
@@ -448,15 +402,7 @@ those are read, so that all are alike.'
 
 
 def delimiters_of(window: Window) -> list[bool]:
-    r"""Which tokens part others: punctuation, line breaks, and special tokens behind the first place.
-
-    Examples
-    --------
-    >>> tokens = ("<s>", " Out", ",", "\n", " in", "</s>")
-    >>> window = Window((0,) * 6, (True, *[False] * 4, True), ((0, 0),) * 6, "text 1", 0, tokens)
-    >>> delimiters_of(window)
-    [False, False, True, True, False, True]
-    """
+    r"""Which tokens part others: punctuation, line breaks, and special tokens behind the first place."""
     kinds = grouping_of("kinds").given(window)
     return [
         kind == "punctuation" or (kind == "special" and place > 0) or "\n" in token
@@ -467,26 +413,7 @@ def delimiters_of(window: Window) -> list[bool]:
 def repeated_probe(
     around: Window, words: Sequence[int], length: int, seed: int, batch_size: int | None
 ) -> Probe:
-    """16 texts of random tokens said twice, with the special tokens around them that a window has.
-
-    Parameters
-    ----------
-    around
-        A window of the corpus.
-    words
-        Tokens to draw from; none twice in a text but by the repetition.
-    length
-        Most tokens of a text.
-    seed
-        Seed of the random number generator.
-    batch_size
-        Texts at a time.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no room to say two tokens twice.
-    """
+    """16 texts of random tokens said twice, with the special tokens around them that a window has."""
     begins = list(around.special).index(False) if False in around.special else 0
     ends = list(reversed(around.special)).index(False) if False in around.special else 0
     prefix, suffix = around.ids[:begins], around.ids[len(around) - ends :]
@@ -510,17 +437,7 @@ def plain_window(ids: Sequence[int], name: str) -> Window:
 
 
 def ordinary_tokens(tokenizer: Any, windows: Sequence[Window], rows: int) -> list[int]:
-    """Ids of a vocabulary that are no special tokens; without a tokenizer, those of the texts.
-
-    Parameters
-    ----------
-    tokenizer
-        A fast tokenizer, or None.
-    windows
-        Windows of the corpus.
-    rows
-        Rows of the model's table of embeddings.
-    """
+    """Ids of a vocabulary that are no special tokens; without a tokenizer, those of the texts."""
     if tokenizer is None:
         pairs = (pair for window in windows for pair in zip(window.ids, window.special, strict=True))
         return sorted({token for token, special in pairs if not special})

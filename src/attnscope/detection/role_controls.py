@@ -38,18 +38,7 @@ CONTROLS = {
 
 @typed
 def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Validate the names of controls; None means all, ``"none"`` none.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no control of that name: all are named.
-
-    Examples
-    --------
-    >>> choose_controls("shuffled"), choose_controls("none")
-    (('shuffled',), ())
-    """
+    """Validate the names of controls; None means all, ``"none"`` none."""
     if names is None:
         return tuple(CONTROLS)
     asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
@@ -66,36 +55,7 @@ def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
 @typed
 @contextmanager
 def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
-    """Within, a model has weights that know nothing; afterwards it has its own again, untouched.
-
-    What was found out about the model, such as how its attention is captured, holds for these weights too.
-
-    Parameters
-    ----------
-    model
-        The model.
-    name
-        ``initialised`` or ``shuffled``.
-    seed
-        Seed of the random number generator.
-
-    Raises
-    ------
-    AttnscopeError
-        If the weights are rounded to whole numbers.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> model = BertModel(BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=9))
-    >>> weight = model.get_parameter("embeddings.word_embeddings.weight")
-    >>> before = weight.detach().clone()
-    >>> with control(model, "shuffled", 0):
-    ...     torch.equal(before, weight), torch.equal(before.flatten().sort().values, weight.flatten().sort().values)
-    (False, True)
-    >>> torch.equal(before, weight)
-    True
-    """
+    """Within, a model has weights that know nothing; afterwards it has its own again, untouched."""
     own = {key: parameter.data for key, parameter in model.named_parameters()}
     if any(type(values) is not torch.Tensor for values in own.values()):
         raise AttnscopeError("weights rounded to whole numbers cannot be drawn anew")
@@ -127,65 +87,34 @@ def _in_disorder(values: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class RoleCount:
-    """How many heads have a role, and how many would with weights that know nothing.
+    """How many heads have a role, and how many would with weights that know nothing."""
 
-    Attributes
-    ----------
-    name, title, definition, source, threshold
-        Words and threshold of the role.
-    heads
-        Heads that it is asked of.
-    reached
-        Heads whose mean score reaches the threshold; None without one.
-    best, layer, head, low, high
-        The highest score, whose it is, and its 95% interval (NaN where fewer than 6 windows or texts tell it).
-    equal
-        What equal weights give, at most.
-    controls
-        Results of each control: its heads that reach the threshold (None without one), and its highest score.
-    above
-        Heads whose score is higher than that of every head of every control; None without controls. Of h heads that
-        know nothing it would be h / (k h + 1) in the mean, beside k controls.
-
-    Examples
-    --------
-    >>> from attnscope.detection import roles
-    >>> (count,) = counts_of(roles(only="previous_token", limit=4, window=32))
-    >>> count.heads, count.reached, count.controls["shuffled"][0]
-    (12, 1, 0)
-    """
-
-    name: str
-    title: str
-    definition: str
-    source: str
-    threshold: float | None
-    heads: int
-    reached: int | None
+    name: str  # words and threshold of the role
+    title: str  # words and threshold of the role
+    definition: str  # words and threshold of the role
+    source: str  # words and threshold of the role
+    threshold: float | None  # words and threshold of the role
+    heads: int  # heads that it is asked of
+    reached: int | None  # heads whose mean score reaches the threshold; None without one
+    # the highest score, whose it is, and its 95% interval (NaN where fewer than 6 windows or texts tell it)
     best: float
-    layer: int
-    head: int
-    low: float
+    layer: int  # the highest score, whose it is, and its 95% interval (NaN where fewer than 6 windows or texts tell it)
+    head: int  # the highest score, whose it is, and its 95% interval (NaN where fewer than 6 windows or texts tell it)
+    low: float  # the highest score, whose it is, and its 95% interval (NaN where fewer than 6 windows or texts tell it)
+    # the highest score, whose it is, and its 95% interval (NaN where fewer than 6 windows or texts tell it)
     high: float
-    equal: float
+    equal: float  # what equal weights give, at most
+    # results of each control: its heads that reach the threshold (None without one), and its highest score
     controls: Mapping[str, tuple[int | None, float]]
-    above: int | None
+    above: (
+        int | None
+    )  # heads whose score is higher than that of every head of every control; None without controls
 
 
 def summed_up(
     own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int
 ) -> xr.Dataset:
-    """Scores of all heads from those of windows; see `roles`.
-
-    Parameters
-    ----------
-    own, controls
-        From `measured`: of the model, and of each control.
-    documents
-        Document of each window of the corpus.
-    seed
-        Seed of the bootstrap.
-    """
+    """Scores of all heads from those of windows; see `roles`."""
     names = [name for name in ROLES if name in own]
     cells = ("role", "layer", "head")
     columns: dict[str, list[np.ndarray]] = {}
@@ -236,20 +165,7 @@ def summed_up(
 @reads("roles")
 @typed
 def counts_of(roles: xr.Dataset) -> list[RoleCount]:
-    """How many heads have each role, beside its nulls.
-
-    Parameters
-    ----------
-    roles
-        From `roles`.
-
-    Examples
-    --------
-    >>> from attnscope.detection import roles
-    >>> first = counts_of(roles(only="previous_token", limit=4, window=32))[0]
-    >>> first.name, first.reached, (first.layer, first.head)
-    ('previous_token', 1, (0, 3))
-    """
+    """How many heads have each role, beside its nulls."""
     rows: list[RoleCount] = []
     for name in map(str, roles.role.values):
         part = roles.sel(role=name)
@@ -300,14 +216,7 @@ def _count(name: str, scores: np.ndarray, equal: np.ndarray) -> int | None:
 @reads("roles")
 @typed
 def headline(roles: xr.Dataset) -> list[str]:
-    """How many heads have each role, in sentences, beside as many with weights that know nothing.
-
-    Examples
-    --------
-    >>> from attnscope.detection import roles
-    >>> headline(roles(only="previous_token", limit=4, window=32))[0]
-    'previous token: 1 of 12 heads at 0.5 or more; 0 with initialised weights, 0 with shuffled weights.'
-    """
+    """How many heads have each role, in sentences, beside as many with weights that know nothing."""
     said: list[str] = []
     for row in counts_of(roles):
         names = " or ".join(row.controls)

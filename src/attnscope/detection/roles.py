@@ -202,26 +202,7 @@ def roles(
 
 @typed
 def load_roles(run: RunFolder) -> xr.Dataset:
-    """What `roles` returned, from the folder of a finished run.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is gone.
-
-    Examples
-    --------
-    >>> import json
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope import roles
-    >>> from attnscope.store import RunFolder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = roles(only="previous_token", limit=4, window=32, out=f"{place}/run")
-    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
-    ...         load_roles(run).equals(made)
-    True
-    """
+    """What `roles` returned, from the folder of a finished run."""
     stored = run.load(_PART)
     if stored is None:
         raise AttnscopeError(f"{run.path} has no roles: give the same command again, which makes them anew")
@@ -345,13 +326,7 @@ class _Job:
 
 
 def sites_of(model: PreTrainedModel, probe: Probe) -> list[Site]:
-    """Check that what is captured is what the model does, and list its attention calls.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is not.
-    """
+    """Check that what is captured is what the model does, and list its attention calls."""
     sites, _ = verify(model, _inputs(model, probe, [0]), text=probe.windows[0].source, weights_suffice=True)
     return sites
 
@@ -366,23 +341,7 @@ def measured(
     *,
     with_equal: bool,
 ) -> xr.Dataset:
-    """Score each window: ``(text | repeated | needle, layer, head)`` for each role, NaN where it is not asked.
-
-    Parameters
-    ----------
-    model
-        In eval mode, verified.
-    sites
-        Its attention calls.
-    probes
-        What it reads.
-    names
-        Roles.
-    tell
-        Told of windows done.
-    with_equal
-        Whether to score equal weights too: ``equal_...``, without the dimension of heads.
-    """
+    """Score each window: ``(text | repeated | needle, layer, head)`` for each role, NaN where it is not asked."""
     variables: dict[str, Any] = {}
     for probe in probes:
         observer = _Observer(

@@ -23,32 +23,15 @@ _ROWS = 512  # of which it is written out at once where they may look
 
 @dataclass(frozen=True)
 class Nearness:
-    """How far is near.
+    """How far is near."""
 
-    Attributes
-    ----------
-    near
-        Tokens on either side that a local head looks at.
-    sinks, recent
-        First and last tokens that a streaming head keeps.
-    """
-
-    near: int = 8
-    sinks: int = 4
-    recent: int = 64
+    near: int = 8  # tokens on either side that a local head looks at
+    sinks: int = 4  # first and last tokens that a streaming head keeps
+    recent: int = 64  # first and last tokens that a streaming head keeps
 
 
 def equal_call(call: AttentionCall) -> AttentionCall:
-    """The same call of one head that gives all that it may see the same weight.
-
-    Examples
-    --------
-    >>> x = torch.randn(1, 2, 4, 8)
-    >>> from attnscope.kernels import AttentionCall
-    >>> even = equal_call(AttentionCall(x, x, x, scale=1.0, causal=True))
-    >>> attend_in_full(even)[1][0, 0, 3].tolist()
-    [0.25, 0.25, 0.25, 0.25]
-    """
+    """The same call of one head that gives all that it may see the same weight."""
     batch, _, queries, _ = call.query.shape
     mask = None if call.mask is None else call.mask[:, :1]
     if call.bias is not None:
@@ -61,20 +44,12 @@ def equal_call(call: AttentionCall) -> AttentionCall:
 
 @dataclass(frozen=True, eq=False)
 class SeenText:
-    """A call over windows of a text, all as long.
+    """A call over windows of a text, all as long."""
 
-    Attributes
-    ----------
-    call, output, rows
-        The call, what it gives, and its rows, measured as `need` asks.
-    reach
-        How far is near.
-    """
-
-    call: AttentionCall
-    output: Tensor
-    rows: RowMeasures
-    reach: Nearness
+    call: AttentionCall  # the call, what it gives, and its rows, measured as `need` asks
+    output: Tensor  # the call, what it gives, and its rows, measured as `need` asks
+    rows: RowMeasures  # the call, what it gives, and its rows, measured as `need` asks
+    reach: Nearness  # how far is near
 
     @classmethod
     def of(cls, call: AttentionCall, delimiters: Tensor, reach: Nearness) -> SeenText:
@@ -127,17 +102,10 @@ class SeenText:
 
 @dataclass(frozen=True, eq=False)
 class SeenTwice:
-    """A call over tokens that are said twice.
+    """A call over tokens that are said twice."""
 
-    Attributes
-    ----------
-    output
-        What it gives.
-    weights
-        ``(batch, head, query, 2)``: of the second occurrences, the weight on the first one, and on the token after it.
-    """
-
-    output: Tensor
+    output: Tensor  # what it gives
+    # ``(batch, head, query, 2)``: of the second occurrences, the weight on the first one, and on the token after it
     weights: Tensor
 
     @classmethod
@@ -158,22 +126,13 @@ class SeenTwice:
 
 @dataclass(frozen=True, eq=False)
 class SeenNeedle:
-    """A call over one prompt with its answer.
+    """A call over one prompt with its answer."""
 
-    Attributes
-    ----------
-    output
-        What it gives.
-    copied
-        ``(1, head, step)``: whether the key of the largest weight is the token of the needle that the step says; of
-        several such keys, their share.
-    needle
-        Number of the needle's tokens.
-    """
-
-    output: Tensor
+    output: Tensor  # what it gives
+    # ``(1, head, step)``: whether the key of the largest weight is the token of the needle that the step says; of
+    # several such keys, their share
     copied: Tensor
-    needle: int
+    needle: int  # number of the needle's tokens
 
     @classmethod
     def of(cls, call: AttentionCall, steps: Tensor, matches: Tensor, needle: int) -> SeenNeedle:

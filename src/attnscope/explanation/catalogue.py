@@ -44,18 +44,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
 
 @cache
 def known_analyses() -> Mapping[str, Analysis]:
-    """Every analysis by name: those of `explain`, and those that installed packages add under `GROUP`.
-
-    Raises
-    ------
-    AttnscopeError
-        If an installed package adds an analysis under a name that is taken.
-
-    Examples
-    --------
-    >>> known_analyses()["waves"].title
-    'Waves in queries and keys'
-    """
+    """Every analysis by name: those of `explain`, and those that installed packages add under `GROUP`."""
     known = {analysis.name: analysis for analysis in ANALYSES}
     for entry in entry_points(group=GROUP):
         for analysis in entry.load():
@@ -71,13 +60,5 @@ def known_analyses() -> Mapping[str, Analysis]:
 @reads("explain")
 @typed
 def analyses_of(tree: xr.DataTree) -> list[Analysis]:
-    """The analyses that a tree holds and that are known here, in the order of the page.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> tree = xr.DataTree.from_dict({"waves": xr.Dataset(), "forms": xr.Dataset()})
-    >>> [analysis.name for analysis in analyses_of(tree)]
-    ['forms', 'waves']
-    """
+    """The analyses that a tree holds and that are known here, in the order of the page."""
     return [analysis for name, analysis in known_analyses().items() if name in tree.children]

@@ -33,42 +33,16 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Layer:
-    """One attention layer over all texts.
+    """One attention layer over all texts."""
 
-    Attributes
-    ----------
-    site
-        Which attention call.
-    projections
-        Its matrices, verified.
-    moments
-        Moments of X, the layer's input: position means and covariance.
-    sample
-        X of the first text, ``(position, width)``.
-    band_sums
-        ``(text, head, offset)``: weights summed along each offset.
-    has_bias
-        Whether a bias is added to the scores (T5, ALiBi).
-    reach
-        Reach of its mask: which offsets a query may look at.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> from attnscope.explanation import gather
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> (layer,) = gather(BertModel(config).eval(), [[5, 6, 7], [7, 8, 5]], band=2).layers
-    >>> layer.heads, layer.profiles.shape, [matrix.shape for matrix in layer.matrices(1, affine=False)]
-    (2, (2, 2, 5), [(8, 4), (8, 4)])
-    """
-
-    site: Site
-    projections: Projections
-    moments: StateMoments
-    sample: Float[np.ndarray, "position width"]
-    reach: Reach
+    site: Site  # which attention call
+    projections: Projections  # its matrices, verified
+    moments: StateMoments  # moments of X, the layer's input: position means and covariance
+    sample: Float[np.ndarray, "position width"]  # x of the first text, ``(position, width)``
+    reach: Reach  # reach of its mask: which offsets a query may look at
+    # ``(text, head, offset)``: weights summed along each offset
     band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
-    has_bias: bool = False
+    has_bias: bool = False  # whether a bias is added to the scores (T5, ALiBi)
 
     @property
     def profiles(self) -> Float[np.ndarray, "text head offset"]:
@@ -95,42 +69,17 @@ class Layer:
 
 @dataclass(eq=False)
 class Evidence:
-    """All layers, the position table and the words of one text.
+    """All layers, the position table and the words of one text."""
 
-    Attributes
-    ----------
-    layers
-        Self-attention layers, in the order of the calls.
-    tables
-        Position tables of the model; empty for RoPE and the like.
-    words
-        Word vectors of the texts, one after the other, as many as the first table has rows (or as the texts
-        have tokens): the control for the table.
-    texts, length
-        Number of texts, and tokens in each.
-    crosses
-        Whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
-        none of its layers is here.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> from attnscope.explanation import gather
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> evidence = gather(BertModel(config).eval(), [[5, 6, 7], [7, 8, 5]], band=2)
-    >>> evidence.layer(1).site.name, evidence.tables[0].name
-    ('encoder.layer.1.attention.self', 'embeddings.position_embeddings')
-    >>> evidence.layer(2)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: there is no self-attention layer 2: choose from 0, 1
-    """
-
-    layers: list[Layer]
-    tables: list[PositionTable]
+    layers: list[Layer]  # self-attention layers, in the order of the calls
+    tables: list[PositionTable]  # position tables of the model; empty for RoPE and the like
+    # word vectors of the texts, one after the other, as many as the first table has rows (or as the texts have
+    # tokens): the control for the table
     words: Float[np.ndarray, "word word_width"]
-    texts: int
-    length: int
+    texts: int  # number of texts, and tokens in each
+    length: int  # number of texts, and tokens in each
+    # whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
+    # none of its layers is here
     crosses: bool = False
 
     def table_of(self, layer: Layer) -> PositionTable:
@@ -145,13 +94,7 @@ class Evidence:
         return max(self.tables, key=beside)
 
     def layer(self, index: int) -> Layer:
-        """The layer of that call.
-
-        Raises
-        ------
-        AttnscopeError
-            If there is none: the existing ones are named.
-        """
+        """The layer of that call."""
         for layer in self.layers:
             if layer.site.index == index:
                 return layer
@@ -165,23 +108,11 @@ class Evidence:
 
 @dataclass(eq=False)
 class LayerSums:
-    """What of a layer is summed over some texts.
+    """What of a layer is summed over some texts."""
 
-    Attributes
-    ----------
-    moments, band_sums, has_bias
-        As in `Layer`.
-
-    Examples
-    --------
-    >>> sums = LayerSums(StateMoments.zeros(4, 5), [np.ones((2, 7))])  # 2 heads, offsets -3 to 3
-    >>> len(sums.band_sums), sums.has_bias
-    (1, False)
-    """
-
-    moments: StateMoments
-    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
-    has_bias: bool = False
+    moments: StateMoments  # as in `Layer`
+    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)  # as in `Layer`
+    has_bias: bool = False  # as in `Layer`
 
 
 def no_layer(index: int, known: Sequence[int]) -> AttnscopeError:
@@ -192,15 +123,7 @@ def no_layer(index: int, known: Sequence[int]) -> AttnscopeError:
 
 
 def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
-    """Refuse a layer or head that does not exist.
-
-    Examples
-    --------
-    >>> check_range("head", [7], 4)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: there is no head 7: heads are counted from 0 to 3
-    """
+    """Refuse a layer or head that does not exist."""
     for number in chosen or []:
         if not 0 <= number < known:
             raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {known - 1}")
@@ -210,23 +133,7 @@ UNIT = 16  # batches whose sums are made apart from others', whoever makes them
 
 
 class Gathering:
-    """The pass over the texts, unit after unit: sums of each unit, and what they come to.
-
-    Parameters
-    ----------
-    model, windows, band, layer, head
-        See `gather`.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> gathering = Gathering(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2, layer=None, head=None)
-    >>> (unit,) = gathering.units()
-    >>> sums = gathering.read(unit)
-    >>> unit, list(sums), len(sums[0].band_sums)
-    (range(0, 2), [0, 1], 2)
-    """
+    """The pass over the texts, unit after unit: sums of each unit, and what they come to."""
 
     def __init__(
         self, model: PreTrainedModel, windows: Windows, *, band: int, layer: int | None, head: int | None
@@ -321,65 +228,14 @@ def gather(
     progress: Tell | None = None,
     kept: Callable[[range], dict[int, LayerSums] | None] = lambda _: None,
 ) -> Evidence:
-    """Run all texts through the model once, and keep what does not grow with their number.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    windows
-        Two or more, all equally long.
-    band
-        Largest offset of the profiles.
-    layer, head
-        Will be asked for later: refused after the first texts if they do not exist.
-    progress
-        Called with a `Progress` after each batch; it tells of ``windows`` done.
-    kept
-        Gives the sums of a unit that another process has read; None where none has.
-
-    Raises
-    ------
-    AttnscopeError
-        If the windows are too few, of several lengths, or the model cannot be captured or has no self-attention.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> evidence = gather(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
-    >>> len(evidence.layers), evidence.layers[0].profiles.shape
-    (2, (2, 2, 5))
-    """
+    """Run all texts through the model once, and keep what does not grow with their number."""
     gathering = Gathering(model, windows, band=band, layer=layer, head=head)
     tell = progress or tell_nobody
     return gathering.evidence(kept(texts) or gathering.read(texts, tell) for texts in gathering.units())
 
 
 def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
-    """Refuse a model of which only cross-attention was seen.
-
-    Parameters
-    ----------
-    model
-        The model, for the error.
-    sites
-        Attention calls that were seen in it.
-
-    Raises
-    ------
-    AttnscopeError
-        If all calls are of cross-attention.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> check_self_attention(BertModel(config), [Site(0, "decoder.attention", "cross")])
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: BertModel has no self-attention, and all analyses are of ...
-    """
+    """Refuse a model of which only cross-attention was seen."""
     if all(site.kind == "cross" for site in sites):
         raise AttnscopeError(
             f"{type(model).__name__} has no self-attention, and all analyses are of offsets, positions and scores "
@@ -404,22 +260,7 @@ _BANDS, _MEANS, _SCATTER = "band_sums_", "position_mean_", "scatter_"  # and the
 
 
 def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
-    """Sums of each layer over some texts, in variables of their own, as layers may differ in heads and width.
-
-    Parameters
-    ----------
-    sums
-        Sums of each layer, by its number.
-    texts
-        Numbers of the texts that they are over.
-
-    Examples
-    --------
-    >>> sums = {3: LayerSums(StateMoments(2, np.ones((4, 5)), np.ones((5, 5))), [np.ones((1, 7))] * 2, has_bias=True)}
-    >>> made = labelled_sums(sums, range(6, 8))
-    >>> made.band_sums_3.sizes["text"], sums_of(made)[3].moments.texts, sums_of(made)[3].has_bias
-    (2, 2, True)
-    """
+    """Sums of each layer over some texts, in variables of their own, as layers may differ in heads and width."""
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for index, layer in sums.items():
         head, place, width = (f"{name}_{index}" for name in ("head", "position", "width"))
@@ -431,15 +272,7 @@ def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
 
 
 def sums_of(labelled: xr.Dataset) -> dict[int, LayerSums]:
-    """The sums that `labelled_sums` made arrays of.
-
-    Examples
-    --------
-    >>> sums = {3: LayerSums(StateMoments(1, np.ones((4, 5)), np.ones((5, 5))), [np.full((1, 7), 0.5)], has_bias=False)}
-    >>> found = sums_of(labelled_sums(sums, range(6, 7)))
-    >>> list(found), found[3].band_sums[0].tolist(), found[3].has_bias
-    ([3], [[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]], False)
-    """
+    """The sums that `labelled_sums` made arrays of."""
     indices = sorted(
         int(str(name).removeprefix(_BANDS)) for name in labelled.data_vars if str(name).startswith(_BANDS)
     )

@@ -39,30 +39,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def input_moments(model: PreTrainedModel, windows: Windows, layer: int) -> StateMoments:
-    """Moments of one layer's X over the texts: one forward pass, and what is kept does not grow with their number.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    windows
-        Two or more, all equally long: `attnscope.read.windows.Window` or sequences of token ids.
-    layer
-        Index of the attention call. In cross-attention X is what queries are made of.
-
-    Raises
-    ------
-    AttnscopeError
-        If there are fewer than two windows, they differ in length, or there is no such layer.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> moments = input_moments(BertModel(config).eval(), [[5, 6, 7], [7, 8, 9], [9, 6, 5]], 1)
-    >>> moments.texts, moments.position_mean.shape
-    (3, (3, 8))
-    """
+    """Moments of one layer's X over the texts: one forward pass, and what is kept does not grow with their number."""
     ids = token_ids(windows, least=2)
     moments: StateMoments | None = None
 
@@ -82,15 +59,7 @@ def input_moments(model: PreTrainedModel, windows: Windows, layer: int) -> State
 
 
 def add_states(moments: StateMoments, states: Float[Tensor, "text position width"]) -> None:
-    """Add a batch of texts: products in float32 about their mean, which is what costs; sums in float64.
-
-    Examples
-    --------
-    >>> moments = StateMoments.zeros(3, 2)
-    >>> add_states(moments, torch.ones(4, 3, 2))
-    >>> moments.texts, moments.position_mean[0].tolist()
-    (4, [1.0, 1.0])
-    """
+    """Add a batch of texts: products in float32 about their mean, which is what costs; sums in float64."""
     about = (states - states.mean((0, 1))).flatten(0, 1).float()
     products = (about.T @ about).double().cpu().numpy()
     moments.merge(StateMoments(len(states), states.mean(0, dtype=torch.float64).cpu().numpy(), products))
@@ -100,25 +69,7 @@ def add_states(moments: StateMoments, states: Float[Tensor, "text position width
 def capture_inputs(
     model: PreTrainedModel, window: Window | Sequence[int] | Inputs, *, key_side: bool = False
 ) -> dict[Site, Float[np.ndarray, "position width"]]:
-    """Capture X of every attention layer for one window, float64.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    window
-        `attnscope.read.windows.Window`, a sequence of token ids, or the arguments of a forward pass (a dict) with a
-        batch of one.
-    key_side
-        Take what keys and values are made of. It differs from what queries are made of in cross-attention only.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> [x.shape for x in capture_inputs(BertModel(config).eval(), [5, 6, 7]).values()]
-    [(3, 8), (3, 8)]
-    """
+    """Capture X of every attention layer for one window, float64."""
     inputs: dict[Site, np.ndarray] = {}
 
     def observe(site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
@@ -135,35 +86,7 @@ def capture_inputs(
 
 @contextmanager
 def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generator[None]:
-    """Give every attention call to ``observer(site, call, query_states, key_states)``, which returns the output.
-
-    The states are X, ``(batch, position, width)``: what the attention module was called with. The two are the
-    same tensor except in cross-attention.
-
-    Parameters
-    ----------
-    model
-        In eval mode; it is called by the caller.
-    observer
-        Function of a call and its states that gives the call's output.
-
-    Raises
-    ------
-    AttnscopeError
-        If an attention module is called with nothing that could be X.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> model = BertModel(config).eval()
-    >>> def observe(site, call, query_states, key_states):
-    ...     print(site.name, tuple(query_states.shape), query_states is key_states)
-    ...     return output_of(call)
-    >>> with torch.no_grad(), watching_inputs(model, observe):
-    ...     _ = model(torch.tensor([[5, 6, 7]]))
-    encoder.layer.0.attention.self (1, 3, 8) True
-    """
+    """Give every attention call to ``observer(site, call, query_states, key_states)``, which returns the output."""
     latest: dict[str, tuple[Tensor | None, Tensor | None]] = {}
 
     def note(name: str) -> Any:
@@ -198,35 +121,7 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
 def changing_input(
     model: PreTrainedModel, sites: Sequence[Site], layer: int, change: Change
 ) -> Generator[None]:
-    """Let one attention layer read ``change(X)`` in place of X; nothing else is touched, the residual stream neither.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    sites
-        All sites of a forward pass, as `attnscope.capture.verify.verify` returns them.
-    layer
-        Index of the attention call. In cross-attention what queries are made of is changed.
-    change
-        From X, ``(batch, position, width)``, to its replacement.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such layer.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> model = BertModel(config).eval()
-    >>> sites = list(capture_inputs(model, [5, 6, 7]))
-    >>> with changing_input(model, sites, 1, torch.zeros_like):
-    ...     changed = capture_inputs(model, [5, 6, 7])
-    >>> [bool(x.any()) for x in changed.values()]
-    [True, False]
-    """
+    """Let one attention layer read ``change(X)`` in place of X; nothing else is touched, the residual stream neither."""
     name = next((site.name for site in sites if site.index == layer), None)
     if name is None:
         raise AttnscopeError(_no_layer(layer))
@@ -273,20 +168,7 @@ def _no_layer(layer: int) -> str:
 
 
 def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:
-    """How many query-key pairs there are at each offset from ``-band`` to ``band``.
-
-    Parameters
-    ----------
-    queries, keys
-        Number of queries and of keys, tokens.
-    band
-        Largest offset, tokens.
-
-    Examples
-    --------
-    >>> pairs_at(4, 4, 2)
-    array([2., 3., 4., 3., 2.])
-    """
+    """How many query-key pairs there are at each offset from ``-band`` to ``band``."""
     return np.array(
         [len(_with_offset(queries, keys, offset)) for offset in range(-band, band + 1)], np.float64
     )
@@ -299,43 +181,14 @@ def _with_offset(queries: int, keys: int, offset: int) -> range:
 
 
 def mean_profile(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
-    """Mean weight at each offset, over the rows that have one; float64 on the CPU, NaN where no row has one.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    band
-        Largest offset, tokens.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 2, 4)
-    >>> mean_profile(AttentionCall(x, x, x, scale=1.0, causal=True), 1).tolist()
-    [[[0.5, 0.75, 0.0]]]
-    """
+    """Mean weight at each offset, over the rows that have one; float64 on the CPU, NaN where no row has one."""
     return profile_and_output(call, band)[0]
 
 
 def profile_and_output(
     call: AttentionCall, band: int
 ) -> tuple[Float[Tensor, "batch head offset"], Float[Tensor, "batch head query width"]]:
-    """Give the mean weight at each offset (float64, on the CPU) and the output of a call, as `measure` does.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    band
-        Largest offset, tokens.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 2, 4)
-    >>> profile, output = profile_and_output(AttentionCall(x, x, x, scale=1.0, causal=True), 1)
-    >>> profile.tolist(), output.shape
-    ([[[0.5, 0.75, 0.0]]], torch.Size([1, 1, 2, 4]))
-    """
+    """Give the mean weight at each offset (float64, on the CPU) and the output of a call, as `measure` does."""
     output, rows = measure(call, Need(band=band))
     assert rows.band is not None  # noqa: S101 asked for
     pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
@@ -344,44 +197,14 @@ def profile_and_output(
 
 
 def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
-    """Keys ``(..., key, width)`` about their mean over the text, where softmax cannot tell.
-
-    That shifts a row of scores by a constant. A soft cap or a learned sink is not blind to it: there the keys stay.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    keys
-        Keys, or parts of keys, ``(..., key, width)``.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 2, 1)
-    >>> centred_keys(AttentionCall(x, x, x, scale=1.0), [torch.tensor([[1.0], [3.0]])])[0].tolist()
-    [[-1.0], [1.0]]
-    """
+    """Keys ``(..., key, width)`` about their mean over the text, where softmax cannot tell."""
     if call.softcap is not None or call.sinks is not None:
         return list(keys)
     return [key - key.mean(-2, keepdim=True) for key in keys]
 
 
 def one_text(call: AttentionCall, text: int) -> AttentionCall:
-    """The call of one text of the batch.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    text
-        Number of the text in the batch, from 0.
-
-    Examples
-    --------
-    >>> x = torch.zeros(3, 1, 2, 4)
-    >>> one_text(AttentionCall(x, x, x, scale=1.0), 2).query.shape
-    torch.Size([1, 1, 2, 4])
-    """
+    """The call of one text of the batch."""
     own = slice(text, text + 1)
     return replace(
         call,
@@ -394,21 +217,7 @@ def one_text(call: AttentionCall, text: int) -> AttentionCall:
 
 
 def offsets_seen(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
-    """Offsets from ``-band`` to ``band`` at which some query of some text may look, as masks and causality have it.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    band
-        Largest offset, tokens.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 4, 2)
-    >>> offsets_seen(AttentionCall(x, x, x, scale=1.0, causal=True), 2)
-    array([ True,  True,  True, False, False])
-    """
+    """Offsets from ``-band`` to ``band`` at which some query of some text may look, as masks and causality have it."""
     start, stop = (bound.cpu() for bound in call.extent)
     first, last = (bound - torch.arange(call.query.shape[2]) for bound in (start, stop))
     offsets = torch.arange(-band, band + 1)[:, None, None]
@@ -416,24 +225,7 @@ def offsets_seen(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
 
 
 def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
-    """``tr_t`` of what is added to the scores, 0 where nothing is; float64 on the CPU.
-
-    A pair that the bias forbids counts as the mean of the others at its offset; NaN where it forbids all.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    band
-        Largest offset, tokens.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 3, 2)
-    >>> call = AttentionCall(x, x, x, scale=1.0, bias=torch.tensor([[[[0.0, 1, 2], [3, 4, 5], [6, 7, -torch.inf]]]]))
-    >>> bias_traces(call, 1).tolist()
-    [[[10.0, 6.0, 6.0]]]
-    """
+    """``tr_t`` of what is added to the scores, 0 where nothing is; float64 on the CPU."""
     batch, heads = call.query.shape[:2]
     if call.bias is None:
         return torch.zeros(batch, heads, 2 * band + 1, dtype=torch.float64)
@@ -452,21 +244,7 @@ def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head off
 
 
 def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
-    """``tr_t`` of the scores of a call (scale included, keys about their mean), without the matrix of scores.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    band
-        Largest offset, tokens.
-
-    Examples
-    --------
-    >>> x = torch.eye(2).view(1, 1, 2, 2)
-    >>> score_traces(AttentionCall(x, x, x, scale=1.0), 1).tolist()
-    [[[-0.5, 1.0, -0.5]]]
-    """
+    """``tr_t`` of the scores of a call (scale included, keys about their mean), without the matrix of scores."""
     query = call.query.double()
     key = call.key.double().repeat_interleave(call.group, 1)
     key = call.scale * centred_keys(call, [key])[0]
@@ -481,28 +259,12 @@ def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head of
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """What the queries of a text may look at, by offset.
+    """What the queries of a text may look at, by offset."""
 
-    Attributes
-    ----------
-    offsets
-        Lowest and highest offset that the mask allows: up to 0 in a causal layer.
-    even
-        Sum of the weights at each offset if each query looked alike at all that it may, ``(offset,)``.
-    pairs
-        How many pairs of positions there are at each offset, whether a query may look or not, ``(offset,)``.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.zeros(1, 2, 4, 8)
-    >>> reach = Reach.of(AttentionCall(x, x, x, scale=1.0, causal=True), band=2)
-    >>> reach.offsets, reach.even.round(2).tolist()
-    ((-3, 0), [0.58, 1.08, 2.08, 0.0, 0.0])
-    """
-
-    offsets: Offsets
+    offsets: Offsets  # lowest and highest offset that the mask allows: up to 0 in a causal layer
+    # sum of the weights at each offset if each query looked alike at all that it may, ``(offset,)``
     even: Float[np.ndarray, " offset"]
+    # how many pairs of positions there are at each offset, whether a query may look or not, ``(offset,)``
     pairs: Float[np.ndarray, " offset"]
 
     @classmethod
@@ -524,17 +286,6 @@ class Reach:
         )
 
     def level(self, chance: float) -> Float[np.ndarray, " offset"]:
-        """Mean weight at each offset that a head without any preference among offsets exceeds with this probability.
-
-        A profile varies most if each query puts its whole weight on one key, the same in all texts. Where these keys
-        are drawn at random, the number of them at an offset has the Poisson distribution's tail, or less.
-
-        Examples
-        --------
-        >>> from attnscope.explanation import pairs_at
-        >>> pairs = pairs_at(128, 128, 1)
-        >>> Reach((-127, 127), pairs / 128, pairs).level(1e-4).round(3).tolist()
-        [0.047, 0.047, 0.047]
-        """
+        """Mean weight at each offset that a head without any preference among offsets exceeds with this probability."""
         most = stats.poisson.isf(chance, self.even)
         return np.divide(most, self.pairs, out=np.full(len(most), np.nan), where=self.pairs > 0)

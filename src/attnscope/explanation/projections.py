@@ -30,61 +30,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Projections:
-    r"""What one attention layer multiplies X with, head by head; float64, in the convention ``q = x @ W + b``.
+    r"""What one attention layer multiplies X with, head by head; float64, in the convention ``q = x @ W + b``."""
 
-    Attributes
-    ----------
-    site
-        Which attention call.
-    form
-        What a score is. ``"bilinear"``: :math:`\text{scale}\,(x_iW_Q+b_Q)\cdot(x_jW_K+b_K)`, before bias and mask;
-        ``"rope"``: the same with queries and keys turned by `rotation` first; ``"normalised"``: queries and keys are
-        normalised in between, so that :math:`W_QW_K^\top` is not the form of the scores; ``"unknown"``.
-    reason
-        Why the form is normalised or unknown; else empty.
-    scale
-        Factor of the scores, every factor of queries and keys included: apply it once.
-    query, query_bias
-        ``(head, width, r)`` and ``(head, r)``. All arrays are None where no matrix was found.
-    key, key_bias, value, value_bias
-        ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``. `key_width` is the
-        width of the other side's X in cross-attention.
-    output, output_bias
-        ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``.
-    rotation
-        Rotation of queries and keys, for the positions of the window that was looked at.
-    error
-        Largest difference of the scores made of these matrices and those captured, as a share of the largest;
-        NaN where the form does not say how.
-    names
-        Modules by role: ``query``, ``key``, ``value``, ``output``.
-
-    Examples
-    --------
-    >>> from transformers import GPT2Config, GPT2Model
-    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
-    >>> (matrices,) = projections(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}).values()
-    >>> query, bias, key, _ = matrices.of_head(1)
-    >>> fused = model.h[0].attn.c_attn.weight.detach().double().numpy()  # queries, keys and values beside each other
-    >>> bool(np.allclose(query, fused[:, 4:8])), bool(np.allclose(key, fused[:, 12:16]))
-    (True, True)
-    """
-
-    site: Site
-    form: str
-    reason: str
-    scale: float
-    query: Float[np.ndarray, "head width r"] | None
-    query_bias: Float[np.ndarray, "head r"] | None
+    site: Site  # which attention call
+    form: str  # what a score is
+    reason: str  # why the form is normalised or unknown; else empty
+    scale: float  # factor of the scores, every factor of queries and keys included: apply it once
+    query: Float[np.ndarray, "head width r"] | None  # ``(head, width, r)`` and ``(head, r)``
+    query_bias: Float[np.ndarray, "head r"] | None  # ``(head, width, r)`` and ``(head, r)``
+    # ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``
     key: Float[np.ndarray, "kv_head key_width r"] | None
+    # ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``
     key_bias: Float[np.ndarray, "kv_head r"] | None
+    # ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``
     value: Float[np.ndarray, "kv_head key_width value_width"] | None
+    # ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``
     value_bias: Float[np.ndarray, "kv_head value_width"] | None
+    # ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``
     output: Float[np.ndarray, "head value_width model_width"] | None
+    # ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``
     output_bias: Float[np.ndarray, " model_width"] | None
-    rotation: Rotation | None
+    rotation: (
+        Rotation | None
+    )  # rotation of queries and keys, for the positions of the window that was looked at
+    # largest difference of the scores made of these matrices and those captured, as a share of the largest; NaN where
+    # the form does not say how
     error: float
-    names: dict[str, str]
+    names: dict[str, str]  # modules by role: ``query``, ``key``, ``value``, ``output``
     group: int
 
     def of_head(
@@ -95,13 +67,7 @@ class Projections:
         Float[np.ndarray, "key_width r"],
         Float[np.ndarray, " r"],
     ]:
-        """``W_Q, b_Q, W_K, b_K`` of one head.
-
-        Raises
-        ------
-        AttnscopeError
-            If the matrices were not found.
-        """
+        """``W_Q, b_Q, W_K, b_K`` of one head."""
         if self.query is None or self.query_bias is None or self.key is None or self.key_bias is None:
             raise AttnscopeError(
                 f"the query and key matrices of layer {self.site.index} ({self.site.name}) are not known: {self.reason}"
@@ -112,38 +78,7 @@ class Projections:
 
 @torch.no_grad()
 def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projections]:
-    """Find the query, key, value and output matrices of every head, and what form the scores have.
-
-    No list of module names is needed: during one forward pass the output of each linear layer (and of each
-    slice of a fused one) is compared with the query, key and value that attention receives. They are equal,
-    equal up to a factor, or equal once turned by the model's rotary positions; so what is found is verified.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    inputs
-        Arguments of a forward pass; a window of a dozen tokens is enough.
-
-    Returns
-    -------
-    dict
-        By `Site`, in the order of the calls.
-
-    Raises
-    ------
-    AttnscopeError
-        If the window has fewer than two tokens: one is too few to tell a match from chance and shows no rotation.
-
-    Examples
-    --------
-    >>> from transformers import GPT2Config, GPT2Model
-    >>> _ = torch.manual_seed(0)
-    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
-    >>> (site, matrices), = projections(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}).items()
-    >>> matrices.form, matrices.query.shape, matrices.names["query"], matrices.error < 1e-5
-    ('bilinear', (2, 8, 4), 'h.0.attn.c_attn', True)
-    """
+    """Find the query, key, value and output matrices of every head, and what form the scores have."""
     recorder = _Recorder()
     hooks = list(recorder.hooks(model))
     try:
@@ -460,10 +395,7 @@ def _by_head(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _same_norms(candidate: Tensor, target: Tensor) -> bool:
-    """Turning keeps norms up to one factor: a cheap look before every angle is tried.
-
-    Sines and cosines are often float32 whatever the model is, so the norms are kept no better than that.
-    """
+    """Turning keeps norms up to one factor: a cheap look before every angle is tried."""
     limit = max(1e-5, 10 * SAME.get(target.dtype, 2e-5))
     return factor_of(target.double().norm(dim=-1), candidate.double().norm(dim=-1), limit) is not None
 

@@ -37,68 +37,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadExplanation:
-    """What was found out about one head; None where it is not known or not there.
+    """What was found out about one head; None where it is not known or not there."""
 
-    Attributes
-    ----------
-    layer, head
-        Which head.
-    attention
-        How its layer attends, self or causal; None where all layers attend in one way.
-    prefers
-        Whether its largest mean weight at one offset is more than chance gives.
-    positional
-        Whether it prefers an offset and position gives more than half of its scores' profile.
-    agree
-        Whether both readings of the scores of a positional head find the offset of its weights; None where it is not
-        positional, or a reading finds none.
-    offset_of_weights
-        Offset of its largest mean weight, tokens, where it prefers one.
-    offset_of_spectrum, offset_of_correlation
-        The two readings of its scores, tokens.
-    position_share
-        Share of position in the variance of the mean scores over offsets, where it prefers one.
-    peak_weight, weight_level
-        Its largest mean weight at one offset, and what chance would give there.
-    coherence
-        Coherence of its cross-spectrum over the band.
-    chance
-        How often the readings of another head would agree with its weights.
-    weights_of
-        Earlier layer whose query and key matrices its own layer uses again; None where it uses none again.
-    offset_of_kernel, kernel_agrees, kernel_chance, kernel_share
-        With RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`. Whether it agrees, and its
-        share, is asked of a head that prefers an offset.
-
-    Examples
-    --------
-    >>> grid = ("layer", "head")
-    >>> variables = {name: (grid, [[True]]) for name in ("prefers", "positional", "asked", "agree")}
-    >>> variables["peak_weight"] = (grid, [[0.9]])
-    >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0]})
-    >>> (found,) = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
-    >>> found.agree, found.peak_weight, found.coherence is None  # its cross-spectrum is not there
-    (True, 0.9, True)
-    """
-
-    layer: int
-    attention: str | None
-    head: int
-    prefers: bool
-    positional: bool
+    layer: int  # which head
+    attention: str | None  # how its layer attends, self or causal; None where all layers attend in one way
+    head: int  # which head
+    prefers: bool  # whether its largest mean weight at one offset is more than chance gives
+    positional: bool  # whether it prefers an offset and position gives more than half of its scores' profile
+    # whether both readings of the scores of a positional head find the offset of its weights; None where it is not
+    # positional, or a reading finds none
     agree: bool | None
-    offset_of_weights: float | None = None
-    offset_of_spectrum: float | None = None
-    offset_of_correlation: float | None = None
+    offset_of_weights: float | None = None  # offset of its largest mean weight, tokens, where it prefers one
+    offset_of_spectrum: float | None = None  # the two readings of its scores, tokens
+    offset_of_correlation: float | None = None  # the two readings of its scores, tokens
+    # share of position in the variance of the mean scores over offsets, where it prefers one
     position_share: float | None = None
-    peak_weight: float | None = None
-    weight_level: float | None = None
-    coherence: float | None = None
-    chance: float | None = None
+    peak_weight: float | None = (
+        None  # its largest mean weight at one offset, and what chance would give there
+    )
+    weight_level: float | None = (
+        None  # its largest mean weight at one offset, and what chance would give there
+    )
+    coherence: float | None = None  # coherence of its cross-spectrum over the band
+    chance: float | None = None  # how often the readings of another head would agree with its weights
+    # earlier layer whose query and key matrices its own layer uses again; None where it uses none again
     weights_of: int | None = None
+    # with RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`
     offset_of_kernel: float | None = None
+    # with RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`
     kernel_agrees: bool | None = None
+    # with RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`
     kernel_chance: float | None = None
+    # with RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`
     kernel_share: float | None = None
 
 
@@ -213,34 +183,7 @@ def _with_kernel(row: HeadExplanation, kernel: _Grid | None) -> HeadExplanation:
 def best_heads(
     tree: xr.DataTree, *, layer: int | None = None, head: int | None = None, count: int | None = 4
 ) -> list[tuple[int, int]]:
-    """The heads to show: the first of `rank_explanations`, of one layer or with one number where asked for.
-
-    Where the readings of some heads agree, only such heads are chosen, unless a layer or head is asked for.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.explain`.
-    layer, head
-        Layer, or number of a head, to choose from, from 0.
-    count
-        Number of heads at most; None for all.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such layer or head.
-
-    Examples
-    --------
-    >>> grid = ("layer", "head")
-    >>> variables = {name: (grid, [[True, True]]) for name in ("prefers", "positional", "asked", "agree")}
-    >>> variables["peak_weight"] = (grid, [[1.0, 0.5]])
-    >>> verdict = xr.Dataset(variables, coords={"layer": [0], "head": [0, 1]})
-    >>> tree = xr.DataTree.from_dict({"verdict": verdict})
-    >>> best_heads(tree, count=1), best_heads(tree, head=1)
-    ([(0, 0)], [(0, 1)])
-    """
+    """The heads to show: the first of `rank_explanations`, of one layer or with one number where asked for."""
     rows = rank_explanations(tree)
     for name, asked in (("layer", layer), ("head", head)):
         known = sorted({getattr(row, name) for row in rows})
@@ -274,13 +217,7 @@ READINGS = ("offset_of_spectrum", "offset_of_correlation")
 
 
 def weight_peaks(evidence: Evidence) -> xr.Dataset:
-    """Where the weights of each head are largest, and whether that is more than chance: dimensions ``layer, head``.
-
-    ``peak_weight``, the largest mean weight within the band; ``offset_of_weights``, its offset, NaN where the weights
-    go on rising beyond the band; ``weight_level``, what a mean weight at that offset must exceed to be more than chance
-    (see `Reach.level`), over all heads and offsets of the model; ``prefers``, whether it does; ``lowest_offset`` and
-    ``highest_offset``, what the mask allows; ``weights_of``, the first layer of the same query and key matrices.
-    """
+    """Where the weights of each head are largest, and whether that is more than chance: dimensions ``layer, head``."""
     tests = sum(layer.band_sums[0].size for layer in evidence.layers)
     heads = max(layer.heads for layer in evidence.layers)
     parts = [_of_layer(layer, ERROR / tests).reindex(head=np.arange(heads)) for layer in evidence.layers]
@@ -338,40 +275,7 @@ def _of_layer(layer: Layer, chance: float) -> xr.Dataset:
 
 
 def judged(readings_of: xr.Dataset) -> xr.Dataset:
-    """Add whether each head is positional, whether its readings agree, and how often those of other heads would.
-
-    Parameters
-    ----------
-    found
-        With ``prefers``, ``offset_of_weights``, the readings of the scores and, where known, ``position_share``.
-
-    Returns
-    -------
-    xarray.Dataset
-        With ``positional`` (it prefers an offset, and position gives more than half of its scores' profile), ``asked``
-        (it is positional, and both readings find an offset), ``agree`` (asked, and both lie within half a token of the
-        weights' offset) and ``chance``, how often the readings of another head lie so near: of all other heads that
-        have both, counting one more that does, since few heads tell no small chance (NaN where there is no other, and
-        of heads that are not positional). ``offset_of_weights`` becomes NaN where a head prefers none.
-
-    Examples
-    --------
-    >>> head = lambda values: ("head", np.array(values))
-    >>> verdict = judged(
-    ...     xr.Dataset(
-    ...         {
-    ...             "prefers": head([True, True, True]),
-    ...             "offset_of_weights": head([-1.0, 1.0, 1.0]),
-    ...             "offset_of_spectrum": head([-1.1, 0.9, 5.0]),
-    ...             "offset_of_correlation": head([-1.0, 1.2, np.nan]),
-    ...         }
-    ...     )
-    ... )
-    >>> verdict.agree.values.tolist(), verdict.chance.values.tolist()
-    ([True, True, False], [0.5, 0.5, 0.6666666666666666])
-    >>> verdict.asked.values.tolist()  # one reading of the last head finds nothing
-    [True, True, False]
-    """
+    """Add whether each head is positional, whether its readings agree, and how often those of other heads would."""
     share = readings_of.get("position_share")
     by_position = True if share is None else share > MOST
     weights = readings_of.offset_of_weights.values
@@ -413,10 +317,7 @@ OneHead = Callable[[Layer, int], xr.Dataset]
 
 
 def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
-    """Stack a head's analysis over all layers with bilinear scores and all their heads.
-
-    ``lowest_offset`` and ``highest_offset``, coordinates over ``layer``, are what the mask lets the heads look at.
-    """
+    """Stack a head's analysis over all layers with bilinear scores and all their heads."""
     layers = evidence.bilinear
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # LAPACK and FFT leave Python's lock free
         heads = [list(pool.map(partial(analyse, layer), range(layer.heads))) for layer in layers]
@@ -431,30 +332,7 @@ def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
 
 @typed
 def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean X over texts and a column of ones; W_Q and W_K with their biases below.
-
-    Parameters
-    ----------
-    layer
-        Evidence of the layer.
-    head
-        Number of the head, from 0.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        X ``(position, width + 1)``, W_Q and W_K ``(width + 1, r)``.
-
-    Examples
-    --------
-    >>> from transformers import GPT2Config, GPT2Model
-    >>> from attnscope.explanation import gather
-    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=4)).eval()
-    >>> (layer,) = gather(model, [[5, 6, 7], [7, 8, 5]], band=2).layers
-    >>> x, query, key = inputs_of(layer, 1)
-    >>> x.shape, query.shape, key.shape  # 8 columns, and one of ones for the biases
-    ((3, 9), (9, 4), (9, 4))
-    """
+    """Mean X over texts and a column of ones; W_Q and W_K with their biases below."""
     return append_one(layer.moments.position_mean), *layer.matrices(head, affine=True)
 
 
@@ -462,20 +340,7 @@ def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 def projections(
     model: Model | Study | None = None, texts: Sources = None, *, tokenizer: Tokenizer = None
 ) -> dict[Site, Projections]:
-    """Query, key, value and output matrices of every head, found and verified on a window of text.
-
-    Parameters
-    ----------
-    model, texts, tokenizer
-        See `attnscope.explanation.study.study`.
-
-    Examples
-    --------
-    >>> from attnscope import mechanism
-    >>> by_site = mechanism.projections("bundled")
-    >>> {matrices.form for matrices in by_site.values()}
-    {'bilinear'}
-    """
+    """Query, key, value and output matrices of every head, found and verified on a window of text."""
     given = study(model, texts, tokenizer=tokenizer, limit=2)
     with borrowed(given.model):
         return projections_of_model(

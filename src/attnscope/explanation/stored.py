@@ -26,18 +26,7 @@ if TYPE_CHECKING:
 
 
 class StoredAnalyses:
-    """The analyses of a run: those that its folder holds are read, others made and written.
-
-    Parameters
-    ----------
-    run
-        An opened run of ``explain``; without one nothing is kept.
-
-    Examples
-    --------
-    >>> StoredAnalyses(None).get("waves", xr.Dataset).sizes
-    Frozen({})
-    """
+    """The analyses of a run: those that its folder holds are read, others made and written."""
 
     def __init__(self, run: RunFolder | None) -> None:
         self.run = run
@@ -76,26 +65,7 @@ class StoredAnalyses:
 
 @typed
 def load_explanation(run: RunFolder) -> xr.DataTree:
-    """The tree that `explain` returned, from the folder of a finished run.
-
-    Raises
-    ------
-    AttnscopeError
-        If an analysis is damaged or gone.
-
-    Examples
-    --------
-    >>> import json
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope import explain
-    >>> from attnscope.store import RunFolder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = explain(limit=2, window=16, out=f"{place}/run")
-    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
-    ...         load_explanation(run).equals(made)
-    True
-    """
+    """The tree that `explain` returned, from the folder of a finished run."""
     finished: dict[str, Any] = run.state["analyses"]
     analyses = {str(name): _loaded(run, name) for name in finished["names"]}
     for number, other in enumerate(run.state.get("also", [])):

@@ -46,41 +46,7 @@ FEW_TEXTS = 8  # of analyses that take several passes
 
 
 class Study:
-    """One model, its texts and the settings of the analyses; what they share is made once, when first asked for.
-
-    Parameters
-    ----------
-    model
-        In eval mode, or put there by whoever asks.
-    windows
-        Two or more, all equally long; or a function that cuts them, called when they are first needed.
-    name, identity
-        As `LoadedModel` has them.
-    band
-        Largest offset of the profiles.
-    frequencies
-        First and last frequency, cycles per window, of the band in which a shift is read off.
-    completion
-        How the rotation R is completed for the phase maps.
-    intervention_texts
-        Windows on which words and positions are changed; 0 for none.
-    layer, head
-        Will be shown later: refused after the first texts if they do not exist.
-    seed
-        Seed of the random number generators.
-    loaded, corpus
-        The model with its tokenizer and the texts, for analyses that train.
-    with_targets
-        Whether a decoder reads texts of its own.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> study = Study(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
-    >>> study.evidence.texts, study.evidence is study.evidence
-    (2, True)
-    """
+    """One model, its texts and the settings of the analyses; what they share is made once, when first asked for."""
 
     def __init__(
         self,
@@ -315,32 +281,7 @@ def table_of_model(
 @typed
 @contextmanager
 def studied(study: Study, analysis: Analysis) -> Generator[Study]:
-    """A study that admits an analysis, its model borrowed meanwhile.
-
-    Parameters
-    ----------
-    study
-        The model under study.
-    analysis
-        The analysis that is asked for.
-
-    Raises
-    ------
-    AttnscopeError
-        With the reason, if it does not admit it.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> from attnscope.explanation import known_analyses
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> study = Study(BertModel(config), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2, name="small")
-    >>> with studied(study, known_analyses()["forms"]):
-    ...     study.model.training  # as the analysis needs it
-    False
-    >>> study.model.training  # as it was
-    True
-    """
+    """A study that admits an analysis, its model borrowed meanwhile."""
     with borrowed(study.model):
         if reason := study.lacks(analysis):
             raise AttnscopeError(
@@ -395,124 +336,56 @@ def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, len
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page: some analyses that belong together.
+    """A section of the page: some analyses that belong together."""
 
-    Attributes
-    ----------
-    name, title
-        Its address on the page, and its heading.
-    says
-        What is asked there, and how: words, or what makes them of what was found.
-
-    Examples
-    --------
-    >>> from attnscope.explanation import known_analyses
-    >>> known_analyses()["waves"].section.title
-    'Waves in queries and keys'
-    """
-
-    name: str
-    title: str
+    name: str  # its address on the page, and its heading
+    title: str  # its address on the page, and its heading
+    # what is asked there, and how: words, or what makes them of what was found
     says: str | Callable[[xr.DataTree], str]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of an analysis.
+    """A figure of an analysis."""
 
-    Attributes
-    ----------
-    name
-        Its file, without suffix.
-    title, reading
-        What it shows, and how it is read; the latter may be made of what was found, as in a `Section`.
-    draw
-        Address of the function that draws it, ``package:function``: nothing here imports matplotlib. The function may
-        give None where there is nothing to draw.
-    of
-        What it draws: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``.
-    variable
-        Variable of the node that a general figure draws, such as ``attnscope.results.figures.scan:overview``, the grid of all
-        heads: an analysis needs no figure of its own.
-    same_as
-        Name of another figure, of which this one is a copy under another name: the page links to it by `title`.
-    on_page
-        Whether the page shows it; else it is a file only.
-    with_tokens
-        Whether tokens stand on its axes.
-
-    Examples
-    --------
-    >>> from attnscope.explanation import known_analyses
-    >>> [(picture.name, picture.of) for picture in known_analyses()["waves"].pictures]
-    [('wave-counts', 'node'), ('wave-columns', 'heads'), ('wave-curves', 'heads')]
-    """
-
-    name: str
-    title: str = ""
+    name: str  # its file, without suffix
+    title: str = (
+        ""  # what it shows, and how it is read; the latter may be made of what was found, as in a `Section`
+    )
+    # what it shows, and how it is read; the latter may be made of what was found, as in a `Section`
     reading: str | Callable[[xr.DataTree], str] = ""
-    draw: str = ""
+    draw: str = (
+        ""  # address of the function that draws it, ``package:function``: nothing here imports matplotlib
+    )
+    # what it draws: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``
     of: Literal["node", "heads", "tree"] = "node"
+    # variable of the node that a general figure draws, such as ``attnscope.results.figures.scan:overview``, the grid
+    # of all heads: an analysis needs no figure of its own
     variable: str = ""
+    # name of another figure, of which this one is a copy under another name: the page links to it by `title`
     same_as: str = ""
-    on_page: bool = True
-    with_tokens: bool = False
+    on_page: bool = True  # whether the page shows it; else it is a file only
+    with_tokens: bool = False  # whether tokens stand on its axes
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text that an analysis has in the place of a figure.
+    """A table of text that an analysis has in the place of a figure."""
 
-    Attributes
-    ----------
-    title, key
-        Its heading, and what its words mean.
-    columns
-        Headings.
-    lines
-        Cells of each row, from the node.
-    remark
-        What else is to be said of the whole tree, in a sentence; empty where nothing is.
-
-    Examples
-    --------
-    >>> table = TextTable("Heads", "Numbers", ("layer",), lambda node: [(str(int(node["layer"])),)], lambda tree: "")
-    >>> import xarray as xr
-    >>> table.columns, table.lines(xr.Dataset({"layer": 3}))
-    (('layer',), [('3',)])
-    """
-
-    title: str
-    key: str
-    columns: tuple[str, ...]
-    lines: Callable[[xr.Dataset], list[tuple[str, ...]]]
+    title: str  # its heading, and what its words mean
+    key: str  # its heading, and what its words mean
+    columns: tuple[str, ...]  # headings
+    lines: Callable[[xr.Dataset], list[tuple[str, ...]]]  # cells of each row, from the node
+    # what else is to be said of the whole tree, in a sentence; empty where nothing is
     remark: Callable[[xr.DataTree], str]
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that a model must have.
+    """Something that a model must have."""
 
-    Attributes
-    ----------
-    name
-        What it is.
-    lacks
-        Why a model does not have it; empty where it does.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> from attnscope.explanation import Study
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> study = Study(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
-    >>> two = Requirement("two layers", lambda study: "" if len(study.evidence.layers) > 1 else "it has one layer")
-    >>> two.lacks(study)
-    'it has one layer'
-    """
-
-    name: str
-    lacks: Callable[[Study], str]
+    name: str  # what it is
+    lacks: Callable[[Study], str]  # why a model does not have it; empty where it does
 
 
 @dataclass(frozen=True)

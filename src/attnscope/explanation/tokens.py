@@ -32,30 +32,13 @@ FOR_MATCHING = (
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Token ids of texts that are all equally long.
+    """Token ids of texts that are all equally long."""
 
-    Attributes
-    ----------
-    ids
-        Token ids of the texts.
-    target
-        Token ids of what the decoder beside an encoder reads; None where it reads the same.
-    names
-        What to call each text in an error.
-    documents
-        The document of each text; of bare token ids each is one.
-
-    Examples
-    --------
-    >>> tokens = Tokens(torch.tensor([[5, 6, 7], [7, 8, 9]]))
-    >>> len(tokens), tokens.length, tokens[1:].start(2).ids.tolist()
-    (2, 3, [[7, 8]])
-    """
-
-    ids: Int[Tensor, "text position"]
+    ids: Int[Tensor, "text position"]  # token ids of the texts
+    # token ids of what the decoder beside an encoder reads; None where it reads the same
     target: Int[Tensor, "text position"] | None = None
-    names: tuple[str, ...] = ()
-    documents: tuple[Hashable, ...] = ()
+    names: tuple[str, ...] = ()  # what to call each text in an error
+    documents: tuple[Hashable, ...] = ()  # the document of each text; of bare token ids each is one
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -84,26 +67,7 @@ class Tokens:
 
 
 def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
-    """Token ids of windows that are all equally long, and of their targets.
-
-    Parameters
-    ----------
-    windows
-        Windows, or rows of token ids.
-    least
-        Number of windows that there must be.
-
-    Raises
-    ------
-    AttnscopeError
-        If there are fewer than `least` windows, or they differ in length.
-
-    Examples
-    --------
-    >>> token_ids([[5, 6], [7, 8]]).ids
-    tensor([[5, 6],
-            [7, 8]])
-    """
+    """Token ids of windows that are all equally long, and of their targets."""
     windows = list(windows)
     rows: list[tuple[int, ...]] = [tuple(ids_of(window)) for window in windows]
     targets = [tuple(ids_of(target)) for target in targets_of(windows)]
@@ -127,13 +91,7 @@ def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
 
 
 def targets_of(windows: Sequence[Window | Sequence[int]]) -> list[Window | Sequence[int]]:
-    """What the decoder reads beside each window; nothing where no window says so.
-
-    Examples
-    --------
-    >>> targets_of([[5, 6], [7, 8]])  # bare token ids have none
-    []
-    """
+    """What the decoder reads beside each window; nothing where no window says so."""
     targets = [getattr(window, "target", None) for window in windows]
     if all(target is None for target in targets):
         return []
@@ -141,33 +99,12 @@ def targets_of(windows: Sequence[Window | Sequence[int]]) -> list[Window | Seque
 
 
 def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
-    """Token ids of a window, or the ids themselves.
-
-    Examples
-    --------
-    >>> ids_of([5, 6])
-    [5, 6]
-    """
+    """Token ids of a window, or the ids themselves."""
     return getattr(window, "ids", None) or cast("Sequence[int]", window)
 
 
 def model_inputs(model: PreTrainedModel, tokens: Tokens) -> Inputs:
-    """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text.
-
-    Parameters
-    ----------
-    model
-        Any model of texts.
-    tokens
-        Token ids of some texts.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> model_inputs(BertModel(config), token_ids([[5, 6]]))
-    {'input_ids': tensor([[5, 6]])}
-    """
+    """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text."""
     tokens = tokens.each(lambda ids: ids.to(model.device))
     given = {"input_ids": tokens.ids}
     if model.config.is_encoder_decoder:
@@ -176,42 +113,12 @@ def model_inputs(model: PreTrainedModel, tokens: Tokens) -> Inputs:
 
 
 def read(model: PreTrainedModel, tokens: Tokens) -> None:
-    """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out.
-
-    Texts on which the model overflows are refused: see `attnscope.capture.forward.forward`.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    tokens
-        Token ids of some texts.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> from attnscope.kernels import output_of
-    >>> from attnscope.capture import watching
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> model = BertModel(config).eval()
-    >>> def observe(site, call):
-    ...     print(site.name, tuple(call.query.shape))
-    ...     return output_of(call)
-    >>> with torch.no_grad(), watching(model, observe):
-    ...     read(model, token_ids([[5, 6, 7], [7, 8, 9]]))
-    encoder.layer.0.attention.self (2, 2, 3, 4)
-    """
+    """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out."""
     forward(model, model_inputs(model, tokens), tokens.names.__getitem__, with_head=False)
 
 
 def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
-    """Some texts at a time, about 2,048 tokens of them.
-
-    Examples
-    --------
-    >>> [(place, len(some)) for place, some in batches(token_ids([[5] * 1024] * 3))]
-    [(slice(0, 2, None), 2), (slice(2, 3, None), 1)]
-    """
+    """Some texts at a time, about 2,048 tokens of them."""
     size = max(1, TOKENS_AT_ONCE // max(1, tokens.length))
     for first in range(0, len(tokens), size):
         place = slice(first, min(first + size, len(tokens)))
@@ -221,14 +128,7 @@ def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
 def interval(
     values: Float[np.ndarray, "text ..."], units: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0
 ) -> tuple[Float[np.ndarray, ...], Float[np.ndarray, ...], Float[np.ndarray, ...]]:
-    """Mean over texts and both ends of its 95% interval: see `attnscope.measure.documents.interval`.
-
-    Examples
-    --------
-    >>> mean, low, high = interval(np.arange(5.0)[:, None], range(5))
-    >>> mean.tolist(), low.tolist()  # of 5 nothing is known
-    ([2.0], [nan])
-    """
+    """Mean over texts and both ends of its 95% interval: see `attnscope.measure.documents.interval`."""
     low, high = _documents.interval(values, units, draws=draws, seed=seed)
     mean = values.mean(0)
     unknown = np.isnan(mean)

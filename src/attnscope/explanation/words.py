@@ -18,24 +18,7 @@ from attnscope.support.numbers import count
 
 @typed
 def summary(rows: Sequence[HeadExplanation]) -> list[str]:
-    """What the verdicts come to, each count with what chance would give, in sentences.
-
-    Examples
-    --------
-    >>> from dataclasses import replace
-    >>> read = {"weight_level": 0.06, "position_share": 0.9, "offset_of_spectrum": -1.0, "chance": 0.1}
-    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=True, **read)
-    >>> other = replace(head, prefers=False, positional=False, agree=None, weight_level=0.05)
-    >>> for sentence in summary([head, replace(head, head=1), other]):
-    ...     print(sentence)
-    2 of 3 heads put more weight on one offset than chance does (0.05 to 0.06, by offset; \
-one head or more in 1 of 100 models).
-    In 2 of these 2 position gives more than half of the scores' profile.
-    In 2 of these 2 both readings of the scores find the offset of the weights; \
-with the scores of other heads 0.2 of 2 would (2 or more: probability 0.01).
-    >>> summary([other])[-1]
-    'No head of 1 puts more weight on one offset than chance does (0.05; one head or more in 1 of 100 models).'
-    """
+    """What the verdicts come to, each count with what chance would give, in sentences."""
     if not rows:
         return []
     preferring = [row for row in rows if row.prefers]
@@ -118,22 +101,7 @@ def _or_more(count: int, chances: list[float]) -> float:
 @reads("explain")
 @typed
 def foretold(tree: xr.DataTree) -> str:
-    """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a sentence.
-
-    Asked of heads that prefer an offset. Chance is that of `scheme_kernel`. Empty where the scores have no such scheme.
-
-    Examples
-    --------
-    >>> grid = ("layer", "head")
-    >>> ones = xr.DataArray([[1.0, 1.0, 1.0]], dims=grid, coords={"layer": [0], "head": [0, 1, 2]})
-    >>> kernel = xr.Dataset(
-    ...     {"offset_of_kernel": -ones, "agree": ones, "chance": 0.2 * ones, "share": 0.9 * ones},
-    ...     attrs={"scheme": "rotation"},
-    ... )
-    >>> verdict = xr.Dataset({"prefers": ones, "positional": ones, "peak_weight": ones})
-    >>> foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
-    'The rotation alone foretells the offset of 3 of these 3 within 1 token (0.6 by chance).'
-    """
+    """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a sentence."""
     judged = _foretold(rank_explanations(tree))
     if not judged:
         return ""
@@ -160,19 +128,7 @@ def _of_scheme(judged: Sequence[HeadExplanation]) -> tuple[int, list[float], flo
 
 @typed
 def peaks_of_noise(rows: Sequence[HeadExplanation]) -> str:
-    """How many heads that prefer no offset have a peak in their cross-spectrum, and how many chance would give.
-
-    Empty where none has one.
-
-    Examples
-    --------
-    >>> idle = HeadExplanation(0, None, 0, prefers=False, positional=False, agree=None, coherence=0.1)
-    >>> peaks_of_noise([HeadExplanation(0, None, 1, False, False, None, offset_of_spectrum=7.0, coherence=0.1), idle])
-    'Of 2 heads that prefer no offset, the cross-spectrum of 1 has a peak; noise alone gives one to 0.02 of 2 \
-(1 or more: probability 0.02).'
-    >>> peaks_of_noise([idle])
-    ''
-    """
+    """How many heads that prefer no offset have a peak in their cross-spectrum, and how many chance would give."""
     idle = [row for row in rows if not row.prefers and row.coherence is not None]
     found = sum(row.offset_of_spectrum is not None for row in idle)
     if not found:
@@ -191,17 +147,7 @@ def peaks_of_noise(rows: Sequence[HeadExplanation]) -> str:
 
 @typed
 def independence_note(rows: Sequence[HeadExplanation]) -> str:
-    """What a probability in `summary` or `foretold` takes for granted; empty where they give none.
-
-    Examples
-    --------
-    >>> read = {"offset_of_spectrum": -1.0, "chance": 0.1}
-    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=True, **read)
-    >>> independence_note([head])
-    'The probability takes heads as independent; those that share weights are not.'
-    >>> independence_note([HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None)])
-    ''
-    """
+    """What a probability in `summary` or `foretold` takes for granted; empty where they give none."""
     positional = [row for row in rows if row.prefers and row.positional]
     of_readings = _are_read(rows) and bool(_chances(positional)) and not _shared(positional)
     judged = _foretold(rows)
@@ -217,14 +163,7 @@ def independence_note(rows: Sequence[HeadExplanation]) -> str:
 @reads("explain")
 @typed
 def layer_numbers(tree: xr.DataTree) -> str:
-    """Say which of the model's layers the numbers are, where only some attend; else nothing.
-
-    Examples
-    --------
-    >>> content = xr.Dataset(coords={"layer_name": ("layer", ["layers.2.attn", "layers.5.attn"])})
-    >>> layer_numbers(xr.DataTree.from_dict({"position_content": content}))
-    'Layers are counted by attention: 0 is layers.2, 1 is layers.5.'
-    """
+    """Say which of the model's layers the numbers are, where only some attend; else nothing."""
     if "position_content" not in tree.children:
         return ""
     content = tree["position_content"].to_dataset()
@@ -238,13 +177,7 @@ def layer_numbers(tree: xr.DataTree) -> str:
 @reads("explain")
 @typed
 def findings(tree: xr.DataTree) -> list[str]:
-    """What was found, in sentences, without how it was looked for.
-
-    Examples
-    --------
-    >>> findings(xr.DataTree())
-    []
-    """
+    """What was found, in sentences, without how it was looked for."""
     rows = rank_explanations(tree)
     said = (*summary(rows), peaks_of_noise(rows), foretold(tree), cause(tree))
     return [sentence for sentence in said if sentence]
@@ -253,33 +186,14 @@ def findings(tree: xr.DataTree) -> list[str]:
 @reads("explain")
 @typed
 def headline(tree: xr.DataTree) -> list[str]:
-    """What an explanation comes to, in sentences: those of the terminal, of the page and of a run's description.
-
-    Examples
-    --------
-    >>> headline(xr.DataTree())
-    []
-    """
+    """What an explanation comes to, in sentences: those of the terminal, of the page and of a run's description."""
     return [*findings(tree), *filter(None, [mask_note(tree)])]
 
 
 @reads("explain")
 @typed
 def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
-    """Name the analyses that are not defined for a model, those of one reason together, and the reason.
-
-    Raises
-    ------
-    ValueError
-        If what the tree says of them cannot be read.
-
-    Examples
-    --------
-    >>> tree = xr.DataTree()
-    >>> tree.attrs["skipped"] = '{"phase_map": "no matrix", "waves": "no matrix", "bias_effect": "no bias"}'
-    >>> skipped_by_reason(tree)
-    [('phase map, waves', 'no matrix'), ('bias effect', 'no bias')]
-    """
+    """Name the analyses that are not defined for a model, those of one reason together, and the reason."""
     reasons: Any = json.loads(tree.attrs.get("skipped", "{}"))
     if not isinstance(reasons, dict):
         raise ValueError("the attribute 'skipped' is no JSON object")  # noqa: TRY004 as of other text
@@ -292,16 +206,7 @@ def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
 @reads("explain")
 @typed
 def mask_note(tree: xr.DataTree) -> str:
-    """Where peaks are looked for, if a mask keeps heads from some offsets; empty where it does not.
-
-    Examples
-    --------
-    >>> reach = {"lowest_offset": ("layer", [-15, -7]), "highest_offset": ("layer", [0, 0])}
-    >>> verdict = xr.Dataset({"offset_of_spectrum": 0.0}, {"layer": [0, 1]} | reach, {"positions": 16})
-    >>> print(mask_note(xr.DataTree.from_dict({"verdict": verdict})))
-    The mask lets heads look at offsets −15 to 0 (layers 1: −7 to 0). Peaks are looked for there alone; \
-scores are read before the mask.
-    """
+    """Where peaks are looked for, if a mask keeps heads from some offsets; empty where it does not."""
     if "verdict" not in tree.children:
         return ""
     verdict = tree["verdict"].to_dataset()
@@ -325,20 +230,7 @@ scores are read before the mask.
 
 @typed
 def said_of(words: str | Callable[[xr.DataTree], str], tree: xr.DataTree) -> str:
-    """What a `Section` or a `Picture` says of an explanation: the words themselves, or what is made of it.
-
-    Parameters
-    ----------
-    words
-        The words, or a function of the explanation that gives them.
-    tree
-        From `attnscope.explain`.
-
-    Examples
-    --------
-    >>> said_of(lambda tree: f"{len(tree.children)} analyses", xr.DataTree())
-    '0 analyses'
-    """
+    """What a `Section` or a `Picture` says of an explanation: the words themselves, or what is made of it."""
     return words if isinstance(words, str) else words(tree)
 
 
@@ -371,16 +263,7 @@ _RANDOM = {
 
 @typed
 def known_columns(rows: Sequence[HeadExplanation]) -> set[str]:
-    """Name the fields that some head has a value for.
-
-    How often another head's readings would agree is none where of no head it is asked whether its own do.
-
-    Examples
-    --------
-    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, peak_weight=0.4, chance=0.5)
-    >>> sorted(known_columns([head]))
-    ['head', 'layer', 'peak_weight', 'positional', 'prefers']
-    """
+    """Name the fields that some head has a value for."""
     names = (field.name for field in fields(HeadExplanation))
     known = {name for name in names if any(getattr(row, name) is not None for row in rows)}
     return known if "agree" in known else known - {"chance"}
@@ -396,28 +279,7 @@ def scheme_of(tree: xr.DataTree) -> str:
 def column_notes(
     tree: xr.DataTree, rows: Sequence[HeadExplanation], names: Mapping[str, str], nothing: str
 ) -> list[str]:
-    """How the columns of a table of heads are read, in sentences; of a column that is not there, none.
-
-    Parameters
-    ----------
-    tree
-        From `explain`.
-    rows
-        The heads of the table.
-    names
-        What the table calls its columns, of `HEADINGS`, as it writes them.
-    nothing
-        What stands where there is no offset.
-
-    Examples
-    --------
-    >>> named = {"offset_of_weights": "weights", "offset_of_kernel": "scheme", "kernel_agrees": "scheme foretells"}
-    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, offset_of_weights=-1.0)
-    >>> for note in column_notes(xr.DataTree(), [head], named, "–"):
-    ...     print(note)
-    weights: the offset of the largest mean weight; – where that is no more than chance.
-    In --json and --csv: weights is offset_of_weights.
-    """
+    """How the columns of a table of heads are read, in sentences; of a column that is not there, none."""
     known = known_columns(rows)
     there = {key: name for key, name in names.items() if key in known}
     notes: list[str] = []
@@ -501,14 +363,7 @@ def _of_shares(tree: xr.DataTree, there: Mapping[str, str], nothing: str) -> lis
 
 @typed
 def order_note(rows: Sequence[HeadExplanation]) -> str:
-    """In which order `rank_explanations` has the heads, in a sentence.
-
-    Examples
-    --------
-    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, position_share=0.9)
-    >>> order_note([head])
-    'Heads that position explains come first, then the others; of each those with the largest mean weight.'
-    """
+    """In which order `rank_explanations` has the heads, in a sentence."""
     known = known_columns(rows)
     positional = (
         "heads that position explains" if "position_share" in known else "heads that prefer an offset"
@@ -523,22 +378,7 @@ def order_note(rows: Sequence[HeadExplanation]) -> str:
 
 @typed
 def question(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> str:
-    """What the table of heads asks: of readings of the scores, and of a scheme, where there are any.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.explain`.
-    rows
-        Heads of the table, from `rank_explanations`.
-
-    Examples
-    --------
-    >>> head = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None, kernel_agrees=True)
-    >>> kernel = xr.DataTree.from_dict({"scheme_kernel": xr.Dataset(attrs={"scheme": "rotation"})})
-    >>> question(kernel, [head])
-    'Where each head looks, and whether the rotation alone foretells it.'
-    """
+    """What the table of heads asks: of readings of the scores, and of a scheme, where there are any."""
     known = known_columns(rows)
     clauses = ["where each head looks"]
     if "position_share" in known:
@@ -569,19 +409,7 @@ _NEAR = 0.5  # cycles: as near is the same frequency in a table of another lengt
 @reads("explain")
 @typed
 def cause(tree: xr.DataTree) -> str:
-    """Whether heads change as the cross-spectrum says when its waves leave the position table, in a sentence.
-
-    Empty where that was not tried, where no head prefers an offset that could have a cause, and where profiles hardly
-    change and the table has no peak among these waves.
-
-    Examples
-    --------
-    >>> fit = {"fit": 0.9, "fit_low": 0.85, "fit_high": 0.93, "fit_of_others": -0.4, "fit_chance": 0.0}
-    >>> removed = xr.Dataset(fit | {"moved": 0.1}, attrs={"frequencies": [3, 9], "length": 64, "texts": 8})
-    >>> print(cause(xr.DataTree.from_dict({"wave_removal": removed})))
-    Without the waves of 3 to 9 cycles per 64 tokens in the position table, heads change as the cross-spectrum \
-foretells to R² = 0.90 (0.85 to 0.93 over 8 texts; with the heads exchanged −0.40).
-    """
+    """Whether heads change as the cross-spectrum says when its waves leave the position table, in a sentence."""
     rows = rank_explanations(tree)
     if "wave_removal" not in tree.children or (rows and not any(row.prefers for row in rows)):
         return ""

@@ -51,18 +51,7 @@ HARDLY = 0.01  # share of a head's weight below which a rule can hardly change w
 def rule_of(
     offsets: Sequence[int], tokens: Sequence[str], tokenizer: Any, *, first: bool
 ) -> Forbidden | None:
-    """The rule that a caller's words stand for; None where nothing is forbidden.
-
-    Raises
-    ------
-    AttnscopeError
-        If an offset is no whole number, or a text is not one token.
-
-    Examples
-    --------
-    >>> rule_of([-1], [], None, first=True)
-    Forbidden(offsets=(-1,), first=True, tokens=())
-    """
+    """The rule that a caller's words stand for; None where nothing is forbidden."""
     for offset in offsets:
         check_whole(-(10**6), 10**6, forbid_offset=offset)
     if isinstance(tokens, str):
@@ -75,13 +64,7 @@ def rule_of(
 
 
 def said_rule(offsets: Sequence[int], tokens: Sequence[str], *, first: bool) -> list[str]:
-    """What is forbidden, in words.
-
-    Examples
-    --------
-    >>> said_rule([-1], ["."], first=True)
-    ['offset -1', 'the first token', "token '.'"]
-    """
+    """What is forbidden, in words."""
     return [
         *(f"offset {offset:+d}" if offset else "offset 0" for offset in offsets),
         *(["the first token"] if first else []),
@@ -90,13 +73,7 @@ def said_rule(offsets: Sequence[int], tokens: Sequence[str], *, first: bool) -> 
 
 
 def check_rule(rule: Forbidden, windows: Sequence[Window]) -> None:
-    """Refuse a rule that forbids nothing in these windows.
-
-    Raises
-    ------
-    AttnscopeError
-        If no offset fits into a window, and no forbidden token is in one.
-    """
+    """Refuse a rule that forbids nothing in these windows."""
     longest = max(max(len(window), len(window.target or ())) for window in windows)
     ids = {
         token
@@ -123,43 +100,7 @@ def without_forbidden(
     seed: int,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """What the predictions lose when each head alone may not look where a rule says; see `knock_out`.
-
-    Parameters
-    ----------
-    inquiry
-        Checked.
-    rule
-        Offsets and tokens at which no head may look.
-    said
-        The rule in words, as results hold it.
-    renormalise
-        Whether the weights that are left are scaled to the sum of before.
-    seed
-        Seed of the bootstrap.
-    progress
-        Called with a `Progress` as in `knock_out`.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``loss_change`` (nats) and ``weight`` (share of all weight that was forbidden) of each text ``(text, layer,
-        head)``; their means ``effect`` and ``forbidden_weight`` ``(layer, head)``, with ``effect_low`` and
-        ``effect_high``, the 95% interval over documents (or windows), ``shown`` and ``tested``, as in `heads_of`.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> from attnscope.intervention import inquiry
-    >>> texts = texts_of(["The tide comes in twice a day.", "The boats lie on the sand."])
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
-    >>> asked.check()
-    >>> rule, said = rule_of([-1], [], None, first=False), said_rule([-1], [], first=False)
-    >>> lost = without_forbidden(asked, rule, said, renormalise=True, seed=0)
-    >>> lost.attrs["forbid"], lost.forbidden_weight.sel(layer=0).values.round(2).tolist()
-    (['offset -1'], [0.05, 0.0, 0.0, 0.87])
-    """
+    """What the predictions lose when each head alone may not look where a rule says; see `knock_out`."""
     knocked = knock_out(inquiry, rule, renormalise=renormalise, progress=progress)
     documents = knocked.source.values.tolist()
     units, called = units_of(documents)
@@ -181,27 +122,11 @@ def without_forbidden(
 
 @dataclass(frozen=True)
 class Forbidden:
-    """Where a head may not look.
+    """Where a head may not look."""
 
-    Attributes
-    ----------
-    offsets
-        Offsets, key position minus query position: -1 is the token before. Of self-attention alone.
-    first
-        Whether the first token is forbidden.
-    tokens
-        Token ids of keys that are forbidden.
-
-    Examples
-    --------
-    >>> rule = Forbidden(offsets=(-1,))
-    >>> rule.where(3, torch.tensor([[5, 6, 7]]))[0].int().tolist()
-    [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
-    """
-
-    offsets: tuple[int, ...] = ()
-    first: bool = False
-    tokens: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()  # offsets, key position minus query position: -1 is the token before
+    first: bool = False  # whether the first token is forbidden
+    tokens: tuple[int, ...] = ()  # token ids of keys that are forbidden
 
     def where(self, queries: int, keys: Tensor) -> Bool[Tensor, "text query key"]:
         """Which entries of the weights the rule forbids; `keys` are token ids ``(text, key)``."""
@@ -225,42 +150,7 @@ def knock_out(
     renormalise: bool = True,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Forbid each head alone to look where a rule says, and measure what the predictions lose.
-
-    The weights of one layer are written out: memory grows with the square of the window.
-
-    Parameters
-    ----------
-    inquiry
-        Checked.
-    rule
-        Where a head may not look.
-    renormalise
-        Whether what is left of a row is scaled to its sum before; a row of which nothing is left gives nothing.
-    progress
-        Called with a `Progress` after each batch; it tells of ``windows`` done.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``loss_change`` (nats) and ``weight`` (share of all weight that was forbidden) ``(text, layer, head)``. Where
-        the rule is of offsets, cross-attention is NaN.
-
-    Raises
-    ------
-    AttnscopeError
-        If the rule forbids nothing.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> from attnscope.intervention import inquiry
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts_of(["The tide comes in twice."]), window=16, limit=1)
-    >>> asked.check()
-    >>> bool(knock_out(asked, Forbidden(offsets=(-1,))).weight.sel(layer=0, head=3) > 0.5)
-    True
-    """
+    """Forbid each head alone to look where a rule says, and measure what the predictions lose."""
     if not (rule.offsets or rule.first or rule.tokens):
         raise AttnscopeError("the rule forbids nothing; expected offsets, first or tokens: give one")
     changes: list[np.ndarray] = []
@@ -369,44 +259,7 @@ _SCORES = ("shuffled_loss", "shuffled_kl", "random_kl")
 def shuffled_weights(
     inquiry: Inquiry, *, texts: int = 8, seed: int = 0, progress: Tell | None = None
 ) -> xr.Dataset:
-    """Shuffle each row of each head's weights among the keys that it may look at, one head at a time.
-
-    Where the predictions lose nothing, it does not matter where this head looks, whatever its weights show. A change of
-    the head's output may matter by its size alone: ``random_kl`` is that of a change as large in each row, in a random
-    direction. One permutation for each head of each text; `permutation_test` takes many.
-
-    Parameters
-    ----------
-    inquiry
-        Checked.
-    texts
-        How many windows are read, from the first.
-    seed
-        Seed of the permutations.
-    progress
-        Called with a `Progress` after each batch; it tells of ``windows`` done.
-
-    Returns
-    -------
-    xarray.Dataset
-        Means over texts ``(layer, head)``, nats: ``shuffled_loss``, with ``shuffled_loss_low``,
-        ``shuffled_loss_high``, ``shuffled_shown`` and ``shuffled_tested`` as `heads_of` has them of effects;
-        ``shuffled_kl`` and ``random_kl``. The attribute ``texts`` counts the windows.
-
-    References
-    ----------
-    Jain and Wallace (2019), Attention is not Explanation, NAACL 2019, section 4.2.1.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> from attnscope.intervention import inquiry
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts_of(["The tide comes in twice."]), window=16, limit=1)
-    >>> asked.check()
-    >>> shuffled_weights(asked).shuffled_loss.dims
-    ('layer', 'head')
-    """
+    """Shuffle each row of each head's weights among the keys that it may look at, one head at a time."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in _SCORES}
     documents: list[str] = []
     heads = inquiry.heads
@@ -483,21 +336,7 @@ _SIDES = ("input_ids", "decoder_input_ids")
 
 @contextmanager
 def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Generator[list[Tensor]]:
-    """Let gradients be taken by the vectors of the source's tokens, and then the target's: ``(1, token, width)`` each.
-
-    What looks the token ids up in a table is found by what it reads, in the order in which the sides are read; where
-    it is no table, there are fewer leaves than sides.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> model, text = BertModel(config).eval(), {"input_ids": torch.tensor([[5, 6, 7]])}
-    >>> with embedding_leaves(model, text) as leaves:
-    ...     output = model(**text).last_hidden_state
-    >>> [one.shape for one in torch.autograd.grad(output[0, 1, 0], leaves)]
-    [torch.Size([1, 3, 8])]
-    """
+    """Let gradients be taken by the vectors of the source's tokens, and then the target's: ``(1, token, width)`` each."""
     leaves: list[Tensor] = []
     waiting = [inputs[side] for side in _SIDES if side in inputs]
 
@@ -538,45 +377,7 @@ def bleu_without_heads(
     beams: int = 1,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Translate once with all heads and once without each of some, and score every translation.
-
-    Parameters
-    ----------
-    inquiry
-        An encoder-decoder and its sentences, checked: the means of the heads are taken over them.
-    texts, targets
-        Sentences to translate, and their right translations.
-    heads
-        Pairs (layer, head); by default all of cross-attention.
-    ablation
-        ``zero`` or ``mean``. What a head gives on another text has no place in a translation that is not known yet.
-    beams
-        Translations that are followed at a time.
-    progress
-        Called with a `Progress` after each head; it tells of ``heads`` done.
-
-    Returns
-    -------
-    xarray.Dataset
-        From `attnscope.score`, a system for each head, called ``"layer.head"``, held against ``"all heads"``: BLEU,
-        chrF, their intervals, and the p-values of paired bootstraps, which take each head alone.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model is not an encoder-decoder, a head does not exist, or the ablation is another.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> from attnscope.intervention import inquiry
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts_of(["The tide is out."]), window=16, limit=1)
-    >>> bleu_without_heads(asked, ["The tide is out."], ["Es ist Ebbe."])
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: small-mlm does not translate: BLEU is of encoder-decoders with targets
-    """
+    """Translate once with all heads and once without each of some, and score every translation."""
     if inquiry.kind != "translation":
         raise AttnscopeError(
             f"{inquiry.loaded.name} does not translate: BLEU is of encoder-decoders with targets"

@@ -34,37 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Effect:
-    """What one ablation of one head changes.
+    """What one ablation of one head changes."""
 
-    Attributes
-    ----------
-    mean, low, high
-        Change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one.
-    shown
-        Whether it is significant, corrected for all that was tested together; None where that was not tested, with
-        fewer than 6 windows.
-
-    Examples
-    --------
-    >>> told = Effect(0.5, 0.25, 0.75, shown=True)
-    >>> said_effect(told), said_effect(told.alone)
-    ('+0.500 (+0.250 to +0.750)', '+0.500')
-    """
-
-    mean: float
-    low: float
-    high: float
+    mean: float  # change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one
+    low: float  # change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one
+    high: float  # change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one
+    # whether it is significant, corrected for all that was tested together; None where that was not tested, with
+    # fewer than 6 windows
     shown: bool | None
 
     @property
     def digits(self) -> int:
-        """Digits after the point: 3, or as many as show a small change that is told from 0.
-
-        Examples
-        --------
-        >>> Effect(0.00012, 0.00010, 0.00014, True).digits, Effect(0.00012, -0.001, 0.001, False).digits
-        (5, 3)
-        """
+        """Digits after the point: 3, or as many as show a small change that is told from 0."""
         return places(self.mean, 3) if self.shown else 3
 
     @property
@@ -75,13 +56,7 @@ class Effect:
 
 @typed
 def said_effect(effect: Effect) -> str:
-    """A change with its interval.
-
-    Examples
-    --------
-    >>> said_effect(Effect(0.5, 0.25, 0.75, True)), said_effect(Effect(-0.002, float("nan"), float("nan"), False))
-    ('+0.500 (+0.250 to +0.750)', '−0.002')
-    """
+    """A change with its interval."""
     digits = effect.digits
     text = f"{effect.mean:+.{digits}f}"
     if np.isfinite(effect.low):
@@ -90,18 +65,7 @@ def said_effect(effect: Effect) -> str:
 
 
 def largest_said(effects: Sequence[Effect], said: Callable[[int, Effect], str], every: str) -> list[str]:
-    """The largest effect and whether it is significant; where it is not, the largest that is, too.
-
-    The largest of many is large by chance too: without significance it is named without its interval.
-
-    Examples
-    --------
-    >>> effects = [Effect(9.0, 1.0, 20.0, False), Effect(-2.0, -2.1, -1.9, True), Effect(1.0, 0.9, 1.1, True)]
-    >>> for sentence in largest_said(effects, lambda number, effect: f"{said_effect(effect)} ({number})", "heads"):
-    ...     print(sentence)
-    The largest change is +9.000 (0). It is not significant (corrected for all heads).
-    The largest significant change is −2.000 (−2.100 to −1.900) (1).
-    """
+    """The largest effect and whether it is significant; where it is not, the largest that is, too."""
     order = sorted(range(len(effects)), key=lambda number: -abs(effects[number].mean))
     first = effects[order[0]]
     sentence = f"The largest change is {said(order[0], first if first.shown else first.alone)}."
@@ -120,25 +84,7 @@ Heads = Sequence[tuple[int, int]]
 
 
 def checked_sets(together: Sequence[Heads], cells: Heads) -> list[list[tuple[int, int]]]:
-    """Sets of heads that exist, each head once.
-
-    Parameters
-    ----------
-    together
-        Sets of ``(layer, head)``.
-    cells
-        Every head that there is.
-
-    Raises
-    ------
-    AttnscopeError
-        If a set is empty, or a head does not exist.
-
-    Examples
-    --------
-    >>> checked_sets([[(0, 1), (0, 0), (0, 1)]], [(0, 0), (0, 1)])
-    [[(0, 1), (0, 0)]]
-    """
+    """Sets of heads that exist, each head once."""
     known = set(cells)
     sets: list[list[tuple[int, int]]] = []
     for heads in together:
@@ -164,45 +110,7 @@ def taken_together(
     *,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Take chosen sets of heads out, each set at once.
-
-    Heads that stand in for each other lose little alone and much together; heads in one chain lose together no more
-    than one of them alone.
-
-    Parameters
-    ----------
-    inquiry
-        Checked.
-    sets
-        From `checked_sets`.
-    ablations
-        What stands in for the heads.
-    effects
-        Effects of single heads on the same texts.
-    seed
-        Seed of the bootstrap.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``loss_change`` of each text ``(text, ablation, set)``, nats. Over texts ``effect`` with ``effect_low``,
-        ``effect_high``, ``shown`` and ``tested`` as `heads_of` has them (all sets together), ``alone``, the sum of the
-        effects of the set's heads one by one, and ``between``, what the effect differs from that sum, with
-        ``between_low``, ``between_high``, ``between_shown`` and ``between_tested``.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> from attnscope.intervention import effects, inquiry
-    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
-    >>> asked.check()
-    >>> single = next(effects(asked, ["zero"], steps=0))
-    >>> both = taken_together(asked, [[(0, 0), (0, 3)]], ["zero"], single)
-    >>> both.set.values.tolist(), bool(np.allclose(both.effect - both.alone, both.between))
-    (['0.0 0.3'], True)
-    """
+    """Take chosen sets of heads out, each set at once."""
     cells = inquiry.cells
     rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
     batches = [rows] * len(inquiry.slices())
@@ -252,39 +160,7 @@ def leave_one_out(
     name: str,
     tokens: Sequence[int] | None = None,
 ) -> Float[Tensor, "token prediction"]:
-    """Total variation distance of each prediction from what it is when no query may look at a token.
-
-    The token keeps its place and all others theirs; its own state goes on through the residual connection. One forward
-    pass a token, several at a time.
-
-    Parameters
-    ----------
-    model
-        In eval mode, with a head.
-    inputs
-        Inputs of a batch of one.
-    positions
-        Where predictions are compared.
-    name
-        What to call the text in an error.
-    tokens
-        Which are left out, those of the source before those of the target; by default all.
-
-    Returns
-    -------
-    Tensor
-        Shares; columns are predictions.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertForMaskedLM
-    >>> config = BertConfig(
-    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
-    ... )
-    >>> text = {"input_ids": torch.tensor([[5, 6, 7]])}
-    >>> leave_one_out(BertForMaskedLM(config).eval(), text, torch.tensor([0]), "the text").shape
-    torch.Size([3, 1])
-    """
+    """Total variation distance of each prediction from what it is when no query may look at a token."""
     sides = sides_of(inputs)
     chosen = list(range(sides.tokens)) if tokens is None else list(tokens)
     hidden = torch.tensor([], dtype=torch.int64)
@@ -317,28 +193,7 @@ def leave_one_out(
 def with_intervals(
     effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = DRAWS, seed: int = 0
 ) -> xr.Dataset:
-    """Add to each variable its mean over texts and its 95% interval over documents.
-
-    Texts where a value is NaN do not count. Of fewer than 6 documents there is no interval: NaN.
-
-    Parameters
-    ----------
-    effects
-        Variables along ``text`` and other dimensions.
-    names
-        Names of those that get an interval.
-    documents
-        The document that each text is from.
-    draws, seed
-        Number of draws and seed of the bootstrap.
-
-    Examples
-    --------
-    >>> values = xr.Dataset({"tvd": (("text", "head"), np.tile([[0.1, 0.0], [0.3, 0.0]], (4, 1)), {"units": "share"})})
-    >>> intervals = with_intervals(values, ["tvd"], list("abcdefgh"))
-    >>> [intervals[f"tvd_{end}"].values.round(3).tolist() for end in ("mean", "low", "high")]
-    [[0.2, 0.0], [0.125, 0.0], [0.275, 0.0]]
-    """
+    """Add to each variable its mean over texts and its 95% interval over documents."""
     added: dict[str, xr.DataArray] = {}
     for name in names:
         values = effects[name].transpose("text", ...)

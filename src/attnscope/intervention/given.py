@@ -40,30 +40,14 @@ AnyWindow = Window | Sequence[int]
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """A model and the windows that it is to read.
+    """A model and the windows that it is to read."""
 
-    Attributes
-    ----------
-    model
-        As it was given, or loaded.
-    windows
-        Windows of any length; with a target where a decoder reads one.
-    name
-        The model's.
-    mask_id
-        The token that a masked language model predicts at; None where there is none, or no tokenizer.
-
-    Examples
-    --------
-    >>> given = given_texts("bundled", limit=2)
-    >>> given.documents, given.mask_id is not None
-    (['01-attention.txt', '01-attention.txt'], True)
-    """
-
-    model: PreTrainedModel
-    windows: list[AnyWindow]
-    name: str
-    mask_id: int | None
+    model: PreTrainedModel  # as it was given, or loaded
+    windows: list[AnyWindow]  # windows of any length; with a target where a decoder reads one
+    name: str  # the model's
+    mask_id: (
+        int | None
+    )  # the token that a masked language model predicts at; None where there is none, or no tokenizer
 
     @property
     def documents(self) -> list[str]:
@@ -85,25 +69,7 @@ def given_texts(
     limit: int | None = None,
     by_line: bool = False,
 ) -> Given:
-    """Take a model and texts; a study gives those that it has.
-
-    Parameters
-    ----------
-    model, texts, targets, tokenizer, window, by_line
-        See `attnscope.scan`. A `attnscope.explanation.study.Study` or another `Given` brings its texts.
-    limit
-        Windows to read, by default 8.
-
-    Raises
-    ------
-    AttnscopeError
-        What `attnscope.scan` raises of them.
-
-    Examples
-    --------
-    >>> given_texts(texts=["The tide is out."]).windows[0].tokens[:2]
-    ('<s>', ' The')
-    """
+    """Take a model and texts; a study gives those that it has."""
     check_whole(1, window=window, limit=limit)
     limit = FEW_TEXTS if limit is None else limit
     if isinstance(model, Study | Given):
@@ -135,15 +101,7 @@ def given_texts(
 
 
 def inputs_of(model: PreTrainedModel, window: AnyWindow) -> dict[str, Tensor]:
-    """Arguments of a forward pass over one window; without a target a decoder beside an encoder reads the same.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> inputs_of(BertModel(config), [5, 6, 7])
-    {'input_ids': tensor([[5, 6, 7]])}
-    """
+    """Arguments of a forward pass over one window; without a target a decoder beside an encoder reads the same."""
     read = {"input_ids": window}
     if model.config.is_encoder_decoder:
         read["decoder_input_ids"] = getattr(window, "target", None) or window
@@ -160,31 +118,7 @@ _IN_A_GRAPH = 4  # matrices of each head: scores, their exponentials and what ma
 
 
 def check_matrices(calls: Iterable[AttentionCall], name: str, *, in_a_graph: bool) -> None:
-    """Refuse a text whose weights, of all heads of these calls, take more than 2 GiB.
-
-    Parameters
-    ----------
-    calls
-        Attention calls of one text.
-    name
-        Name of the text.
-    in_a_graph
-        Whether a backward pass goes through them, which keeps several matrices a head.
-
-    Raises
-    ------
-    AttnscopeError
-        If they take more.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 16, 6000, 1)
-    >>> check_matrices([AttentionCall(x, x, x, scale=1.0)], "essay.txt", in_a_graph=False)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: essay.txt has 6000 tokens, whose matrices of weights take more than 2 GiB: give a
-    smaller window, or leave out what needs them
-    """
+    """Refuse a text whose weights, of all heads of these calls, take more than 2 GiB."""
     needed = longest = 0
     for call in calls:
         numbers = call.query.shape[1] * call.query.shape[2] * call.key.shape[2]
@@ -200,18 +134,7 @@ def check_matrices(calls: Iterable[AttentionCall], name: str, *, in_a_graph: boo
 
 
 class StoredParts:
-    """Parts of a result: those that a run folder holds are read, others made and written.
-
-    Parameters
-    ----------
-    run
-        An opened run; without one nothing is kept.
-
-    Examples
-    --------
-    >>> StoredParts(None).get("heads", xr.Dataset).sizes
-    Frozen({})
-    """
+    """Parts of a result: those that a run folder holds are read, others made and written."""
 
     def __init__(self, run: RunFolder | None) -> None:
         self.run = run
@@ -250,26 +173,7 @@ def kept_tree(
 
 @typed
 def load_intervention(run: RunFolder) -> xr.DataTree:
-    """The tree that `intervene` returned, from the folder of a finished run.
-
-    Raises
-    ------
-    AttnscopeError
-        If a part is gone.
-
-    Examples
-    --------
-    >>> import json
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope import intervene
-    >>> from attnscope.store import RunFolder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False, out=f"{place}/run")
-    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
-    ...         load_intervention(run).equals(made)
-    True
-    """
+    """The tree that `intervene` returned, from the folder of a finished run."""
     return stored_tree(run, {"effects": run.results()})
 
 

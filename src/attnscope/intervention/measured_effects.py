@@ -53,44 +53,7 @@ def effects(
     done: Callable[[range], bool] = lambda _: False,
     progress: Tell | None = None,
 ) -> Iterator[xr.Dataset]:
-    """Effects of every head on every text, batch after batch.
-
-    Parameters
-    ----------
-    inquiry
-        Checked.
-    ablations
-        What stands in for a head.
-    variants
-        Most variants side by side: memory grows with them. By default as many as the device is quickest with, and 256
-        MiB of logits at most.
-    steps
-        Points of the integrated estimates; 0 for no estimates at all.
-    done
-        Which texts need not be measured.
-    progress
-        Called with a `Progress` after each batch; it tells of ``windows`` done.
-
-    Yields
-    ------
-    xarray.Dataset
-        ``loss_change``, ``kl``, ``accuracy_change`` ``(text, ablation, layer, head)``; ``estimate``
-        ``(text, estimator, ablation, layer, head)``; ``importance`` ``(text, layer, head)``; ``loss``, ``accuracy``,
-        ``guess_loss`` (of equal probabilities) and ``questions`` of each text. All are means over the tokens that the
-        text is asked for.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> from attnscope.intervention import inquiry
-    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
-    >>> asked.check()
-    >>> of_batch = next(effects(asked, ["zero"], steps=0))
-    >>> dict(of_batch.loss_change.sizes)
-    {'text': 2, 'ablation': 1, 'layer': 3, 'head': 4}
-    """
+    """Effects of every head on every text, batch after batch."""
     places = [place for place in inquiry.slices() if not done(range(place.start, place.stop))]
     means = inquiry.means if "mean" in ablations and places else None
     tell = progress or tell_nobody
@@ -205,10 +168,7 @@ def _estimates(
 def _gate_gradient(
     outputs: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor], share: float
 ) -> np.ndarray:
-    r"""Derivative of the loss in each head's gate, where every gate stands at `share`.
-
-    What goes on is :math:`O + s(O' - O)`, so :math:`O' - O` is what lies between it and O' over :math:`1-s`.
-    """
+    r"""Derivative of the loss in each head's gate, where every gate stands at `share`."""
     remaining = [(output, gradient / (1 - share)) for output, gradient in outputs]
     return _stacked(attribution(remaining, others))
 

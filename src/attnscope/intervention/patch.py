@@ -226,26 +226,7 @@ def _measure(
 
 @typed
 def load_patching(run: RunFolder) -> xr.DataTree:
-    """The tree that `patch` returned, from the folder of a finished run.
-
-    Raises
-    ------
-    AttnscopeError
-        If a part is gone.
-
-    Examples
-    --------
-    >>> import json
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope import patch
-    >>> from attnscope.store import RunFolder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = patch(steps=0, out=f"{place}/run")
-    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
-    ...         load_patching(run).equals(made)
-    True
-    """
+    """The tree that `patch` returned, from the folder of a finished run."""
     return stored_tree(run, {"pairs": _of_run(run)})
 
 
@@ -411,41 +392,7 @@ class PatchJob:
 
 @typed
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
-    """Mean effect of each patched place, with its interval over pairs.
-
-    Parameters
-    ----------
-    pairs
-        ``difference``, ``clean`` and ``corrupted`` of each pair, with the attributes ``direction`` and ``rounding``:
-        what is smaller than this share of the differences counts as 0.
-    seed
-        Seed of the bootstrap.
-
-    Returns
-    -------
-    xarray.Dataset
-        Along the places that were patched: ``effect`` (logits: mean change of answer minus wrong answer from the run
-        that is patched), ``recovered`` (share: the sum of the changes over the sum of the gaps between both runs), with
-        ``_low`` and ``_high``, the ends of their 95% intervals by the bootstrap over pairs (NaN for fewer than 6), and
-        ``shown``: whether the effect is told from 0, with all places looked at together, by flipping the signs of
-        pairs; ``tested`` is False where that cannot be asked (fewer than 6 pairs). ``estimate`` is the mean where there
-        is one; ``token`` names positions.
-
-    Examples
-    --------
-    >>> noise = np.random.default_rng(0).normal(0, 0.1, (8, 2))
-    >>> pairs = xr.Dataset(
-    ...     {
-    ...         "difference": (("pair", "head"), noise + [-1.0, 1.0]),
-    ...         "clean": ("pair", np.full(8, 3.0)),
-    ...         "corrupted": ("pair", np.full(8, -1.0)),
-    ...     },
-    ...     attrs={"direction": "denoising", "rounding": 1e-4},
-    ... )
-    >>> shown = patched_of(pairs)
-    >>> shown.shown.values.tolist(), shown.recovered.values.round(1).tolist()
-    ([False, True], [-0.0, 0.5])
-    """
+    """Mean effect of each patched place, with its interval over pairs."""
     source, base = ends_of(pairs)
     change = _changes(pairs)
     each, gaps = range(pairs.sizes["pair"]), (source - base).values
@@ -480,14 +427,7 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 
 
 def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
-    """How well each estimate puts the places in the order of what was measured.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``rank_correlation`` (Spearman's, of means over pairs) and ``chance``: the share of random orders that agree as
-        well, ``(estimator)``. There is no interval: see `agreement_of`.
-    """
+    """How well each estimate puts the places in the order of what was measured."""
     change = _changes(pairs).values
     names = pairs.estimator.values.tolist()
     rows = [order_agreement(pairs.estimate.sel(estimator=name).values, change, seed=seed) for name in names]

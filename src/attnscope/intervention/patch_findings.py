@@ -24,52 +24,22 @@ _TITLES = {"attribution": "attribution patching", "eap_ig": "EAP-IG"}
 
 @dataclass(frozen=True)
 class PatchedPlace:
-    """What was patched, and how far the prediction went.
+    """What was patched, and how far the prediction went."""
 
-    Attributes
-    ----------
-    layer, head
-        Place of the head; None where the residual stream was patched.
-    block
-        After which block the residual stream was patched; None for heads.
-    position, token
-        Where, and what stands there; None where all positions were patched at once.
-    effect
-        Change of answer minus wrong answer, logits.
-    recovered
-        Share of the way from the run that was patched to the other.
-    estimates
-        Estimates of the effect, by name, logits.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import patch
-    >>> best = patched_places(patch(steps=0))[0]
-    >>> best.name, round(best.recovered.mean, 2)
-    ('0.3', 0.57)
-    """
-
-    layer: int | None
-    head: int | None
-    block: int | None
-    position: int | None
-    token: str | None
-    effect: Effect
-    recovered: Effect
-    estimates: dict[str, float] = field(default_factory=dict[str, float])
+    layer: int | None  # place of the head; None where the residual stream was patched
+    head: int | None  # place of the head; None where the residual stream was patched
+    block: int | None  # after which block the residual stream was patched; None for heads
+    position: int | None  # where, and what stands there; None where all positions were patched at once
+    token: str | None  # where, and what stands there; None where all positions were patched at once
+    effect: Effect  # change of answer minus wrong answer, logits
+    recovered: Effect  # share of the way from the run that was patched to the other
+    estimates: dict[str, float] = field(
+        default_factory=dict[str, float]
+    )  # estimates of the effect, by name, logits
 
     @property
     def name(self) -> str:
-        """Short name.
-
-        Examples
-        --------
-        >>> none = Effect(0.0, 0.0, 0.0, False)
-        >>> PatchedPlace(3, 6, None, None, None, none, none).name
-        '3.6'
-        >>> PatchedPlace(None, None, 2, 5, "␣the", none, none).name
-        'block 2 at 5'
-        """
+        """Short name."""
         what = f"block {self.block}" if self.block is not None else f"{self.layer}.{self.head}"
         return what if self.position is None else f"{what} at {self.position}"
 
@@ -77,19 +47,7 @@ class PatchedPlace:
 @reads("patch")
 @typed
 def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
-    """One row for each place that was patched, those with the largest effect first.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.patch`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import patch
-    >>> patched_places(patch(steps=0))[0].name
-    '0.3'
-    """
+    """One row for each place that was patched, those with the largest effect first."""
     places = tree["patched"].to_dataset()
     dims = places.effect.dims
     labels = {str(name): places[name].values for name in dims}
@@ -129,19 +87,7 @@ def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
 @reads("patch")
 @typed
 def patch_headline(tree: xr.DataTree) -> list[str]:
-    """What patching comes to, in sentences that say how sure they are.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.patch`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import patch
-    >>> patch_headline(patch(steps=0))[1][:77]
-    "Patched: one head's output, of the clean run into the corrupted one. The larg"
-    """
+    """What patching comes to, in sentences that say how sure they are."""
     rows, pairs = patched_places(tree), tree["pairs"].to_dataset()
     count = pairs.sizes["pair"]
     clean, corrupted = pairs.clean.values, pairs.corrupted.values
@@ -198,14 +144,7 @@ def _share_said(row: PatchedPlace, effect: Effect) -> str:
 @reads("patch")
 @typed
 def what_is_done(tree: xr.DataTree) -> str:
-    """What was put where, in one sentence.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import patch
-    >>> what_is_done(patch(steps=0))
-    "Patched: one head's output, of the clean run into the corrupted one."
-    """
+    """What was put where, in one sentence."""
     pairs = tree["pairs"].to_dataset()
     what = {"heads": "one head's output", "residual": "the residual stream after one block, at one position"}
     source, other = (
@@ -223,13 +162,7 @@ def what_is_done(tree: xr.DataTree) -> str:
 
 @typed
 def said_share(share: Effect) -> str:
-    """How far a patched run went, with its interval.
-
-    Examples
-    --------
-    >>> said_share(Effect(0.53, 0.37, 0.69, True)), said_share(Effect(-0.02, float("nan"), float("nan"), False))
-    ('53% of the way (37% to 69%)', '−2% of the way')
-    """
+    """How far a patched run went, with its interval."""
     text = f"{share.mean:.0%} of the way"
     if np.isfinite(share.low):
         text += f" ({share.low:.0%} to {share.high:.0%})"
@@ -255,11 +188,5 @@ def _pairs(count: int) -> str:
 
 @typed
 def estimator_names(names: Sequence[str]) -> list[str]:
-    """What estimators are called.
-
-    Examples
-    --------
-    >>> estimator_names(["eap_ig"])
-    ['EAP-IG']
-    """
+    """What estimators are called."""
     return [_TITLES[name] for name in names]

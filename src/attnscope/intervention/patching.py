@@ -53,46 +53,7 @@ def activation_patch(
     direction: Direction = "denoising",
     variants: int | None = None,
 ) -> xr.Dataset:
-    r"""Put activations of one run into the other, one at a time, and see which run's answer the model gives.
-
-    `attnscope.patch` does this of many pairs with intervals, a run folder and a page.
-
-    Parameters
-    ----------
-    model, tokenizer
-        See `attnscope.scan`.
-    pairs
-        Clean and corrupted texts, all as long in tokens.
-    what
-        ``heads``: each head's output. ``residual``: the residual stream after each block, always by position.
-    by_position
-        Whether heads are patched at one position at a time, or at all.
-    direction
-        ``denoising``: clean activations go into the corrupted run (does this bring the answer back?); ``noising``: the
-        other way round (does this break it?).
-    variants
-        Most variants side by side; by default as many as the device is quickest with.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``difference`` ``(pair, layer, head[, position])`` or ``(pair, block, position)``: logit of the answer minus
-        logit of the wrong one in the patched run, and ``recovered``: how far it went from the run that was patched (0)
-        to the other (1), of the means over pairs. ``clean`` and ``corrupted`` ``(pair)`` are the differences of the two
-        runs.
-
-    Raises
-    ------
-    AttnscopeError
-        What `EncodedPairs.of` and `intervene` raise, or if clean and corrupted texts give the same answers.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import Pair
-    >>> pairs = [Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")]
-    >>> activation_patch("bundled", pairs).difference.dims
-    ('pair', 'layer', 'head')
-    """
+    r"""Put activations of one run into the other, one at a time, and see which run's answer the model gives."""
     loaded = load_model(model, tokenizer=tokenizer)
     encoded = encoded_pairs(loaded, pairs)
     pairs_patched = patched(
@@ -188,37 +149,7 @@ def path_patch(
     tokenizer: Tokenizer = None,
     direction: Direction = "noising",
 ) -> xr.Dataset:
-    """How much of each head's effect reaches the answer through one later head (path patching; Wang et al. 2022).
-
-    The sender's output of the other run is put in; every other head is held at what it gave, so that what changes
-    reaches the receiver through the residual stream and the feed-forward layers alone; what the receiver then gives is
-    put into a run that is else as it was.
-
-    Parameters
-    ----------
-    model, pairs, tokenizer, direction
-        See `activation_patch`.
-    receiver
-        ``(layer, head)``; senders are all heads of the layers below.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``difference`` ``(pair, layer, head)`` (NaN from the receiver's layer on), ``clean``, ``corrupted`` and
-        ``recovered``, as in `activation_patch`.
-
-    Raises
-    ------
-    AttnscopeError
-        What `activation_patch` raises, or if there is no such receiver with layers below it.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import Pair
-    >>> pairs = [Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")]
-    >>> bool(path_patch("bundled", pairs, receiver=(1, 0)).difference.sel(layer=1).isnull().all())
-    True
-    """
+    """How much of each head's effect reaches the answer through one later head (path patching; Wang et al. 2022)."""
     loaded = load_model(model, tokenizer=tokenizer)
     through = patched_through(loaded, encoded_pairs(loaded, pairs), receiver, direction=direction)
     return with_recovered(through).assign_attrs(model=loaded.name)
@@ -294,28 +225,7 @@ def attribution_patch(
     direction: Direction = "noising",
     steps: int = 1,
 ) -> xr.Dataset:
-    """Estimate patching every head by one backward pass, or by several on the way between the inputs (EAP-IG).
-
-    Parameters
-    ----------
-    model, pairs, tokenizer, by_position, direction
-        See `activation_patch`.
-    steps
-        Gradients taken between the embeddings of both texts; 1 takes it at the text that is patched (Nanda 2023), more
-        are EAP-IG's (Hanna, Pezzelle & Belinkov 2024), by the midpoint rule.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``estimate`` ``(pair, layer, head[, position])``: change of the logit difference, to first order.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import Pair
-    >>> pairs = [Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")]
-    >>> attribution_patch("bundled", pairs).estimate.dims
-    ('pair', 'layer', 'head')
-    """
+    """Estimate patching every head by one backward pass, or by several on the way between the inputs (EAP-IG)."""
     loaded = load_model(model, tokenizer=tokenizer)
     encoded = encoded_pairs(loaded, pairs)
     return estimated(loaded, encoded, by_position=by_position, direction=direction, steps=steps).assign_attrs(

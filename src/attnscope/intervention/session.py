@@ -47,38 +47,16 @@ TOKENS = 1024  # of a batch
 
 @dataclass(eq=False)
 class Inquiry:
-    """One model and the windows that it is asked about.
+    """One model and the windows that it is asked about."""
 
-    Attributes
-    ----------
-    loaded
-        The model with its tokenizer.
-    windows
-        At least one; those of an encoder-decoder with what its decoder reads.
-    kind
-        What it is asked.
-    seed
-        Seed of the words that are hidden from a masked language model.
-    skips
-        Whether passes leave out what does not differ: so where that was seen to give the same numbers.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
-    >>> asked.check()
-    >>> asked.heads, asked.cells[:2]
-    ([4, 4, 4], [(0, 0), (0, 1)])
-    """
-
-    loaded: LoadedModel
-    windows: Sequence[Window]
-    kind: Kind
-    seed: int = 0
+    loaded: LoadedModel  # the model with its tokenizer
+    windows: Sequence[Window]  # at least one; those of an encoder-decoder with what its decoder reads
+    kind: Kind  # what it is asked
+    seed: int = 0  # seed of the words that are hidden from a masked language model
     batch_size: int | None = None
-    skips: bool = True
+    skips: bool = (
+        True  # whether passes leave out what does not differ: so where that was seen to give the same numbers
+    )
     sites: list[Site] = field(default_factory=list)
 
     @property
@@ -124,14 +102,7 @@ class Inquiry:
         return _Name(self.windows, first)
 
     def check(self) -> None:
-        """Refuse a model whose heads cannot be taken out, before anything is measured.
-
-        Raises
-        ------
-        AttnscopeError
-            If what is captured is not what the model does, a layer's output projection is not found, or a text's
-            numbers depend on what stands beside it.
-        """
+        """Refuse a model whose heads cannot be taken out, before anything is measured."""
         first = self.batch(slice(0, 1))
         inputs = first.reading.inputs(self.model)
         self.sites, _ = verify(self.model, inputs, text=window_name(self.windows[0], 0))
@@ -200,13 +171,7 @@ class _Name:
 
 
 def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
-    """Refuse a model with a layer of which no linear layer reads the heads.
-
-    Raises
-    ------
-    AttnscopeError
-        Names the layer.
-    """
+    """Refuse a model with a layer of which no linear layer reads the heads."""
     few = {key: value[:, :32] for key, value in inputs.items()}
     for site in unread_sites(loaded.model, few):
         raise AttnscopeError(
@@ -226,44 +191,7 @@ def inquiry(
     seed: int = 0,
     batch_size: int | None = None,
 ) -> Inquiry:
-    """Cut texts into windows and say what the model is asked about them.
-
-    Parameters
-    ----------
-    loaded
-        The model with its tokenizer.
-    corpus
-        Texts, or rows of token ids.
-    target
-        Text in the target language, line beside line, for an encoder-decoder.
-    window
-        Tokens of a window at most.
-    limit
-        Number of windows at most.
-    seed
-        Seed of the words that are hidden from a masked language model.
-    batch_size
-        Windows of a batch; by default about 1,024 tokens' worth.
-
-    Returns
-    -------
-    Inquiry
-        Not yet checked: see `Inquiry.check`.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model makes no logits, or is an encoder-decoder without targets.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
-    >>> asked.kind, len(asked.windows)
-    ('masked', 2)
-    """
+    """Cut texts into windows and say what the model is asked about them."""
     kind = kind_of_question(loaded.model)
     if kind == "translation" and (target is None or isinstance(corpus, EncodedTexts)):
         raise AttnscopeError(
@@ -282,18 +210,7 @@ def inquiry(
 
 @torch.no_grad()
 def lacks_predictions(model: PreTrainedModel, inputs: dict[str, Any]) -> str:
-    """Why a model predicts nothing; empty where it gives logits, for each token or for the text.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertForMaskedLM, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> text = {"input_ids": torch.tensor([[5, 6, 7]])}
-    >>> lacks_predictions(BertForMaskedLM(config).eval(), text)
-    ''
-    >>> lacks_predictions(BertModel(config).eval(), text)
-    'BertModel has no head that predicts: its output is hidden states, not logits'
-    """
+    """Why a model predicts nothing; empty where it gives logits, for each token or for the text."""
     output = model(**inputs)
     logits = getattr(output, "logits", None)
     if isinstance(logits, Tensor) and logits.ndim in {2, 3}:
@@ -302,18 +219,7 @@ def lacks_predictions(model: PreTrainedModel, inputs: dict[str, Any]) -> str:
 
 
 def check_predictions(model: PreTrainedModel, inputs: dict[str, Any], what: str) -> None:
-    """Refuse a model that predicts nothing, where predictions are compared.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> check_predictions(BertModel(config).eval(), {"input_ids": torch.tensor([[5, 6]])}, "permutation_test")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: permutation_test compares predictions, and BertModel has no head that predicts:
-    its output is hidden states, not logits. Give a model with its head, such as BertForMaskedLM
-    """
+    """Refuse a model that predicts nothing, where predictions are compared."""
     if reason := lacks_predictions(model, inputs):
         raise AttnscopeError(
             f"{what} compares predictions, and {reason}. Give a model with its head, such as BertForMaskedLM"
@@ -323,13 +229,7 @@ def check_predictions(model: PreTrainedModel, inputs: dict[str, Any], what: str)
 def log_probabilities(
     logits: Float[Tensor, "batch *position outcome"], positions: Int[Tensor, " prediction"] | None = None
 ) -> Float[Tensor, "batch prediction outcome"]:
-    """Log probabilities, nats, at some positions; a model that gives one prediction a text has position 0.
-
-    Examples
-    --------
-    >>> log_probabilities(torch.zeros(1, 3, 2), torch.tensor([1])).exp().tolist()
-    [[[0.5, 0.5]]]
-    """
+    """Log probabilities, nats, at some positions; a model that gives one prediction a text has position 0."""
     by_position = logits[:, None] if logits.ndim == 2 else logits  # noqa: PLR2004
     chosen = by_position if positions is None else by_position[:, positions]
     return chosen.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
@@ -338,17 +238,7 @@ def log_probabilities(
 def predict(
     model: PreTrainedModel, inputs: dict[str, Any], name: str
 ) -> Float[Tensor, "batch prediction outcome"]:
-    """Log probabilities at every position.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertForMaskedLM
-    >>> config = BertConfig(
-    ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
-    ... )
-    >>> predict(BertForMaskedLM(config).eval(), {"input_ids": torch.tensor([[5, 6, 7]])}, "the text").shape
-    torch.Size([1, 3, 9])
-    """
+    """Log probabilities at every position."""
     return log_probabilities(forward(model, inputs, lambda _: name))
 
 
@@ -358,29 +248,15 @@ DIRECTIONS: tuple[Direction, ...] = ("noising", "denoising")
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Both runs of some pairs; the plain pass of the one that is patched was the last.
+    """Both runs of some pairs; the plain pass of the one that is patched was the last."""
 
-    Attributes
-    ----------
-    passes
-        Passes of the run that is patched.
-    encoded
-        The pairs.
-    donors, donor_states
-        What heads and blocks gave in the other run.
-    logits
-        ``(pair, 1, token)``: of the run that is patched.
-    source, base
-        ``(pair,)``: answer minus wrong answer in the other run, and in the one that is patched.
-    """
-
-    passes: StackedPasses
-    encoded: EncodedPairs
-    donors: Sequence[Tensor]
-    donor_states: Sequence[Tensor]
-    logits: Tensor
-    source: Tensor
-    base: Tensor
+    passes: StackedPasses  # passes of the run that is patched
+    encoded: EncodedPairs  # the pairs
+    donors: Sequence[Tensor]  # what heads and blocks gave in the other run
+    donor_states: Sequence[Tensor]  # what heads and blocks gave in the other run
+    logits: Tensor  # ``(pair, 1, token)``: of the run that is patched
+    source: Tensor  # ``(pair,)``: answer minus wrong answer in the other run, and in the one that is patched
+    base: Tensor  # ``(pair,)``: answer minus wrong answer in the other run, and in the one that is patched
 
     def variants(self, most: int | None) -> int:
         """How many variants stand side by side: those asked for, or what the device is quickest with."""
@@ -431,20 +307,7 @@ def ends_of(pairs: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
 
 
 def with_recovered(pairs: xr.Dataset) -> xr.Dataset:
-    """Add how far the mean over pairs went from the run that was patched (0) to the other (1).
-
-    Raises
-    ------
-    AttnscopeError
-        If clean and corrupted texts give the same answers.
-
-    Examples
-    --------
-    >>> ends = {"clean": ("pair", [3.0, 1.0]), "corrupted": ("pair", [-1.0, -1.0])}
-    >>> results = xr.Dataset({"difference": (("pair", "head"), [[2.0], [-1.0]]), **ends})
-    >>> with_recovered(results.assign_attrs(direction="denoising")).recovered.values.tolist()
-    [0.5]
-    """
+    """Add how far the mean over pairs went from the run that was patched (0) to the other (1)."""
     check_apart(pairs)
     source, base = (float(end.mean()) for end in ends_of(pairs))
     recovered = (pairs.difference.mean("pair", skipna=False) - base) / (source - base)
@@ -465,13 +328,7 @@ def check_apart(pairs: xr.Dataset) -> None:
 def encoded_pairs(
     loaded: LoadedModel, pairs: Iterable[Pair], numbers: Sequence[int] | None = None
 ) -> EncodedPairs:
-    """Pairs as this model reads them.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is an encoder-decoder, or what `EncodedPairs.of` raises.
-    """
+    """Pairs as this model reads them."""
     return EncodedPairs.of(
         pairs,
         loaded.tokenizer,
@@ -482,13 +339,7 @@ def encoded_pairs(
 
 
 def is_masked(loaded: LoadedModel) -> bool:
-    """Whether the model is asked at a mask, not after the last token.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is an encoder-decoder, or makes no logits.
-    """
+    """Whether the model is asked at a mask, not after the last token."""
     kind = kind_of_question(loaded.model)
     if kind == "translation":
         raise AttnscopeError(
@@ -502,21 +353,7 @@ _WEIGHTS_AT_ONCE = 1 << 22  # 16 MiB in float32, all heads of some rows
 
 
 def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
-    """A of all heads of a call: softmax of scale, soft cap, bias, mask and sinks; float32 or wider.
-
-    Parameters
-    ----------
-    call
-        The attention call. Gradients go through it.
-    rows
-        Which queries, without a step; by default all.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 3, 4)
-    >>> weights_of(AttentionCall(x, x[:, :1], x[:, :1], scale=1.0, causal=True), slice(1, 2))[0, 1].tolist()
-    [[0.5, 0.5, 0.0]]
-    """
+    """A of all heads of a call: softmax of scale, soft cap, bias, mask and sinks; float32 or wider."""
     wide = torch.promote_types(call.query.dtype, torch.float32)
     first, last, _ = rows.indices(call.query.shape[2])
     query, key = call.query[:, :, first:last].to(wide), call.key.to(wide)
@@ -536,14 +373,7 @@ def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, 
 
 
 def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "head row key"]]]:
-    """A of the first text, so many rows of all heads at a time that no layer's matrices are held.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 3, 4)
-    >>> [(rows.start, rows.stop, tuple(tile.shape)) for rows, tile in weight_tiles(AttentionCall(x, x, x, scale=1.0))]
-    [(0, 3, (2, 3, 3))]
-    """
+    """A of the first text, so many rows of all heads at a time that no layer's matrices are held."""
     _, heads, queries, _ = call.query.shape
     height = max(1, _WEIGHTS_AT_ONCE // (heads * call.key.shape[2]))
     for first in range(0, queries, height):
@@ -552,14 +382,7 @@ def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "he
 
 
 def values_of(call: AttentionCall) -> Float[Tensor, "batch head key value_width"]:
-    """V of every head, where several share one too; float32 or wider.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 3, 4)
-    >>> values_of(AttentionCall(x, x[:, :1], x[:, :1], scale=1.0)).shape
-    torch.Size([1, 2, 3, 4])
-    """
+    """V of every head, where several share one too; float32 or wider."""
     wide = torch.promote_types(call.value.dtype, torch.float32)
     return call.value.to(wide).repeat_interleave(call.group, 1)
 
@@ -567,57 +390,27 @@ def values_of(call: AttentionCall) -> Float[Tensor, "batch head key value_width"
 def attended(
     call: AttentionCall,
 ) -> tuple[Float[Tensor, "batch head query value_width"], Float[Tensor, "batch head query key"]]:
-    """Output, in the query's type, and weights of a call, with gradients from one to the other.
-
-    Examples
-    --------
-    >>> x = torch.ones(1, 1, 2, 3, requires_grad=True)
-    >>> output, weights = attended(AttentionCall(x, x, x, scale=1.0))
-    >>> torch.autograd.grad(output.sum(), weights)[0].tolist()
-    [[[[3.0, 3.0], [3.0, 3.0]]]]
-    """
+    """Output, in the query's type, and weights of a call, with gradients from one to the other."""
     weights = weights_of(call)
     return (weights @ values_of(call)).to(call.query.dtype), weights
 
 
 @torch.no_grad()
 def output_by_rows(call: AttentionCall) -> Float[Tensor, "1 head query value_width"]:
-    """The output of a call of one text, in the query's type, with no more weights in memory than `weight_tiles` makes.
-
-    On short texts this takes a fraction of what `attnscope.kernels.measure.output_of` does, which is made for long ones.
-
-    Examples
-    --------
-    >>> x = torch.ones(1, 1, 2, 3)
-    >>> output_by_rows(AttentionCall(x, x, x, scale=1.0)).tolist()
-    [[[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]]
-    """
+    """The output of a call of one text, in the query's type, with no more weights in memory than `weight_tiles` makes."""
     values = values_of(call)[0]
     return torch.cat([tile @ values for _, tile in weight_tiles(call)], 1)[None].to(call.query.dtype)
 
 
 def visible_keys(call: AttentionCall, head: int) -> Bool[Tensor, "query key"]:
-    """Which keys the queries of one head may look at, in the first text.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 2, 3)
-    >>> visible_keys(AttentionCall(x, x, x, scale=1.0, causal=True), 0).tolist()
-    [[True, False], [True, True]]
-    """
+    """Which keys the queries of one head may look at, in the first text."""
     return call.allowed(0, head)
 
 
 def band_of(
     matrix: Float[Tensor, "*head row key"], first: int, band: int
 ) -> Float[Tensor, "*head row offset"]:
-    """The entries of rows at offsets ``-band..band`` from themselves, 0 beyond the text; `first` is the first row.
-
-    Examples
-    --------
-    >>> band_of(torch.tensor([[1.0, 2.0, 3.0]]), 2, 1).tolist()
-    [[2.0, 3.0, 0.0]]
-    """
+    """The entries of rows at offsets ``-band..band`` from themselves, 0 beyond the text; `first` is the first row."""
     rows, keys = matrix.shape[-2:]
     offset = torch.arange(-band, band + 1, device=matrix.device)
     at = torch.arange(first, first + rows, device=matrix.device)[:, None] + offset
@@ -627,24 +420,10 @@ def band_of(
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Where the tokens of either text stand, in matrices over both: first the source, then the target.
+    """Where the tokens of either text stand, in matrices over both: first the source, then the target."""
 
-    Attributes
-    ----------
-    source, target
-        Tokens of each. A model of one text has no target.
-
-    Examples
-    --------
-    >>> sides = Sides(3, 2)
-    >>> sides.tokens, sides.of("cross"), sides.of("causal")
-    (5, (slice(3, 5, None), slice(0, 3, None)), (slice(3, 5, None), slice(3, 5, None)))
-    >>> Sides(3, 0).of("causal")
-    (slice(0, 3, None), slice(0, 3, None))
-    """
-
-    source: int
-    target: int
+    source: int  # tokens of each
+    target: int  # tokens of each
 
     @property
     def tokens(self) -> int:
@@ -665,13 +444,6 @@ class Sides:
 
 
 def sides_of(inputs: dict[str, Tensor]) -> Sides:
-    """How many tokens there are of either text.
-
-    Examples
-    --------
-    >>> import torch
-    >>> sides_of({"input_ids": torch.zeros(1, 3), "decoder_input_ids": torch.zeros(1, 2)})
-    Sides(source=3, target=2)
-    """
+    """How many tokens there are of either text."""
     target = inputs.get("decoder_input_ids")
     return Sides(inputs["input_ids"].shape[1], 0 if target is None else target.shape[1])

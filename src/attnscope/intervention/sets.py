@@ -38,39 +38,7 @@ def changes_by_sets(
     means: HeadMeans | None = None,
     progress: Tell | None = None,
 ) -> np.ndarray:
-    """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats.
-
-    Parameters
-    ----------
-    inquiry
-        Checked.
-    sets
-        For each batch, ``(set, head)`` or ``(set, text, head)`` over all heads, layer by layer.
-    ablation
-        What stands in for them.
-    places
-        The batches; by default all.
-    variants
-        Most variants side by side: memory grows with them. By default as many as `effects` takes.
-    means
-        Mean output of each head, where it is known already.
-    progress
-        Called with a `Progress` after each batch; it tells of ``windows`` done.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> from attnscope.intervention import inquiry
-    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
-    >>> asked.check()
-    >>> sets = np.zeros((2, 12), dtype=bool)
-    >>> sets[1, :4] = True  # no head, then all of the first layer
-    >>> changes = changes_by_sets(asked, [sets], "zero")
-    >>> changes.shape, bool(np.abs(changes[:, 0]).max() < 1e-5), bool(changes[:, 1].mean() > 1)
-    ((2, 2), True, True)
-    """
+    """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats."""
     tell = progress or tell_nobody
     places = inquiry.slices() if places is None else places
     means = inquiry.means if ablation == "mean" and means is None else means
@@ -111,41 +79,7 @@ def search_heads(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Estimate every head's effect from random sets of heads taken out together.
-
-    Each text has sets of its own, so that there are as many measurements as passes times texts.
-
-    Parameters
-    ----------
-    inquiry
-        Checked.
-    passes
-        Passes over the texts; by default a quarter of the number of heads.
-    ablation
-        What stands in for the heads of a set.
-    seed
-        Seed of the random number generator.
-    progress
-        Called with a `Progress` after each batch; it tells of ``windows`` done.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``searched`` ``(layer, head)``, nats: 0 where the regression needs no effect of the head; the attributes say how
-        many passes and measurements there were.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> from attnscope.intervention import inquiry
-    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
-    >>> asked.check()
-    >>> found = search_heads(asked, passes=2, ablation="zero")
-    >>> found.searched.dims, found.attrs["measurements"]
-    (('layer', 'head'), 4)
-    """
+    """Estimate every head's effect from random sets of heads taken out together."""
     count = len(inquiry.cells)
     passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
     removed = max(1, round(_REMOVED * count))  # in a small model one: two would be many of its heads
@@ -178,48 +112,7 @@ def removal_curves(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Loss when the first 1, 2, 4, ... heads of an order are taken out together.
-
-    An order that was made on some texts is measured on others: on itself it would look better than it is.
-
-    Parameters
-    ----------
-    inquiry
-        Checked.
-    orders
-        By name, the scores ``(layer, head)`` made on the first half of the texts and on the second, largest first.
-    ablation
-        What stands in for the heads.
-    random_orders
-        How many random orders are measured beside them.
-    seed
-        Seed of the random orders.
-    progress
-        Called with a `Progress` after each batch; it tells of ``windows`` done.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``loss_change`` ``(text, order, removed)``, nats; random orders are their mean.
-
-    Raises
-    ------
-    AttnscopeError
-        If all texts are of one document: heads are put in order on some and taken out on others.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> from attnscope.intervention import inquiry
-    >>> texts = texts_of(["The tide is out.", "The boats lie on the sand."])
-    >>> asked = inquiry(load_model("bundled", device="cpu"), texts, window=16, limit=2)
-    >>> asked.check()
-    >>> scores = np.arange(12.0).reshape(3, 4)  # the last head first
-    >>> curves = removal_curves(asked, {"by number": (scores, scores)}, ablation="zero", random_orders=1)
-    >>> curves.order.values.tolist(), curves.removed.values.tolist()
-    (['by number', 'random'], [1, 2, 4, 8, 12])
-    """
+    """Loss when the first 1, 2, 4, ... heads of an order are taken out together."""
     halves = half_of(inquiry.documents)
     if not halves.any():
         raise AttnscopeError(
@@ -255,26 +148,14 @@ def removal_curves(
 
 
 def half_of(documents: Sequence[str]) -> np.ndarray:
-    """Which half each text belongs to, 0 or 1: documents take turns; windows where there are fewer than 6 documents.
-
-    Examples
-    --------
-    >>> half_of(list("aabcdefg")).tolist(), half_of(["a"] * 4).tolist()
-    ([0, 0, 1, 0, 1, 0, 1, 0], [0, 1, 0, 1])
-    """
+    """Which half each text belongs to, 0 or 1: documents take turns; windows where there are fewer than 6 documents."""
     units, _ = units_of(documents)
     number = {name: place for place, name in enumerate(dict.fromkeys(units))}
     return np.array([number[name] % 2 for name in units])
 
 
 def steps_to(count: int) -> np.ndarray:
-    """1, 2, 4, ... and all.
-
-    Examples
-    --------
-    >>> steps_to(12).tolist()
-    [1, 2, 4, 8, 12]
-    """
+    """1, 2, 4, ... and all."""
     return np.array([*(2**power for power in range((count - 1).bit_length())), count])
 
 

@@ -36,69 +36,44 @@ SURE = 0.05  # chance, below which an agreement of orders is told of without a w
 
 @dataclass(frozen=True)
 class HeadVerdict:
-    """Where a head looks, why, and whether it matters.
+    """Where a head looks, why, and whether it matters."""
 
-    Attributes
-    ----------
-    layer, head, attention
-        Which head, and whether it looks at its own text, its past, or across.
-    kind
-        Name of its kind, as `attnscope.scan` gives it.
-    peak_offset, peak_weight
-        The offset with the largest share of all weight, tokens, and that share.
-    position_share
-        Share of the scores' variance over offsets that position explains; None where that is not known.
-    scores_agree
-        Whether both readings of the scores lie at the weights' offset; None where that was not asked.
-    norm_offset, norm_weight
-        The same as `peak_offset` and `peak_weight` of norm-based weights, which count the size of what is weighed; None
-        where they are not known.
-    null_share
-        Share of the weights' squares that the head's output does not see; None where it is not known.
-    shuffled
-        What the loss does when the head's weights are shuffled in each row; None where that was not tried.
-    effects
-        By ablation.
-    forbidden, forbidden_weight
-        The same where the head may not look at certain places, and the share of its weight that lies there; None where
-        nothing was forbidden, or it is not defined for the head.
-    searched
-        Change of the loss without it, as a search by random sets finds; None without a search.
-    importance
-        Size of the loss's slope in a gate on the head, nats; None without estimates.
-
-    Examples
-    --------
-    >>> worse = Effect(0.5, 0.25, 0.75, shown=True)
-    >>> verdict = HeadVerdict(0, 3, "self", "previous", -1.0, 0.9, None, None, effects={"zero": worse, "mean": worse})
-    >>> verdict.matters  # every ablation raises the loss
-    1
-    """
-
-    layer: int
-    head: int
-    attention: str
-    kind: str
-    peak_offset: float
-    peak_weight: float
+    layer: int  # which head, and whether it looks at its own text, its past, or across
+    head: int  # which head, and whether it looks at its own text, its past, or across
+    attention: str  # which head, and whether it looks at its own text, its past, or across
+    kind: str  # name of its kind, as `attnscope.scan` gives it
+    peak_offset: float  # the offset with the largest share of all weight, tokens, and that share
+    peak_weight: float  # the offset with the largest share of all weight, tokens, and that share
+    # share of the scores' variance over offsets that position explains; None where that is not known
     position_share: float | None
+    # whether both readings of the scores lie at the weights' offset; None where that was not asked
     scores_agree: bool | None
+    # the same as `peak_offset` and `peak_weight` of norm-based weights, which count the size of what is weighed; None
+    # where they are not known
     norm_offset: float | None = None
+    # the same as `peak_offset` and `peak_weight` of norm-based weights, which count the size of what is weighed; None
+    # where they are not known
     norm_weight: float | None = None
+    # share of the weights' squares that the head's output does not see; None where it is not known
     null_share: float | None = None
+    # what the loss does when the head's weights are shuffled in each row; None where that was not tried
     shuffled: Effect | None = None
-    effects: dict[str, Effect] = field(default_factory=dict[str, Effect])
+    effects: dict[str, Effect] = field(default_factory=dict[str, Effect])  # by ablation
+    # change of the loss without it, as a search by random sets finds; None without a search
     searched: float | None = None
-    importance: float | None = None
+    importance: float | None = (
+        None  # size of the loss's slope in a gate on the head, nats; None without estimates
+    )
+    # the same where the head may not look at certain places, and the share of its weight that lies there; None where
+    # nothing was forbidden, or it is not defined for the head
     forbidden: Effect | None = None
+    # the same where the head may not look at certain places, and the share of its weight that lies there; None where
+    # nothing was forbidden, or it is not defined for the head
     forbidden_weight: float | None = None
 
     @property
     def matters(self) -> int | None:
-        """1 where every ablation is shown to raise the loss, -1 where every one is shown to lower it, else 0.
-
-        None where that was not tested, of fewer than 6 windows.
-        """
+        """1 where every ablation is shown to raise the loss, -1 where every one is shown to lower it, else 0."""
         if any(effect.shown is None for effect in self.effects.values()):
             return None
         signs = {np.sign(effect.mean) if effect.shown else 0 for effect in self.effects.values()}
@@ -112,24 +87,7 @@ class HeadVerdict:
 
 @typed
 def effect_of(values: xr.Dataset, effect: str = "effect", told: str = "") -> Effect:
-    """The effect of one head, or one set of heads, with what is told of it.
-
-    Parameters
-    ----------
-    values
-        A result at one place.
-    effect
-        Name of the effect; those of its interval's ends have ``_low`` and ``_high`` behind it.
-    told
-        What stands before ``shown`` and ``tested`` in their names.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> few = {"effect": 0.5, "effect_low": np.nan, "effect_high": np.nan, "shown": False, "tested": False}
-    >>> effect_of(xr.Dataset(few))
-    Effect(mean=0.5, low=nan, high=nan, shown=None)
-    """
+    """The effect of one head, or one set of heads, with what is told of it."""
     mean, low, high = (float(values[f"{effect}{end}"]) for end in ("", "_low", "_high"))
     return Effect(mean, low, high, bool(values[f"{told}shown"]) if values[f"{told}tested"] else None)
 
@@ -137,20 +95,7 @@ def effect_of(values: xr.Dataset, effect: str = "effect", told: str = "") -> Eff
 @reads("intervene")
 @typed
 def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
-    """One verdict for each head, those with the largest effect first.
-
-    Parameters
-    ----------
-    tree
-        From `intervene`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import intervene
-    >>> first = verdicts(intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False))[0]
-    >>> first.kind, first.peak_offset
-    ('next', 1.0)
-    """
+    """One verdict for each head, those with the largest effect first."""
     heads, where = tree["heads"].to_dataset(), tree["where"].to_dataset()
     why = tree["why"].to_dataset() if "why" in tree.children else None
     trust = tree["trust"].to_dataset() if "trust" in tree.children else None
@@ -194,19 +139,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
 @reads("intervene")
 @typed
 def headline(tree: xr.DataTree) -> list[str]:
-    """What the verdicts come to, in sentences that say how sure they are.
-
-    Parameters
-    ----------
-    tree
-        From `intervene`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import intervene
-    >>> headline(intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False))[-1]
-    'The largest change is +1.924 nats, without head 0.1 (zero ablation).'
-    """
+    """What the verdicts come to, in sentences that say how sure they are."""
     rows = verdicts(tree)
     heads, effects = tree["heads"].to_dataset(), tree["effects"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
@@ -408,36 +341,7 @@ _PERMUTATIONS = 2000
 
 @typed
 def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
-    """Mean effect of each head, with its interval over documents.
-
-    Parameters
-    ----------
-    effects
-        Effects of single texts, as the run holds them.
-    seed
-        Seed of the bootstrap.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``effect``, ``effect_low``, ``effect_high`` (nats: the change of the loss without the head; 95% interval by the
-        bootstrap over documents, or over windows where there are fewer than 6 documents: the attribute
-        ``intervals_over`` says which) and ``shown`` ``(ablation, layer, head)``: whether the effect is significant,
-        corrected for all heads and ablations; ``tested`` is False where that cannot be asked (fewer than 6 windows).
-        ``kl`` (nats) and ``accuracy_change`` (share) are means; where there are estimates, so are ``estimate``
-        ``(estimator, ablation, layer, head)`` and ``importance`` ``(layer, head)``.
-
-    Examples
-    --------
-    >>> noise = np.random.default_rng(0).normal(size=(30, 1, 1, 2))
-    >>> dims = ("text", "ablation", "layer", "head")
-    >>> effects = xr.Dataset(
-    ...     {"loss_change": (dims, noise + [0.0, 3.0]), "kl": (dims, noise**2), "accuracy_change": (dims, noise)},
-    ...     coords={"source": ("text", [f"text {i}" for i in range(30)]), "ablation": ["zero"]},
-    ... )
-    >>> heads_of(effects).shown.values.tolist()
-    [[[False, True]]]
-    """
+    """Mean effect of each head, with its interval over documents."""
     documents = effects.source.values.tolist()
     units, called = units_of(documents)
     dims = effects.loss_change.dims[1:]
@@ -466,50 +370,7 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 
 @typed
 def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
-    """How well each estimate puts the heads in the order of their measured effects.
-
-    Parameters
-    ----------
-    effects
-        With estimates.
-    seed
-        Seed of the random orders.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``rank_correlation`` (Spearman's, over all heads, of means over texts) and ``chance``: the share of random
-        orders that agree as well, ``(estimator, ablation)``. The ``importance`` has no sign, and is held against the
-        size of the effect.
-
-    Notes
-    -----
-    It is said of these texts, without an interval for others: noise of texts makes the orders of two means less alike,
-    or more where both are of the same texts, and no usual interval knows which. In simulations of heads with a known
-    order (12 and 144 heads, 12 and 60 texts, noise up to 5 times the spread of the heads), 95% intervals held the true
-    rank correlation in 0% to 97% of cases by the percentile bootstrap over texts, 1% to 99% by the basic one, 0% to 90%
-    by BCa, and 0% to 100% by the jackknife on Fisher's z. Where estimates say nothing of the order, those of the
-    bootstraps left out 0 in up to 72% of cases while more than 5% of random orders were as good.
-
-    Examples
-    --------
-    >>> measured = np.random.default_rng(0).normal(size=(8, 1, 2, 6))  # (text, ablation, layer, head)
-    >>> effects = xr.Dataset(
-    ...     {
-    ...         "loss_change": (("text", "ablation", "layer", "head"), measured),
-    ...         "estimate": (("text", "estimator", "ablation", "layer", "head"), 2 * measured[:, None]),
-    ...         "importance": (("text", "layer", "head"), measured[:, 0]),
-    ...     },
-    ...     coords={"source": ("text", list("abcdefgh")), "ablation": ["zero"], "estimator": ["gradient"]},
-    ... )
-    >>> agreement = agreement_of(effects)
-    >>> agreement.estimator.values.tolist()
-    ['gradient', 'importance']
-    >>> agreement.rank_correlation.values.round(2).tolist()
-    [[1.0], [0.46]]
-    >>> agreement.chance.values.round(2).tolist()
-    [[0.0], [0.07]]
-    """
+    """How well each estimate puts the heads in the order of their measured effects."""
     names = [*effects.estimator.values.tolist(), "importance"]
     ablations = effects.ablation.values.tolist()
     shape = (len(names), len(ablations))
@@ -534,17 +395,7 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 def order_agreement(
     estimated: np.ndarray, measured: np.ndarray, *, seed: int, size: bool = False
 ) -> tuple[float, float]:
-    """Rank correlation of the means of estimates and measurements ``(text, ...)``, and its chance.
-
-    Parameters
-    ----------
-    estimated, measured
-        NaN where there is no such head.
-    seed
-        Seed of the random orders.
-    size
-        Whether the size of what was measured is meant.
-    """
+    """Rank correlation of the means of estimates and measurements ``(text, ...)``, and its chance."""
     pair = _flat(estimated), _flat(measured)
     if not np.isfinite(pair[0]).all():
         return np.nan, np.nan
@@ -594,33 +445,7 @@ _ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 
 @typed
 def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
-    """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows.
-
-    Parameters
-    ----------
-    loaded
-        The model with its tokenizer.
-    windows
-        Windows of texts.
-    band
-        Largest offset of the profiles, tokens.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``kind``, ``peak_offset`` (tokens), ``peak_weight`` (share of all weight) and means over texts of ``profile``,
-        ``entropy``, ``first_token``, ... ``(layer, head[, offset])``.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of, windows_of
-    >>> loaded = load_model("bundled", device="cpu")
-    >>> texts = texts_of(["The tide comes in twice a day.", "The boats lie on the sand."])
-    >>> looks = where_heads_look(loaded, list(windows_of(texts, loaded.tokenizer, length=16)), band=3)
-    >>> looks.peak_offset.sel(layer=0).values.tolist()
-    [-2.0, 1.0, 2.0, -1.0]
-    """
+    """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows."""
     results = statistics_of(loaded, windows, band=band)
     beside = xr.Dataset(
         {name: results[name].mean("text", keep_attrs=True) for name in _MEANS if name in results}
@@ -636,36 +461,7 @@ def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 
 def why_heads_look(
     loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0
 ) -> tuple[xr.Dataset | None, str]:
-    """Share of position and the offsets that weights and scores tell, as `attnscope.explain` finds them.
-
-    Parameters
-    ----------
-    loaded
-        The model with its tokenizer.
-    windows
-        Windows of texts; those that are as long as the longest are read.
-    band
-        Largest offset of the profiles, tokens.
-    seed
-        Seed of the random number generators.
-
-    Returns
-    -------
-    xarray.Dataset or None
-        Variables of the verdict ``(layer, head)``; None where the model or these windows do not admit it.
-    str
-        Why there is none; else empty.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of, windows_of
-    >>> loaded = load_model("bundled", device="cpu")
-    >>> texts = texts_of(["The tide comes in twice a day.", "The boats lie on the sand."])
-    >>> verdict, reason = why_heads_look(loaded, list(windows_of(texts, loaded.tokenizer, length=16)))
-    >>> verdict is None, reason
-    (True, 'causes are read from 8 windows or more that are all as long, and here are 2: give a larger limit ...')
-    """
+    """Share of position and the offsets that weights and scores tell, as `attnscope.explain` finds them."""
     length = max(map(len, windows))
     whole = [window for window in windows if len(window) == length]
     if lacking := _lacking(windows, len(whole), length):
@@ -708,37 +504,7 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
 def trust_in_weights(
     loaded: LoadedModel, windows: list[Window], *, band: int = 10
 ) -> tuple[xr.Dataset | None, str]:
-    """Whether what weights say of a head survives when the size of what they weigh is counted (Kobayashi et al. 2020).
-
-    Parameters
-    ----------
-    loaded
-        The model with its tokenizer.
-    windows
-        Windows of texts.
-    band
-        Largest offset of the profiles, tokens.
-
-    Returns
-    -------
-    xarray.Dataset or None
-        Variables over the first 8 windows, ``(layer, head)``: ``norm_offset`` (tokens) and ``norm_weight`` (share), the
-        peak of the offset profile of norm-based weights; ``null_share``, the share of the weights' squares that the
-        output does not see, and ``identifiable``, the share of rows whose output other weights cannot give (Brunner et
-        al. 2020). None where the model does not admit it.
-    str
-        Why there is none; else empty.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of, windows_of
-    >>> loaded = load_model("bundled", device="cpu")
-    >>> texts = texts_of(["The tide comes in twice."])
-    >>> trust, reason = trust_in_weights(loaded, list(windows_of(texts, loaded.tokenizer, length=16)), band=3)
-    >>> trust.norm_offset.sel(layer=0).values.tolist(), reason
-    ([-2.0, 1.0, 2.0, -1.0], '')
-    """
+    """Whether what weights say of a head survives when the size of what they weigh is counted (Kobayashi et al. 2020)."""
     given = Given(
         loaded.model, [*windows[:_FEW]], loaded.name, getattr(loaded.tokenizer, "mask_token_id", None)
     )

@@ -208,13 +208,7 @@ def attend_rows(
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend for QUERY_TILE queries of one head of one text.
-
-    `extent` is the first key that each row sees, and the end; both move by `bound_text` from text to text. `written`
-    are the output, the rows (8, text, head, query) of float64, and the sums of columns, of bins and of the band.
-    Strides, of query, key, value, mask and bias, are of text, head, query or key, and key; `edges` are the first
-    offsets of the bins, and the end. Of the columns up to SUMMED are summed one by one; more are a matrix product.
-    """
+    """Attend for QUERY_TILE queries of one head of one text."""
     heads, group, queries, keys, bins, band = sizes
     query_strides, key_strides, value_strides, mask_strides, bias_strides = strides
     blocks = tl.cdiv(queries, QUERY_TILE)

@@ -47,11 +47,7 @@ def tanh(x):
 
 @triton.jit
 def scored(products, row, key, bounds, mask, bias, factors, queries, keys, CHECKED: tl.constexpr):
-    """Scores of products of queries and keys, -inf where a row may not look, and where it may.
-
-    They are to be multiplied by the unit, or, with a bias, are nats. `row` is ``(query, 1)``, `key` ``(1 or query,
-    key)``, each of the `bounds` ``(query, 1)``; `mask` and `bias` are a pointer, or None, and two strides.
-    """
+    """Scores of products of queries and keys, -inf where a row may not look, and where it may."""
     _unit, scale, softcap = factors
     scores = products
     if softcap is not None:
@@ -89,11 +85,7 @@ def with_key(largest_key, maximum, largest, is_largest, at):
 
 @triton.jit
 def with_moments(moments, before, rescale, part, p, column, VARIANCE: tl.constexpr, KEY_TILE: tl.constexpr):
-    """Add a tile to the first and second moment of the key's place.
-
-    They are taken about the middle of the tile that outweighed all before it, so that a narrow head far from key 0
-    loses no digits.
-    """
+    """Add a tile to the first and second moment of the key's place."""
     first, second, origin = moments
     middle = column + KEY_TILE // 2
     place = (tl.arange(0, KEY_TILE) - KEY_TILE // 2).to(tl.float32)
@@ -128,11 +120,7 @@ def with_bins(
     KEY_TILE: tl.constexpr,
     BIN_TILE: tl.constexpr,
 ):
-    """Add a tile to the bins of offsets.
-
-    Bins double with the distance, so that most tiles lie in one: it is open, a number a row. Where a tile touches an
-    edge, what was open goes to its bin, and the tile is shared out. `binned` counts from the maximum at that time.
-    """
+    """Add a tile to the bins of offsets."""
     _binned, _maximum, opened, _number, low, high = state
     nearest = column - (first_row + QUERY_TILE - 1)
     farthest = column + KEY_TILE - 1 - first_row

@@ -19,29 +19,15 @@ BLOCK = 64  # queries and keys on a side, as block-sparse kernels have them
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Weights in blocks, counted from the first query and the first key; the last ones may be smaller.
+    """Weights in blocks, counted from the first query and the first key; the last ones may be smaller."""
 
-    Attributes
-    ----------
-    total, largest
-        Sum and maximum of the weights of a block: ``(batch, head, query_block, key_block)``, float32; 0 where nothing
-        may be looked at. A row of blocks that holds a row of NaN is NaN.
-    size
-        Queries, and keys, on a side of a block.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import Need, measure
-    >>> x = torch.zeros(1, 1, 3, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> blocks = block_weights(call, measure(call, Need())[1].log_sum_exp, size=2)
-    >>> blocks.total[0, 0].round(decimals=2).tolist()  # the last row of blocks has one query
-    [[2.0, 0.0], [0.67..., 0.33...]]
-    """
-
+    # sum and maximum of the weights of a block: ``(batch, head, query_block, key_block)``, float32; 0 where nothing
+    # may be looked at
     total: Float[Tensor, "batch head query_block key_block"]
+    # sum and maximum of the weights of a block: ``(batch, head, query_block, key_block)``, float32; 0 where nothing
+    # may be looked at
     largest: Float[Tensor, "batch head query_block key_block"]
-    size: int
+    size: int  # queries, and keys, on a side of a block
 
 
 def block_size(tokens: int, most: int) -> int:

@@ -26,33 +26,7 @@ _FEW = 32  # marked keys of a tile, which are faster picked out than multiplied 
 
 
 def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    """The tile pass with its compiled inner loop: on the CPU, in float32 (half types are widened).
-
-    Heads are spread over as many threads as PyTorch uses; each works through its tiles alone.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call, on the CPU and at most float32.
-    need
-        Measures that are wanted of it.
-
-    Returns
-    -------
-    output : Tensor
-        ``(batch, head, query, value_width)``.
-    measures : RowMeasures
-        What was needed, of every row.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.kernels import plain_tiles
-    >>> x = torch.randn(1, 2, 7, 4, generator=torch.Generator().manual_seed(0))
-    >>> call = AttentionCall(x, x, x, scale=0.5)
-    >>> bool(torch.allclose(compiled_tiles(call, Need())[0], plain_tiles(call, Need())[0], atol=1e-6))
-    True
-    """
+    """The tile pass with its compiled inner loop: on the CPU, in float32 (half types are widened)."""
     return told(_tiles_by_head, call, need, shows_scores=shows_scores(call))
 
 
@@ -91,40 +65,35 @@ def _of_rows(tensor: Tensor) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """One head of one text, or some that follow each other, in blocks of queries and tiles of keys.
+    """One head of one text, or some that follow each other, in blocks of queries and tiles of keys."""
 
-    It is made before threads begin: what the heads of a text have in common is made once.
-
-    Attributes
-    ----------
-    top
-        The first of its rows among those of all heads.
-    query, output, column_sums, bounds
-        Parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
-        at, with the rows of all heads one after the other.
-    key, value, columns, marked
-        Parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any.
-    shared
-        Which of these heads of keys each head of the part reads; None where each reads its own.
-    mask, bias
-        Mask and bias of the part, ``(..., query, key)``.
-    sinks
-        Learned sinks of its heads.
-    """
-
-    top: int
+    top: int  # the first of its rows among those of all heads
+    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
+    # at, with the rows of all heads one after the other
     query: Sequence[Tensor]
+    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
+    # at, with the rows of all heads one after the other
     output: Sequence[Tensor]
+    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
+    # at, with the rows of all heads one after the other
     column_sums: Sequence[Tensor]
+    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
+    # at, with the rows of all heads one after the other
     bounds: Sequence[_Bounds]
+    # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     key: Sequence[Tensor]
+    # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     value: Sequence[Tensor]
-    shared: list[int] | None
+    shared: (
+        list[int] | None
+    )  # which of these heads of keys each head of the part reads; None where each reads its own
+    # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     columns: Sequence[Tensor]
+    # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     marked: Sequence[Tensor | None]
-    mask: Tensor | None
-    bias: Tensor | None
-    sinks: np.ndarray | None
+    mask: Tensor | None  # mask and bias of the part, ``(..., query, key)``
+    bias: Tensor | None  # mask and bias of the part, ``(..., query, key)``
+    sinks: np.ndarray | None  # learned sinks of its heads
 
 
 def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
@@ -164,17 +133,7 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
 
 
 def _marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
-    """Of each tile of keys those of which a column is not 0, ``(key, column)``; None where they are many.
-
-    Examples
-    --------
-    >>> columns = torch.zeros(600, 2)
-    >>> columns[[3, 7], 1] = 1.0
-    >>> [None if at is None else at.tolist() for at in _marked_keys(columns)]
-    [[3, 7], []]
-    >>> _marked_keys(torch.ones(600, 1))
-    (None, None)
-    """
+    """Of each tile of keys those of which a column is not 0, ``(key, column)``; None where they are many."""
     tiles = (columns != 0).any(-1).split(KEY_TILE)
     places = (tile.nonzero()[:, 0] for tile in tiles)
     return tuple(at if len(at) <= _FEW else None for at in places)
@@ -242,10 +201,7 @@ def _single(tiles: Sequence[Tensor], shared: list[int] | None) -> Sequence[Tenso
 
 
 def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
-    """The heads of each tile: of short texts several, as what a tile costs beside its scores is more than these.
-
-    That depends on the sizes of a head alone, not on threads or batch, so that results do not either.
-    """
+    """The heads of each tile: of short texts several, as what a tile costs beside its scores is more than these."""
     count, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     together = QUERY_TILE * KEY_TILE // max(1, queries * keys)
     if queries > QUERY_TILE or keys > KEY_TILE or 1 in {together, count}:
@@ -284,10 +240,7 @@ def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
 
 
 def _key_heads(call: AttentionCall, heads: int | slice) -> tuple[int | slice, list[int] | None]:
-    """The heads of the keys that these heads read; where some read the same, which of those each of them reads.
-
-    To repeat these is left to the threads: all at once would take as much memory as the queries.
-    """
+    """The heads of the keys that these heads read; where some read the same, which of those each of them reads."""
     if isinstance(heads, int):
         return heads // call.group, None
     if call.group == 1:

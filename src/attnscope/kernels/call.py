@@ -310,13 +310,7 @@ _ROWS = 512  # whose scores are written out at once, where there is something to
 
 
 def magnitude(tensor: Tensor) -> Tensor:
-    """Norm of all entries: finite only if every one is, and found in a tenth of the time of `isfinite`.
-
-    Examples
-    --------
-    >>> magnitude(torch.tensor([3.0, 4.0])).item(), magnitude(torch.tensor([3.0, torch.nan])).item()
-    (5.0, nan)
-    """
+    """Norm of all entries: finite only if every one is, and found in a tenth of the time of `isfinite`."""
     wide = torch.float32 if tensor.dtype == torch.float16 else None  # whose squares overflow
     return torch.linalg.vector_norm(tensor, dtype=wide)
 
@@ -329,20 +323,7 @@ def shows_scores(call: AttentionCall) -> bool:
 def told(
     run: Pass, call: AttentionCall, need: Need, *, shows_scores: bool = False, wide: Pass | None = None
 ) -> tuple[Tensor, RowMeasures]:
-    """Run a pass so that a row is NaN if it may look at a number that is not finite, and else knows nothing of it.
-
-    Parameters
-    ----------
-    run
-        The pass. The output of a row whose largest score is NaN or +inf is NaN; a value that is NaN or infinite may
-        spoil any output, as 0 times NaN is NaN.
-    call, need
-        Its arguments.
-    shows_scores
-        Whether a score of -inf, which leaves a weight of 0, makes the output NaN too.
-    wide
-        What to run in its place where finite queries and keys may give scores that are not, if `run` cannot.
-    """
+    """Run a pass so that a row is NaN if it may look at a number that is not finite, and else knows nothing of it."""
     safe = call.sinks is None or bool((call.sinks < torch.inf).all())
     if safe and (shows_scores or _has_finite_scores(call)):
         output, rows = run(call, need)
@@ -412,23 +393,7 @@ def _marked(rows: RowMeasures, strange: Tensor) -> RowMeasures:
 
 
 def of_queries(call: AttentionCall, queries: Int[Tensor, " chosen"]) -> AttentionCall:
-    """The same call of some of its queries alone; that they look back only is then said by a mask.
-
-    Parameters
-    ----------
-    call
-        The attention call.
-    queries
-        Their places.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import attend_in_full
-    >>> x = torch.zeros(1, 1, 4, 2)
-    >>> part = of_queries(AttentionCall(x, x, x, scale=1.0, causal=True), torch.tensor([1, 3]))
-    >>> attend_in_full(part)[1][0, 0].tolist()
-    [[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]
-    """
+    """The same call of some of its queries alone; that they look back only is then said by a mask."""
     mask = None if call.mask is None else call.mask[:, :, queries]
     if call.causal:
         past = torch.arange(call.key.shape[2], device=queries.device) <= queries[:, None]
@@ -445,33 +410,7 @@ def of_queries(call: AttentionCall, queries: Int[Tensor, " chosen"]) -> Attentio
 def weights_at(
     call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"], keys: Int[Tensor, "_ query chosen"]
 ) -> Float[Tensor, "batch head query chosen"]:
-    r"""Weight of each query on chosen keys, from queries, keys and log-sum-exp: n d work for each column of keys.
-
-    :math:`A_{ij} = e^{s_{ij} - \mathrm{lse}_i}`, the score with scale, cap and bias.
-
-    Parameters
-    ----------
-    call
-        The attention call.
-    log_sum_exp
-        Log-sum-exp of its rows, as `measure` gives it.
-    keys
-        Places of the keys, of each text or of all alike; -1 for none, which has the weight 0.
-
-    Returns
-    -------
-    Tensor
-        Float32 or wider; 0 where a query may not look.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import Need, measure
-    >>> x = torch.zeros(1, 1, 3, 2)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> before = torch.tensor([[[-1], [0], [1]]])
-    >>> weights_at(call, measure(call, Need())[1].log_sum_exp, before)[0, 0, :, 0].tolist()
-    [0.0, 0.5, 0.3333333432674408]
-    """
+    r"""Weight of each query on chosen keys, from queries, keys and log-sum-exp: n d work for each column of keys."""
     batch, heads, _, _ = call.query.shape
     wide = torch.promote_types(call.query.dtype, torch.float32)
     query = call.query.to(wide) * call.scale
@@ -503,32 +442,7 @@ _NOTHING = -1e3  # score of a weight of 0 where a key is seen: e to that power i
 
 
 def call_of_weights(weights: Float[Tensor, "batch head query key"]) -> AttentionCall:
-    r"""Turn weights into a call that has them: queries and keys without width, and :math:`\ln A` as the bias.
-
-    Softmax gives back what it is made of: :math:`\mathrm{softmax}(\ln A) = A` where each row sums to 1. So whatever
-    measures calls measures weights, to the rounding of a logarithm. There are no values either: the output has no
-    width.
-
-    Parameters
-    ----------
-    weights
-        Each row sums to 1, or is all zeros. A key to which no head gives any weight counts as forbidden by a mask.
-
-    Returns
-    -------
-    AttentionCall
-        In float32 or wider.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import Need, measure
-    >>> weights = torch.tensor([[[[1.0, 0.0], [0.25, 0.75]]]])
-    >>> call = call_of_weights(weights)
-    >>> call.query.shape, call.allowed(text=0, head=0).tolist()
-    (torch.Size([1, 1, 2, 0]), [[True, False], [True, True]])
-    >>> measure(call, Need(band=1))[1].band[0, 0].round(decimals=6).tolist()
-    [[0.0, 1.0, 0.0], [0.25, 0.75, 0.0]]
-    """
+    r"""Turn weights into a call that has them: queries and keys without width, and :math:`\ln A` as the bias."""
     batch, heads, queries, keys = weights.shape
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
     there = ~(wide == 0)  # NaN too
@@ -547,27 +461,7 @@ def call_of_weights(weights: Float[Tensor, "batch head query key"]) -> Attention
 
 
 def with_mass(rows: RowMeasures, mass: Float[Tensor, "batch head query"]) -> RowMeasures:
-    r"""What rows that sum to 1 measure once they are scaled to sum to `mass`: the rest lies on no token.
-
-    Weights, band, bins and columns are scaled; :math:`\sum A^2` by the square; the entropy of :math:`m A` is
-    :math:`m H(A) - m \ln m`; mean and variance of the offset are of the weights alone, and stay.
-
-    Parameters
-    ----------
-    rows
-        Measures of weights whose rows sum to 1, or are of zeros.
-    mass
-        0 to 1.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import Need, measure
-    >>> halves = torch.tensor([[[[0.5, 0.5]]]], dtype=torch.float64)
-    >>> rows = measure(call_of_weights(halves), Need(entropy=True, largest=True))[1]
-    >>> less = with_mass(rows, torch.tensor([[[0.5]]], dtype=torch.float64))  # weights of 1/4 and 1/4
-    >>> less.largest.item(), round(less.entropy.exp().item(), 6)
-    (0.25, 2.0)
-    """
+    r"""What rows that sum to 1 measure once they are scaled to sum to `mass`: the rest lies on no token."""
     scaled = {
         name: value * mass[(...,) + (None,) * (value.ndim - mass.ndim)]
         for name in ("largest", "band", "bins", "columns")

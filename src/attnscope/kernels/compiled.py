@@ -63,11 +63,7 @@ def _power_of_two(_context, _n):
 
 @njit(inline="always", **_OPTIONS)
 def _exp(x):
-    """Exp for -87 <= x <= 0: the number of halvings, then exp of the rest by its Taylor series.
-
-    With |rest| <= ln(2)/2 the series up to the seventh power is exact to half a unit in the last place.
-    ln 2 is taken off in two parts, the first of few bits, so that the rest keeps its digits.
-    """
+    """Exp for -87 <= x <= 0: the number of halvings, then exp of the rest by its Taylor series."""
     halvings = np.floor(x * _F(1 / math.log(2)) + _F(0.5))
     rest = x - halvings * _F(0.693359375)
     rest = rest - halvings * _F(math.log(2) - 0.693359375)
@@ -304,50 +300,17 @@ MEASURES = (
 
 @dataclass(frozen=True, eq=False)
 class CompiledRows:
-    """All rows of a call one after the other, as the compiled pass adds them up: those of a head follow each other.
+    """All rows of a call one after the other, as the compiled pass adds them up: those of a head follow each other."""
 
-    Attributes
-    ----------
-    state
-        Fields of `TileState` in their order, each of all rows. `finish` turns ``band`` and ``bins`` into weights.
-    output, columns
-        Sums of values and of columns, ``(row, ...)``. `finish` divides the output by the sum of the weights.
-    measures
-        To be filled by `finish`, ``(measure, row)``, float64: `MEASURES`.
-    weighted
-        To be filled by `finish`, ``(row, column)``, float64.
-    bins
-        As in `Need`.
-    """
-
-    state: Sequence[np.ndarray]
-    output: np.ndarray
-    columns: np.ndarray
-    measures: np.ndarray
-    weighted: np.ndarray
-    bins: tuple[int, ...]
+    state: Sequence[np.ndarray]  # fields of `TileState` in their order, each of all rows
+    output: np.ndarray  # sums of values and of columns, ``(row, ...)``
+    columns: np.ndarray  # sums of values and of columns, ``(row, ...)``
+    measures: np.ndarray  # to be filled by `finish`, ``(measure, row)``, float64: `MEASURES`
+    weighted: np.ndarray  # to be filled by `finish`, ``(row, column)``, float64
+    bins: tuple[int, ...]  # as in `Need`
 
     def absorb(self, scores: Tensor, bounds: Bounds, top: int, column: int, least: float) -> Tensor:
-        """Absorb a tile of one head, ``(query, key)``, or of some, whose rows follow each other.
-
-        Leaves exp(score - maximum) in the place of the scores.
-
-        Parameters
-        ----------
-        scores
-            Scores of the tile, float32.
-        bounds
-            First key of each row, the one after its last, and its own place.
-        top, column
-            The first row, and the first key, of the tile.
-        least
-            Scores below it, and NaN, make their row NaN.
-
-        Returns
-        -------
-        Tensor
-            ``(row,)``: the factor by which earlier sums were rescaled.
-        """
+        """Absorb a tile of one head, ``(query, key)``, or of some, whose rows follow each other."""
         factor = np.empty(len(bounds[0]), _F)
         rows = scores.numpy().reshape(-1, scores.shape[-1])
         _absorb(rows, *bounds, column, _INDEX, top, *self.state, segments(self.bins), factor, _F(least))
@@ -404,10 +367,7 @@ def block_compiled(
     total: Tensor,
     largest: Tensor,
 ) -> None:
-    """Add a tile of scores of one head, and of whole blocks or within one, to its blocks: see `_blocks`.
-
-    `level` is the log-sum-exp of each row; `total` and `largest` begin at the tile's first block.
-    """
+    """Add a tile of scores of one head, and of whole blocks or within one, to its blocks: see `_blocks`."""
     tensors = (scores, start, stop, level)
     _blocks(*(tensor.numpy() for tensor in tensors), column, size, total.numpy(), largest.numpy())
 
@@ -428,10 +388,7 @@ def _band(query, key, start, stop, level, band):
 def band_compiled(
     query: Tensor, key: Tensor, start: Tensor, stop: Tensor, level: Tensor, band: Tensor
 ) -> None:
-    """Weights of one head at the offsets of `band`, ``(query, offset)``, which is filled; `query` is scaled.
-
-    `level` is the log-sum-exp of each row, infinity for rows to leave out.
-    """
+    """Weights of one head at the offsets of `band`, ``(query, offset)``, which is filled; `query` is scaled."""
     _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))
 
 
@@ -469,11 +426,7 @@ def sums_compiled(
     by_key: Tensor | None,
     by_offset: Tensor | None,
 ) -> None:
-    """Add the weights of a tile of one head to the sums of its keys and of its offsets, float64.
-
-    `level` is the log-sum-exp of each row, and `factor` what is left of it; `by_key` begins at the tile's first key,
-    `by_offset` at the offset of its lower left corner.
-    """
+    """Add the weights of a tile of one head to the sums of its keys and of its offsets, float64."""
     queries, keys = scores.shape
     columns = np.zeros(0 if by_key is None else keys, _F)
     diagonals = np.zeros(0 if by_offset is None else queries + keys - 1, _F)

@@ -19,27 +19,7 @@ from attnscope.support.errors import AttnscopeError
 
 
 def can_fuse(call: AttentionCall, need: Need) -> str | None:
-    """Say why the fused kernels cannot give what is needed; None if they can.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    need
-        Measures that are wanted of it.
-
-    Returns
-    -------
-    str or None
-        The reason, a clause of a sentence.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> can_fuse(AttentionCall(x, x, x, scale=1.0), Need(largest=True))
-    'the kernel returns no row maximum'
-    """
+    """Say why the fused kernels cannot give what is needed; None if they can."""
     if need.bins:
         return "bins of offsets move with the row, and value columns do not"
     if call.positions is not None:
@@ -60,37 +40,7 @@ def can_fuse(call: AttentionCall, need: Need) -> str | None:
 def fused_attention(
     call: AttentionCall, value: Tensor | None = None, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """One pass of PyTorch's fused kernel: the output and the log-sum-exp of each row.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call, such as `can_fuse` admits.
-    value
-        Values in place of the call's own, ``(batch, kv_head, key, value_width)``, at most as wide as the keys.
-    scale
-        Factor of the scores in place of the call's own.
-
-    Returns
-    -------
-    output : Tensor
-        ``(batch, head, query, value_width)``; zeros in rows that may look at nothing.
-    log_sum_exp : Tensor
-        ``(batch, head, query)``, float64, natural logarithm; -inf in rows that may look at nothing.
-
-    Raises
-    ------
-    AttnscopeError
-        If the values are wider than the keys.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> output, log_sum_exp = fused_attention(AttentionCall(x, x, x, scale=1.0))
-    >>> log_sum_exp[0, 0].exp().round().tolist()
-    [4.0, 4.0, 4.0, 4.0]
-    """
+    """One pass of PyTorch's fused kernel: the output and the log-sum-exp of each row."""
     value = call.value if value is None else value
     scale = call.scale if scale is None else scale
     width, wanted = call.key.shape[-1], value.shape[-1]
@@ -124,47 +74,12 @@ def fused_attention(
 
 
 def plan_passes(columns: int, width: int) -> list[slice]:
-    """Cut value columns into as few passes as the kernel's width allows.
-
-    Parameters
-    ----------
-    columns
-        Number of value columns.
-    width
-        Number of them that one pass takes.
-
-    Examples
-    --------
-    >>> plan_passes(130, 64)
-    [slice(0, 64, None), slice(64, 128, None), slice(128, 130, None)]
-    """
+    """Cut value columns into as few passes as the kernel's width allows."""
     return [slice(start, min(start + width, columns)) for start in range(0, columns, width)]
 
 
 def fused_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    """The measures that `can_fuse` allows, with every value column packed side by side.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    need
-        Measures that are wanted of it.
-
-    Returns
-    -------
-    output : Tensor
-        ``(batch, head, query, value_width)``.
-    measures : RowMeasures
-        What was needed, of every row.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.randn(1, 2, 7, 4, generator=torch.Generator().manual_seed(0))
-    >>> fused_passes(AttentionCall(x, x, x, scale=0.5), Need(entropy=True))[1].entropy.shape
-    torch.Size([1, 2, 7])
-    """
+    """The measures that `can_fuse` allows, with every value column packed side by side."""
     # a mask is added to the kernel's scores, which does not take back one that overflowed
     return told(_packed_passes, call, need, wide=batched_tiles)
 

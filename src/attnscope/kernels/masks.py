@@ -44,15 +44,7 @@ class Extent(NamedTuple):
 
 
 def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
-    """First and last-plus-one allowed key of each query, and whether nothing between is forbidden.
-
-    Examples
-    --------
-    >>> import torch
-    >>> start, stop, contiguous = extent_of(torch.tensor([[[[False, True, True], [False, False, False]]]]))
-    >>> start.tolist(), stop.tolist(), contiguous
-    ([[1, 0]], [[3, 0]], True)
-    """
+    """First and last-plus-one allowed key of each query, and whether nothing between is forbidden."""
     if isinstance(mask, RowMask):
         mask = mask.settled()
         if isinstance(mask, RowMask):
@@ -64,24 +56,7 @@ def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
 def extent_by_rows(
     written: Callable[[slice], Bool[Tensor, "batch head some key"]], queries: int, cells: int
 ) -> Extent:
-    """Find the `extent_of` a mask that is never whole: ``written(rows)`` gives some rows of it.
-
-    Parameters
-    ----------
-    written
-        Makes the rows that it is asked for, ``(batch, head, row, key)``.
-    queries
-        How many rows there are.
-    cells
-        Entries in one row, of all texts and heads.
-
-    Examples
-    --------
-    >>> index = torch.arange(3)
-    >>> start, stop, contiguous = extent_by_rows(lambda rows: (index <= index[rows, None])[None, None], 3, 3)
-    >>> stop.tolist(), contiguous
-    ([[1, 2, 3]], True)
-    """
+    """Find the `extent_of` a mask that is never whole: ``written(rows)`` gives some rows of it."""
     step = max(1, MASK_ENTRIES // max(1, cells))
     parts = [_bounds(written(slice(at, min(at + step, queries)))) for at in range(0, max(1, queries), step)]
     start, stop = (torch.cat(bounds, 1) for bounds in ([part[side] for part in parts] for side in (0, 1)))
@@ -90,13 +65,7 @@ def extent_by_rows(
 
 
 def transposed(mask: Shaped[Tensor, "batch head query key"]) -> Shaped[Tensor, "batch head key query"]:
-    """A mask or a bias with keys as queries; a mask is known by its rows, too, where these have no gaps.
-
-    Examples
-    --------
-    >>> transposed(RowMask(torch.tensor([[0, 0, 1]]), torch.tensor([[1, 2, 3]]), 3)).stop.tolist()
-    [[2, 3, 3]]
-    """
+    """A mask or a bias with keys as queries; a mask is known by its rows, too, where these have no gaps."""
     if not isinstance(mask, RowMask) or not mask.is_known:
         return mask.mT
     start, stop, keys = mask.start[:, None, None], mask.stop[:, None, None], mask.shape[-1]
@@ -121,26 +90,11 @@ ATEN = torch.ops.aten
 
 
 class RowMask(Tensor):
-    """A boolean mask ``(batch, 1, query, key)`` each of whose rows allows the keys from one to another, and no others.
+    """A boolean mask ``(batch, 1, query, key)`` each of whose rows allows the keys from one to another, and no others."""
 
-    It is a tensor to whoever works with it, a model that combines masks among them: what is made of it is made of the
-    whole matrix, which is written out for that. Some of its rows and keys are again of this kind.
-
-    Parameters
-    ----------
-    start, stop
-        ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed.
-    keys
-        How many keys there are.
-
-    Examples
-    --------
-    >>> mask = RowMask(torch.tensor([[0, 0, 1]]), torch.tensor([[1, 2, 3]]), 3)
-    >>> mask.shape, mask[:, :, 1:].is_known, mask.logical_not()[0, 0, 2].tolist()
-    (torch.Size([1, 1, 3, 3]), True, [True, False, False])
-    """
-
+    # ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed
     start: Tensor
+    # ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed
     stop: Tensor
     _whole: Tensor | None
     _seen_in: tuple[RowMask, Callable[[Tensor], Tensor]] | None

@@ -117,14 +117,7 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
 
 
 def output_of(call: AttentionCall) -> Tensor:
-    """The output of a call, ``(batch, head, query, value_width)``, with nothing measured on the way.
-
-    Examples
-    --------
-    >>> x = torch.ones(1, 1, 2, 3)
-    >>> output_of(AttentionCall(x, x, x, scale=1.0)).shape
-    torch.Size([1, 1, 2, 3])
-    """
+    """The output of a call, ``(batch, head, query, value_width)``, with nothing measured on the way."""
     return measure(call, Need())[0]
 
 
@@ -132,27 +125,7 @@ def output_of(call: AttentionCall) -> Tensor:
 def attend_in_full(
     call: AttentionCall,
 ) -> tuple[Float[Tensor, "batch head query value_width"], Float[Tensor, "batch head query key"]]:
-    """Attend as `attend` does, with all weights of all heads in memory at once.
-
-    Parameters
-    ----------
-    call
-        The attention call.
-
-    Returns
-    -------
-    output : Tensor
-        ``(batch, head, query, value_width)``, in the query's type.
-    weights : Tensor
-        ``(batch, head, query, key)``, float32 or wider.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 3, 4)
-    >>> output, weights = attend_in_full(AttentionCall(x, x[:, :1], x[:, :1], scale=1.0, causal=True))
-    >>> weights[0, 1].tolist()[1]
-    [0.5, 0.5, 0.0]
-    """
+    """Attend as `attend` does, with all weights of all heads in memory at once."""
     wide = torch.promote_types(call.query.dtype, torch.float32)
     mask = call.mask
     if call.causal:

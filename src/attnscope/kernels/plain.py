@@ -32,14 +32,7 @@ PLAIN_TILE = 1 << 24  # scores in one tile of the batched pass
 
 @dataclass(eq=False)
 class TileState:
-    """Running sums over the keys seen so far, one number a query: shape ``(..., query)``.
-
-    With ``p = exp(score - maximum)``: `total` = Σp, `score` = Σp (score - maximum), `square` = Σp²,
-    `mean` and `spread` = mean key index and Σp (j - mean)² (Chan et al. 1979, merged tile by tile,
-    so that a narrow head far from index 0 loses no digits). `largest_key` is the first key whose score is the maximum,
-    ``(..., query, 1)``, or 0 wide where it is not wanted; `band` holds raw scores at the offsets, `bins` = Σp over each
-    bin of offsets.
-    """
+    """Running sums over the keys seen so far, one number a query: shape ``(..., query)``."""
 
     maximum: Tensor
     total: Tensor
@@ -82,10 +75,7 @@ def absorb(
     own: Tensor,
     column: int,
 ) -> Tensor:
-    """Take one tile of scores into the running sums, in PyTorch; leave exp(score - maximum) in its place.
-
-    Returns the factor by which earlier sums were rescaled, ``(..., query)``.
-    """
+    """Take one tile of scores into the running sums, in PyTorch; leave exp(score - maximum) in its place."""
     keys = scores.shape[-1]
     index = torch.arange(column, column + keys, device=scores.device)
     scores.masked_fill_((index < start[..., None]) | (index >= stop[..., None]), -math.inf)
@@ -142,12 +132,7 @@ def _by_bin(scores: Tensor, bins: tuple[int, ...], own: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """What a sweep works on: any leading dimensions, one head or all of them.
-
-    ``query (..., query, width)`` times the scale, ``key (..., key, width)``, ``value (..., key, value_width)``,
-    ``columns (..., key, column)``, ``mask`` and ``bias (..., query, key)``, ``start``, ``stop`` and
-    ``positions (..., query)``; `bins` as in `Need`.
-    """
+    """What a sweep works on: any leading dimensions, one head or all of them."""
 
     query: Tensor
     key: Tensor
@@ -276,30 +261,7 @@ class Sums:
 
 
 def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    """The tile pass in plain PyTorch, for all heads at once: any device, any float type.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    need
-        Measures that are wanted of it.
-
-    Returns
-    -------
-    output : Tensor
-        ``(batch, head, query, value_width)``.
-    measures : RowMeasures
-        What was needed, of every row.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.randn(1, 2, 7, 4, generator=torch.Generator().manual_seed(0))
-    >>> output, rows = plain_tiles(AttentionCall(x, x, x, scale=0.5), Need(band=3))
-    >>> rows.band.shape
-    torch.Size([1, 2, 7, 7])
-    """
+    """The tile pass in plain PyTorch, for all heads at once: any device, any float type."""
     return told(batched_tiles, call, need)
 
 

@@ -165,23 +165,7 @@ def alibi_bias(heads: int, queries: int, keys: int) -> Float[Tensor, "head query
 
 
 def alibi_by_offset(heads: int, queries: int, keys: int) -> Float[Tensor, "head offset"]:
-    r"""The numbers of `alibi_bias`, one an offset: what `OffsetBias` takes, in place of queries by keys.
-
-    Parameters
-    ----------
-    heads
-        Number of heads; their slopes are `alibi_slopes`.
-    queries, keys
-        Number of queries and of keys, tokens.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import OffsetBias
-    >>> alibi_by_offset(2, 2, 3)[0].tolist()
-    [-0.125, -0.0625, -0.0, -0.0625]
-    >>> bool((OffsetBias(alibi_by_offset(2, 2, 3), queries=2) == alibi_bias(2, 2, 3)).all())
-    True
-    """
+    r"""The numbers of `alibi_bias`, one an offset: what `OffsetBias` takes, in place of queries by keys."""
     return -alibi_slopes(heads)[:, None] * _each_offset(queries, keys).abs()
 
 

@@ -109,20 +109,7 @@ class Rotation:
 
 
 def pair_columns(layout: str, count: int) -> tuple[slice, slice]:
-    """First and second column of every pair.
-
-    Parameters
-    ----------
-    layout
-        ``"half"``, where column c turns with column c + count, or ``"pairs"``, where neighbours turn together.
-    count
-        Number of pairs.
-
-    Examples
-    --------
-    >>> pair_columns("pairs", 3)
-    (slice(0, 6, 2), slice(1, 6, 2))
-    """
+    """First and second column of every pair."""
     if layout == "half":
         return slice(0, count), slice(count, 2 * count)
     return slice(0, 2 * count, 2), slice(1, 2 * count, 2)
@@ -131,33 +118,7 @@ def pair_columns(layout: str, count: int) -> tuple[slice, slice]:
 def rotation(
     length: int, width: int, *, base: float = 10000.0, layout: str = "half", partial: float = 1.0
 ) -> Rotation:
-    r"""RoPE in its plain form: pair c turns by :math:`p\,\omega_c` at position p.
-
-    :math:`\omega_c=\text{base}^{-2c/r'}` radians per token, r' the rotated width (Su et al. 2021).
-
-    Parameters
-    ----------
-    length
-        Positions.
-    width
-        Head width r.
-    base
-        ``rope_theta``.
-    layout
-        ``"half"`` or ``"pairs"``.
-    partial
-        Share of the head width that is rotated.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such layout.
-
-    Examples
-    --------
-    >>> [round(period, 1) for period in rotation(8, 4).periods.tolist()]
-    [6.3, 628.3]
-    """
+    r"""RoPE in its plain form: pair c turns by :math:`p\,\omega_c` at position p."""
     if layout not in {"half", "pairs"}:
         raise AttnscopeError(f"layout {layout!r} is not known: choose 'half' or 'pairs'")
     rotated = int(width * partial) // 2 * 2
@@ -167,11 +128,5 @@ def rotation(
 
 
 def layout_permutation(width: int) -> Int[Tensor, " width"]:
-    """Columns of the ``"pairs"`` layout in the order of the ``"half"`` layout: ``half = pairs[..., permutation]``.
-
-    Examples
-    --------
-    >>> layout_permutation(6).tolist()
-    [0, 2, 4, 1, 3, 5]
-    """
+    """Columns of the ``"pairs"`` layout in the order of the ``"half"`` layout: ``half = pairs[..., permutation]``."""
     return torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])

@@ -21,33 +21,7 @@ _WEIGHTS = 1 << 22  # of marked keys that are held at once
 
 @torch.no_grad()
 def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    r"""Attend by PyTorch's fused kernel, and measure of every row what its log-sum-exp tells at a cost of O(n).
-
-    The kernel gives the log-sum-exp of each row, and with it any single weight is
-    :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)`: so the band and the weight on marked keys are exact in every row.
-
-    Parameters
-    ----------
-    call
-        The attention call. With a bias or a soft cap the output comes from the pass that measures all rows, and nothing
-        is saved.
-    need
-        What is wanted: of it, `band` and `columns` alone are looked at.
-
-    Returns
-    -------
-    output : Tensor
-        ``(batch, head, query, value_width)``.
-    every : RowMeasures
-        ``log_sum_exp``, ``mass``, and ``band`` and ``columns`` where they are wanted, of every row.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> _, every = measure_by_level(AttentionCall(x, x, x, scale=1.0, causal=True), Need(band=1))
-    >>> every.band[0, 0, [0, 1, 3], 1].tolist()
-    [1.0, 0.5, 0.25]
-    """
+    r"""Attend by PyTorch's fused kernel, and measure of every row what its log-sum-exp tells at a cost of O(n)."""
     fused = _fused(call) if _can_fuse(call) else None
     if fused is None:
         return measure(call, Need(band=need.band, columns=need.columns))
@@ -62,30 +36,7 @@ def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasur
 
 @torch.no_grad()
 def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"]) -> RowMeasures:
-    """Measure some rows, whose scores alone are made; each key head may have its own.
-
-    Parameters
-    ----------
-    call
-        The attention call.
-    need
-        What is wanted, without `columns`.
-    queries
-        ``(batch, kv_head, row)``: the rows, by their numbers, of the query heads that share a key head.
-
-    Returns
-    -------
-    RowMeasures
-        ``(batch, head, row, ...)`` each.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 4, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> rows = measure_rows(call, Need(entropy=True), torch.tensor([[[1, 3], [0, 2]]]))
-    >>> rows.entropy.exp().round().tolist()
-    [[[2.0, 4.0], [1.0, 3.0]]]
-    """
+    """Measure some rows, whose scores alone are made; each key head may have its own."""
     if call.sinks is not None:  # a logit for each head: these cannot stand as texts of a batch
         parts = [
             measure(_of_key_head(call, head).take(queries[:, head]), need)[1]

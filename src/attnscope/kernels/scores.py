@@ -14,43 +14,16 @@ from attnscope.support.errors import AttnscopeError
 
 
 class ScoreTerms(NamedTuple):
-    r"""Scores as an attention call has them: :math:`\text{scale}\, q \cdot k + \text{bias}`.
+    r"""Scores as an attention call has them: :math:`\text{scale}\, q \cdot k + \text{bias}`."""
 
-    Attributes
-    ----------
-    query, key
-        ``(..., query, width)`` and ``(..., key, width)``.
-    scale
-        Factor of their inner products.
-    bias
-        ``(..., query, key)``; None where there is none.
-
-    Examples
-    --------
-    >>> import torch
-    >>> terms = ScoreTerms(torch.ones(2, 4), torch.ones(3, 4), scale=0.5, bias=torch.zeros(2, 3))
-    >>> (terms.scale * terms.query @ terms.key.T + terms.bias).tolist()
-    [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
-    """
-
-    query: Tensor
-    key: Tensor
-    scale: float
-    bias: Tensor | None
+    query: Tensor  # ``(..., query, width)`` and ``(..., key, width)``
+    key: Tensor  # ``(..., query, width)`` and ``(..., key, width)``
+    scale: float  # factor of their inner products
+    bias: Tensor | None  # ``(..., query, key)``; None where there is none
 
 
 class Score(nn.Module):
-    """What all score functions share: keys are prepared once a text, then compared with each state.
-
-    Examples
-    --------
-    >>> import torch
-    >>> class Shorter(Score):  # a function of one's own: products with keys of half the length
-    ...     def prepare(self, keys):
-    ...         return keys / 2
-    >>> Shorter()(torch.eye(2), torch.tensor([[2.0, 4.0], [6.0, 8.0]])).tolist()
-    [[1.0, 3.0], [2.0, 4.0]]
-    """
+    """What all score functions share: keys are prepared once a text, then compared with each state."""
 
     def prepare(self, keys: Float[Tensor, "*batch key key_width"]) -> Float[Tensor, "*batch key width"]:
         """Do what depends on the keys alone."""

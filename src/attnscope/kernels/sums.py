@@ -28,45 +28,7 @@ def column_sums(
     counted: Bool[Tensor, "_ query"] | None = None,
     last: int | None = None,
 ) -> Float[Tensor, "batch head key"]:
-    r"""Sum of the weights on each key, :math:`\sum_i A_{ij}`: the column sums, exact and in O(n) memory.
-
-    On CUDA the kernel attends once more with queries and keys exchanged (see `exchanged`); elsewhere tiles of weights
-    are made anew and summed. Either costs about what the first pass does, or less; of the last w of n queries, w/n.
-
-    Parameters
-    ----------
-    call
-        The attention call.
-    log_sum_exp
-        Log-sum-exp of each row, as `measure` gives it.
-    counted
-        ``(batch or 1, query)``: which queries count, as those of padding should not; by default all.
-    last
-        The last so many of these alone: the observation window of SnapKV (Li et al. 2024) and the like.
-
-    Returns
-    -------
-    Tensor
-        ``(batch, head, key)``, in queries: over all keys it adds up to how many queries count, less what learned sinks
-        take. A query head has its own, also where it shares keys.
-
-    Raises
-    ------
-    AttnscopeError
-        If `last` is below 1.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.kernels import Need, measure
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> lse = measure(call, Need())[1].log_sum_exp
-    >>> column_sums(call, lse)[0, 0].round(decimals=3).tolist()
-    [2.083, 1.083, 0.583, 0.25]
-    >>> column_sums(call, lse, last=1)[0, 0].round(decimals=3).tolist()
-    [0.25, 0.25, 0.25, 0.25]
-    """
+    r"""Sum of the weights on each key, :math:`\sum_i A_{ij}`: the column sums, exact and in O(n) memory."""
     if last is not None:
         check_least(1, last=last)
         counted = last_of(
@@ -76,46 +38,18 @@ def column_sums(
 
 
 def last_of(counted: Bool[Tensor, "batch query"], last: int) -> Bool[Tensor, "batch query"]:
-    """The last so many of those that count.
-
-    Parameters
-    ----------
-    counted
-        Mask of the queries that count, ``(batch, query)``.
-    last
-        Number of queries of each text that are kept.
-
-    Examples
-    --------
-    >>> import torch
-    >>> last_of(torch.tensor([[True, True, False, True, False]]), 2).tolist()
-    [[False, True, False, True, False]]
-    """
+    """The last so many of those that count."""
     return counted & (counted.flip(-1).cumsum(-1).flip(-1) <= last)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightSums:
-    """Sums of the weights over queries, float64; what was not asked for is None.
+    """Sums of the weights over queries, float64; what was not asked for is None."""
 
-    Attributes
-    ----------
-    received
-        ``(batch, head, key)``: over the column of each key.
-    offsets
-        ``(batch, head, offset)``: over the diagonal of each offset, from ``-(queries - 1)`` to ``keys - 1``.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import measure
-    >>> x = torch.zeros(1, 1, 2, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> sums = weight_sums(call, measure(call, Need())[1].log_sum_exp, received=True)
-    >>> sums.received[0, 0].round(decimals=3).tolist(), sums.offsets
-    ([1.5, 0.5], None)
-    """
-
-    received: Float[Tensor, "batch head key"] | None = None
+    received: Float[Tensor, "batch head key"] | None = (
+        None  # ``(batch, head, key)``: over the column of each key
+    )
+    # ``(batch, head, offset)``: over the diagonal of each offset, from ``-(queries - 1)`` to ``keys - 1``
     offsets: Float[Tensor, "batch head offset"] | None = None
 
 
@@ -128,40 +62,7 @@ def weight_sums(
     received: bool = False,
     offsets: bool = False,
 ) -> WeightSums:
-    r"""Sums over queries of :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)`, by key or by offset or both, in one pass.
-
-    Scores are made anew, one tile at a time, of the very queries and keys of the first pass: soft caps, biases, masks
-    and learned sinks count as they did there. Memory is that of a tile beyond the result.
-
-    Parameters
-    ----------
-    call
-        The attention call.
-    log_sum_exp
-        Log-sum-exp of each row, as `measure` gives it. A row is left out where it is infinity.
-    counted
-        ``(batch or 1, query)``: which queries count; by default all.
-    received, offsets
-        What is wanted.
-
-    Raises
-    ------
-    AttnscopeError
-        If offsets are wanted of a call whose queries are some alone (`AttentionCall.take`).
-
-    Notes
-    -----
-    A head with a counted row of NaN is NaN.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import measure
-    >>> x = torch.zeros(1, 1, 2, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> sums = weight_sums(call, measure(call, Need())[1].log_sum_exp, received=True, offsets=True)
-    >>> sums.received[0, 0].round(decimals=3).tolist(), sums.offsets[0, 0].round(decimals=3).tolist()
-    ([1.5, 0.5], [0.5, 1.5, 0.0])
-    """
+    r"""Sums over queries of :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)`, by key or by offset or both, in one pass."""
     if offsets and call.positions is not None:
         raise AttnscopeError("some queries alone have no profile of all offsets: give the whole call")
     batch, heads, queries, _ = call.query.shape
@@ -200,29 +101,7 @@ def _can_exchange(call: AttentionCall) -> bool:
 
 
 def exchanged(call: AttentionCall, level: Float[Tensor, "batch head query"]) -> AttentionCall:
-    r"""The call with queries and keys exchanged: its log-sum-exp is the log of what each key receives.
-
-    :math:`\ln \sum_i A_{ij} = \ln \sum_i \exp(s_{ij} - \mathrm{lse}_i)`: a softmax over queries, with each one's
-    log-sum-exp taken off by a bias that is the same for all keys (one more feature ``[k, 1] . [q, -lse / scale]`` does
-    it too, but within the soft cap and in the type of q). Masks and biases are transposed; under a causal mask both
-    sequences are flipped, so that it stays causal. There are no sinks: the log-sum-exp has them already.
-
-    Parameters
-    ----------
-    call
-        Attention call with as many queries as keys, if it is causal.
-    level
-        Log-sum-exp of each row; infinity leaves one out.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import measure
-    >>> x = torch.zeros(1, 1, 2, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> lse = measure(call, Need())[1].log_sum_exp
-    >>> measure(exchanged(call, lse), Need())[1].log_sum_exp.exp().flip(-1).round(decimals=3).tolist()
-    [[[1.5, 0.5]]]
-    """
+    r"""The call with queries and keys exchanged: its log-sum-exp is the log of what each key receives."""
     dims = (-2,) if call.causal else ()
 
     def turned(pairs: Tensor) -> Tensor:
@@ -321,45 +200,15 @@ def _tiles(operands: Operands, counted: Tensor, most: int) -> Iterator[tuple[sli
 
 
 class RowWeights(NamedTuple):
-    """Some rows of a call, written out.
+    """Some rows of a call, written out."""
 
-    Attributes
-    ----------
-    weights
-        ``(batch, head, row, key)``, float64; 0 where a row may not look.
-    allowed
-        ``(batch, 1 or head, row, key)``: where it may.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 3, 8)
-    >>> rows = row_weights(AttentionCall(x, x, x, scale=1.0, causal=True), first=1)
-    >>> rows.weights[0, 0].round(decimals=2).tolist(), rows.allowed[0, 0].tolist()
-    ([[0.5, 0.5, 0.0], [0.33, 0.33, 0.33]], [[True, True, False], [True, True, True]])
-    """
-
-    weights: Tensor
-    allowed: Tensor
+    weights: Tensor  # ``(batch, head, row, key)``, float64; 0 where a row may not look
+    allowed: Tensor  # ``(batch, 1 or head, row, key)``: where it may
 
 
 @torch.no_grad()
 def row_weights(call: AttentionCall, first: int) -> RowWeights:
-    """Write out the weights of the rows from `first` to the last, in memory that grows with their number alone.
-
-    Parameters
-    ----------
-    call
-        The attention call. Its keys may be more than its queries, as where earlier tokens are kept in a cache.
-    first
-        Number of the first query.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 4, 8)
-    >>> rows = row_weights(AttentionCall(x, x[:, :1], x[:, :1], scale=1.0, causal=True), first=2)
-    >>> rows.weights[0, 1].tolist()
-    [[0.3333333333333333, 0.3333333333333333, 0.3333333333333333, 0.0], [0.25, 0.25, 0.25, 0.25]]
-    """
+    """Write out the weights of the rows from `first` to the last, in memory that grows with their number alone."""
     rows = slice(first, None)
     wide = torch.promote_types(call.query.dtype, torch.float32)
     query = call.query[:, :, rows].to(wide)

@@ -29,27 +29,7 @@ CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 and TF32, of which float3
 
 
 def can_triton(call: AttentionCall, need: Need) -> str | None:
-    """Say why the Triton kernel cannot give what is needed; None if it can.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    need
-        Measures that are wanted of it.
-
-    Returns
-    -------
-    str or None
-        The reason, a clause of a sentence.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.zeros(1, 1, 4, 8, dtype=torch.float64)
-    >>> can_triton(AttentionCall(x, x, x, scale=1.0), Need())
-    'the kernel works in float32, float16 and bfloat16, not in float64'
-    """
+    """Say why the Triton kernel cannot give what is needed; None if it can."""
     operands = (call.query, call.key, call.value)
     types = {str(operand.dtype).removeprefix("torch.") for operand in operands}
     if any(operand.dtype not in TYPES for operand in operands):
@@ -120,43 +100,14 @@ _INTERPRETED = Launch(64, 32, 1, 1)  # small texts of tests take several tiles
 
 
 def launch_of(width: int, dtype: torch.dtype, *, is_crowded: bool = False) -> Launch:
-    """Launch parameters for heads of a width; crowded are the registers where a bias or many columns are held too.
-
-    Examples
-    --------
-    >>> launch_of(48, torch.float16), launch_of(48, torch.float16, is_crowded=True)
-    (Launch(queries=128, keys=64, warps=8, stages=2), Launch(queries=128, keys=32, warps=8, stages=2))
-    """
+    """Launch parameters for heads of a width; crowded are the registers where a bias or many columns are held too."""
     table = _SINGLE if dtype == torch.float32 else _HALF
     launch = next(launch for widest, launch in table.items() if width <= widest)
     return launch._replace(keys=min(launch.keys, 32)) if is_crowded else launch
 
 
 def triton_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    """The measures that `can_triton` allows, by one kernel: each score is read once while it is in registers.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call, on a GPU.
-    need
-        Measures that are wanted of it.
-
-    Returns
-    -------
-    output : Tensor
-        ``(batch, head, query, value_width)``.
-    measures : RowMeasures
-        What was needed, of every row.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.zeros(1, 2, 7, 16, dtype=torch.float16)
-    >>> call = AttentionCall(x, x, x, scale=0.25)
-    >>> triton_tiles(call, Need(entropy=True))[1].entropy.shape  # doctest: +SKIP
-    torch.Size([1, 2, 7])
-    """
+    """The measures that `can_triton` allows, by one kernel: each score is read once while it is in registers."""
     # the running sum of the entropy turns to NaN where an allowed score is -inf, if nothing else may make it so
     shows = need.entropy and shows_scores(call)
     return told(_passes, call, need, shows_scores=shows, wide=batched_tiles)

@@ -196,20 +196,7 @@ MOST_WORDS = 40  # of a sentence in a picture
 
 @dataclass(frozen=True, eq=False)
 class ShownPair:
-    """A sentence pair to look at: its weights, the links read off them, and people's where there are any.
-
-    Its error rate is NaN where there are none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.lineage import ShownPair, WordAlignment
-    >>> none, link = frozenset(), frozenset({(0, 0)})
-    >>> words = WordAlignment(["猫"], ["cat"], np.ones((1, 1)))
-    >>> pair = ShownPair(1, words, link, none, none, float("nan"))
-    >>> [(pair.words.source[source], pair.words.target[target]) for source, target in pair.found]
-    [('猫', 'cat')]
-    """
+    """A sentence pair to look at: its weights, the links read off them, and people's where there are any."""
 
     line: int  # from 1
     words: WordAlignment
@@ -221,68 +208,33 @@ class ShownPair:
 
 @dataclass(frozen=True, eq=False)
 class Aligned:
-    """A parallel text aligned by a model.
+    """A parallel text aligned by a model."""
 
-    Attributes
-    ----------
-    model
-        Its name.
-    layer, head
-        Whose weights were read; None for the mean of all.
-    chosen_on_gold
-        Whether layer and head are those of the lowest error rate on the gold alignments themselves.
-    links
-        For each sentence pair its links.
-    score
-        Against the gold alignments.
-    heads
-        ``error_rate``, ``precision`` and ``recall (layer, head)``, where every head was tried.
-    outside
-        How many gold links point past the end of their sentence.
-    pairs
-        Some sentence pairs to look at, as many as were asked for; with gold, evenly from the best to the worst.
-    signature
-        JSON: model, texts, settings and versions.
-    task
-        What a task says that is done before others are; there are no links then. Else empty.
-    baselines
-        Error rates that need no model, where there are gold alignments: of the diagonal, and of random links.
-    passed_over
-        How many sentence pairs are none to look at, as a side has no word, or more than 40.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import Aligned, pharaoh
-    >>> aligned = Aligned("m", 1, None, False, [frozenset({(1, 0), (0, 1)})], None, None, 0, [], "{}")
-    >>> [pharaoh(links) for links in aligned.links], aligned.score is None  # no gold alignments were given
-    (['0-1 1-0'], True)
-    """
-
-    model: str
-    layer: int | None
-    head: int | None
-    chosen_on_gold: bool
-    links: list[Links]
-    score: AlignmentScore | None
-    heads: xr.Dataset | None
-    outside: int
+    model: str  # its name
+    layer: int | None  # whose weights were read; None for the mean of all
+    head: int | None  # whose weights were read; None for the mean of all
+    chosen_on_gold: (
+        bool  # whether layer and head are those of the lowest error rate on the gold alignments themselves
+    )
+    links: list[Links]  # for each sentence pair its links
+    score: AlignmentScore | None  # against the gold alignments
+    heads: (
+        xr.Dataset | None
+    )  # ``error_rate``, ``precision`` and ``recall (layer, head)``, where every head was tried
+    outside: int  # how many gold links point past the end of their sentence
+    # some sentence pairs to look at, as many as were asked for; with gold, evenly from the best to the worst
     pairs: list[ShownPair]
-    signature: str
-    task: str = ""
+    signature: str  # JSON: model, texts, settings and versions
+    task: str = ""  # what a task says that is done before others are; there are no links then
+    # error rates that need no model, where there are gold alignments: of the diagonal, and of random links
     baselines: Baselines | None = None
-    passed_over: int = 0
+    passed_over: int = (
+        0  # how many sentence pairs are none to look at, as a side has no word, or more than 40
+    )
 
 
 def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
-    """What the links of all pairs come to; None stands for no pairs.
-
-    Parameters
-    ----------
-    measured
-        Every unit of `Work.units`, in order.
-    shown
-        How many pairs to keep with their weights.
-    """
+    """What the links of all pairs come to; None stands for no pairs."""
     layer, head, gold = work.layer, work.head, work.gold
     every = None if measured is None or not work.every_head else measured["links_of_heads"].values
     heads = None if every is None or gold is None else _judged(every, gold)
@@ -390,23 +342,7 @@ _ASKED = "asked"  # in the folder's state: the signature of all that was asked f
 
 
 def kept(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
-    """The alignment of a text, read from its folder or made and written there.
-
-    Parameters
-    ----------
-    task
-        Which part of it this process does; None for all.
-
-    Returns
-    -------
-    Aligned
-        Without links, where others have still to do their part or are putting all together now.
-
-    Raises
-    ------
-    AttnscopeError
-        If the folder holds other files or is in use, or a part is damaged or of another run.
-    """
+    """The alignment of a text, read from its folder or made and written there."""
     asked = work.signature_of_all(shown)
     there = _there(OwnedFolder(folder, "align").look(), asked)
     if there is not None:
@@ -464,25 +400,7 @@ LINKS, RECORD = "links.txt", "run.json"
 
 
 def write_alignment(aligned: Aligned, folder: Path) -> None:
-    """Write ``links.txt`` (Pharaoh's format, one pair a line) and ``run.json`` (all else) into a folder.
-
-    Parameters
-    ----------
-    aligned
-        From `align`.
-    folder
-        Folder of the files; it is there.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from attnscope.lineage import Aligned
-    >>> aligned = Aligned("m", 0, None, False, [frozenset({(0, 1)})], None, None, 0, [], "{}")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_alignment(aligned, Path(folder))
-    ...     (Path(folder) / "links.txt").read_text().strip()
-    '0-1'
-    """
+    """Write ``links.txt`` (Pharaoh's format, one pair a line) and ``run.json`` (all else) into a folder."""
     text = "".join(f"{pharaoh(links)}\n" for links in aligned.links)
     (folder / LINKS).write_text(text, encoding="utf-8")
     score, heads = aligned.score, aligned.heads
@@ -505,27 +423,7 @@ def write_alignment(aligned: Aligned, folder: Path) -> None:
 
 
 def load_alignment(folder: OwnedFolder) -> Aligned:
-    """What `align` returned, from the folder that it was written to.
-
-    Raises
-    ------
-    AttnscopeError
-        If a file is not what was written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from attnscope.store import OwnedFolder, Signature
-    >>> from attnscope.lineage import Aligned
-    >>> swapped, signature = frozenset({(0, 1), (1, 0)}), Signature("align").to_json()
-    >>> aligned = Aligned("m", 0, None, False, [swapped], None, None, 0, [], signature)
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     with OwnedFolder(Path(place) / "run", "align") as folder:
-    ...         with folder.replacing(LINKS, RECORD) as new:
-    ...             write_alignment(aligned, new)
-    ...         load_alignment(folder).links == [swapped]
-    True
-    """
+    """What `align` returned, from the folder that it was written to."""
     record: dict[str, Any] = json.loads(folder.read(RECORD))
     folder.read(LINKS)  # checks it
     alignments = read_links(folder.path / LINKS)
@@ -593,29 +491,20 @@ UNIT = 16  # batches that one process aligns before the next has its turn
 
 @dataclass
 class Work:
-    """What every pass over the text needs.
-
-    Attributes
-    ----------
-    layer, head
-        As asked for.
-    every_head
-        Whether the links of every head are read too; the links of one of them, or of none, where neither layer nor head
-        was asked for.
-    read, run
-        How links are read off the weights, and how weights are got.
-    """
+    """What every pass over the text needs."""
 
     model: PreTrainedModel
     tokenizer: Any
     identity: dict[str, str]
     sources: list[str]
     targets: list[str]
-    layer: int | None
-    head: int | None
+    layer: int | None  # as asked for
+    head: int | None  # as asked for
+    # whether the links of every head are read too; the links of one of them, or of none, where neither layer nor head
+    # was asked for
     every_head: bool
-    read: dict[str, Any]
-    run: dict[str, Any]
+    read: dict[str, Any]  # how links are read off the weights, and how weights are got
+    run: dict[str, Any]  # how links are read off the weights, and how weights are got
     gold: Gold | None = None
     tell: Tell = tell_nobody
 
@@ -625,14 +514,7 @@ class Work:
         return self.every_head and self.layer is None and self.head is None
 
     def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
-        """Links of unit after unit, but those that are done, by lines of Pharaoh's format.
-
-        Yields
-        ------
-        xarray.Dataset
-            ``source_words`` and ``target_words (text)``, how many there are; ``links (text)`` of the layer and head
-            asked for, ``links_of_heads (text, layer, head)`` where every head's are read.
-        """
+        """Links of unit after unit, but those that are done, by lines of Pharaoh's format."""
         count, step = len(self.sources), UNIT * self.run["batch_size"]
         for start in range(0, count, step):
             lines = range(start, min(start + step, count))

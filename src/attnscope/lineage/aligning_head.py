@@ -15,22 +15,13 @@ from attnscope.lineage.parallel_text import TaskText
 
 @dataclass(frozen=True)
 class AligningHead:
-    """A head and how well it aligns.
+    """A head and how well it aligns."""
 
-    Attributes
-    ----------
-    layer, head
-        Layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair.
-    score
-        Its links against the gold ones, on the other sentence pairs.
-    baselines
-        What the diagonal and links to random words would give on those.
-    """
-
+    # layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair
     layer: int
-    head: int
-    score: AlignmentScore
-    baselines: Baselines
+    head: int  # layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair
+    score: AlignmentScore  # its links against the gold ones, on the other sentence pairs
+    baselines: Baselines  # what the diagonal and links to random words would give on those
 
     def rates(self) -> dict[str, float]:
         """Error rate with its interval, precision, recall and, beside them, what needs no model, by name."""
@@ -47,52 +38,14 @@ class AligningHead:
 
 
 def attends(model: PreTrainedModel) -> bool:
-    """Whether the decoder looks at the source; with a fixed vector it does not.
-
-    Examples
-    --------
-    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-    >>> sizes = dict(vocab_size=9, embedding_width=4, encoder_width=3, decoder_width=6)
-    >>> attends(RecurrentForConditionalGeneration(RecurrentConfig(attention="none", **sizes)))
-    False
-    """
+    """Whether the decoder looks at the source; with a fixed vector it does not."""
     return getattr(model.config, "attention", None) != "none"
 
 
 def best_aligning_head(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: TaskText
 ) -> AligningHead | None:
-    """Find the head that aligns the generated task best, by forced decoding against the gold links.
-
-    A Transformer has many heads, of which few align. The head is chosen on one half of the text and judged on the
-    other, so that the choice does not flatter it. Pairs that are too long for the model are left out.
-
-    Parameters
-    ----------
-    model
-        Encoder-decoder, in eval mode.
-    tokenizer
-        Its tokenizer.
-    text
-        Sentence pairs with their gold links.
-
-    Returns
-    -------
-    AligningHead or None
-        None for a model without attention, and where fewer than two pairs are short enough.
-
-    Examples
-    --------
-    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-    >>> from attnscope.lineage import generate_task
-    >>> from attnscope.lineage import train_subwords
-    >>> text = generate_task(4, seed=0, longest=4)
-    >>> tokenizer = train_subwords([*text.source, *text.target], 300)
-    >>> sizes = dict(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
-    >>> judged = best_aligning_head(RecurrentForConditionalGeneration(RecurrentConfig(**sizes)), tokenizer, text)
-    >>> judged.layer, judged.head, 0 <= judged.score.error_rate <= 1
-    (0, 0, True)
-    """
+    """Find the head that aligns the generated task best, by forced decoding against the gold links."""
     short = encode_pairs(tokenizer, text, longest=int(tokenizer.model_max_length)).index
     if not attends(model) or len(short) < 2:  # noqa: PLR2004 one to choose on, one to judge on
         return None

@@ -31,44 +31,13 @@ _TRAINED = 16  # bytes of a parameter in training: itself, its gradient and Adam
 
 
 def build_model(config: TrainConfig, vocabulary: int) -> Any:
-    """A new model of the kind and sizes that the settings name.
-
-    Raises
-    ------
-    AttnscopeError
-        If it takes more memory than this machine has.
-
-    Examples
-    --------
-    >>> build_model(TrainConfig(model="recurrent", attention="none"), 300).config.attention
-    'none'
-    """
+    """A new model of the kind and sizes that the settings name."""
     check_model(config, vocabulary)
     return _new(config, vocabulary)
 
 
 def check_model(config: TrainConfig, vocabulary: int) -> None:
-    """Refuse settings of a model that cannot be built, or not be trained here, without building it.
-
-    Parameters
-    ----------
-    config
-        Settings of a training.
-    vocabulary
-        Number of tokens.
-
-    Raises
-    ------
-    AttnscopeError
-        If its sizes do not go together, or it takes more memory than this machine has.
-
-    Examples
-    --------
-    >>> check_model(TrainConfig(model="recurrent", attention="dot", encoder_width=64, decoder_width=64), 300)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: dot-product attention compares ... decoder_width is 64 and encoder_width 64: ...
-    """
+    """Refuse settings of a model that cannot be built, or not be trained here, without building it."""
     both = 2 * config.encoder_width
     if config.model == "recurrent" and config.attention == "dot" and config.decoder_width != both:
         raise AttnscopeError(
@@ -146,30 +115,7 @@ _VALIDATED = {"valid_loss": "validation_loss", "valid_bleu": "validation_bleu"}
 
 
 def training_results(folder: OwnedFolder) -> xr.Dataset:
-    """The result of `train`, of a folder whose training is finished.
-
-    Raises
-    ------
-    AttnscopeError
-        If the log is damaged.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope.lineage.checkpoints import Log
-    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place), "train") as folder:
-    ...     log = Log(folder)
-    ...     told = {"learning_rate": 0.1, "tokens_per_second": 1e4, "epoch": 0, "tokens": 900, "seconds": 1.5}
-    ...     for update, loss in ((10, 5.5), (20, 4.25)):
-    ...         log.write(update, loss=loss, **told)
-    ...     log.close()
-    ...     signature = json.loads(Signature("train", model={"name": "recurrent"}).to_json())
-    ...     folder.write({}, signature=signature, metrics={"loss": 4.0, "bleu": 2.5})
-    ...     results = training_results(folder)
-    >>> results.bleu.item(), results.training_loss.sel(training_update=20).item()
-    (2.5, 4.25)
-    """
+    """The result of `train`, of a folder whose training is finished."""
     log = read_log(folder.path)
     metrics: dict[str, float] = folder.state["metrics"]
     dataset = xr.Dataset(
@@ -221,33 +167,7 @@ _SAFE = "The checkpoints are whole: make room and give the same command again"
 
 
 class Log:
-    """One JSON object a line, each with its ``update``.
-
-    Parameters
-    ----------
-    folder
-        Folder of the training. What the log in it tells of updates after `update` was lost with the process that made
-        them, and is taken off; so is the end of a training that goes on.
-    update
-        Update of the checkpoint from which the training goes on; 0 for a new one.
-    tensorboard
-        Whether to write TensorBoard's files too.
-
-    Raises
-    ------
-    AttnscopeError
-        If TensorBoard is wanted and not installed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place), "train") as folder:
-    ...     log = Log(folder)
-    ...     log.write(10, loss=1.5)
-    ...     log.close()
-    ...     read_log(Path(place))
-    [{'update': 10, 'loss': 1.5}]
-    """
+    """One JSON object a line, each with its ``update``."""
 
     def __init__(self, folder: OwnedFolder, update: int = 0, *, tensorboard: bool = False) -> None:
         before = read_log(folder.path) if update and LOG in folder.files else []
@@ -284,18 +204,7 @@ class Log:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Lines of a training's log; a last line that is not whole is passed over.
-
-    Raises
-    ------
-    AttnscopeError
-        If the log is not what the training wrote.
-
-    Examples
-    --------
-    >>> read_log(Path("/nowhere"))
-    []
-    """
+    """Lines of a training's log; a last line that is not whole is passed over."""
     path = folder / LOG
     known = manifest_of(folder)
     if known is not None:
@@ -320,28 +229,7 @@ _log = logging.getLogger("attnscope")
 
 
 class Checkpoints:
-    """Checkpoints of a training: weights, the optimizer's moments and the state of the training.
-
-    Parameters
-    ----------
-    folder
-        Folder of the training.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> place = tempfile.TemporaryDirectory()
-    >>> folder = OwnedFolder(Path(place.name), "train")
-    >>> with folder:
-    ...     kept, layer = Checkpoints(folder), nn.Linear(2, 2)
-    ...     kept.save(10, layer, moments={}, state={"epoch": 0})
-    >>> kept.updates(), kept.load(10, layer, moments={})
-    ([10], {'epoch': 0})
-    >>> torch.equal(kept.mean_weights([10, 10])["bias"], layer.bias)
-    True
-    >>> place.cleanup()
-    """
+    """Checkpoints of a training: weights, the optimizer's moments and the state of the training."""
 
     def __init__(self, folder: OwnedFolder) -> None:
         self.folder = folder
@@ -360,22 +248,7 @@ class Checkpoints:
         keep: Iterable[int] | None = None,
         growing: Iterable[str] = (),
     ) -> None:
-        """Write one, and in the same moment remove all others but those to keep.
-
-        Parameters
-        ----------
-        update, model, moments, state
-            What is written.
-        keep
-            Updates of the checkpoints that stay beside it; all by default.
-        growing
-            See `OwnedFolder.write`.
-
-        Raises
-        ------
-        AttnscopeError
-            If the disk is full or cannot be written; the earlier ones stay as they are.
-        """
+        """Write one, and in the same moment remove all others but those to keep."""
         place = f"{_PLACE}{update:08d}/"
         stay = {update, *(self.updates() if keep is None else keep)}
         gone = [name for name in self.folder.files if name.startswith(_PLACE) and _update(name) not in stay]

@@ -210,19 +210,7 @@ def compare(
 
 
 def load_comparison(folder: OwnedFolder) -> xr.DataTree:
-    """The tree that `compare` returned, from its folder.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from attnscope.store import Signature
-    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "run", "compare") as folder:
-    ...     files = {f"{name}{SUFFIX}": packed(xr.Dataset({"line": number})) for number, name in enumerate(_NODES)}
-    ...     folder.write({**files, "run.json": Signature("compare").to_json().encode()}, complete=True)
-    ...     tree = load_comparison(folder)
-    >>> {name: int(node["line"]) for name, node in tree.children.items()}
-    {'scores': 0, 'curves': 1, 'alignment': 2}
-    """
+    """The tree that `compare` returned, from its folder."""
     tree = xr.DataTree.from_dict({name: folder.arrays(f"{name}{SUFFIX}") for name in _NODES})
     signature = Signature.from_json(folder.read("run.json").decode())
     tree.attrs = {"signature": signature.to_json(), "run": str(folder.path)}
@@ -230,13 +218,7 @@ def load_comparison(folder: OwnedFolder) -> xr.DataTree:
 
 
 def length_limits(sources: Sequence[str], length_in: str = "words") -> list[int]:
-    """Round limits of length that cut a text into about six buckets, the last one not empty.
-
-    Examples
-    --------
-    >>> length_limits(["a " * n for n in range(1, 61)])
-    [10, 20, 30, 40, 50]
-    """
+    """Round limits of length that cut a text into about six buckets, the last one not empty."""
     lengths = [len(line.split()) if length_in == "words" else len("".join(line.split())) for line in sources]
     reach = float(np.quantile(lengths, 0.98))  # the very longest few do not make a bucket
     wide = next(
@@ -304,64 +286,32 @@ _log = logging.getLogger("attnscope")
 
 @dataclass(frozen=True, eq=False)
 class SystemOutput:
-    """What one system made of the text.
+    """What one system made of the text."""
 
-    Attributes
-    ----------
-    lines
-        Its translations.
-    parameters
-        How many numbers were learned.
-    seconds
-        Seconds of translating.
-    cut
-        How many sentences were longer than the model was trained for, and cut.
-    aligned
-        Against gold alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where there are
-        none or the system has no attention.
-    weights
-        ``(target word, source word)`` on the shown pair; None without attention.
-    read_from
-        The heads that they are of, in words.
-    signature
-        Model, text, settings and versions.
-    """
-
-    lines: list[str]
-    parameters: int
-    seconds: float
-    cut: int
+    lines: list[str]  # its translations
+    parameters: int  # how many numbers were learned
+    seconds: float  # seconds of translating
+    cut: int  # how many sentences were longer than the model was trained for, and cut
+    # against gold alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where there are
+    # none or the system has no attention
     aligned: dict[str, Any]
-    weights: np.ndarray | None
-    read_from: str
-    signature: dict[str, Any]
+    weights: np.ndarray | None  # ``(target word, source word)`` on the shown pair; None without attention
+    read_from: str  # the heads that they are of, in words
+    signature: dict[str, Any]  # model, text, settings and versions
 
 
 @dataclass(frozen=True)
 class SystemOutputs:
-    """All systems on one text, in one folder.
+    """All systems on one text, in one folder."""
 
-    Attributes
-    ----------
-    folder
-        Where each system's translations lie as ``translations/NAME.txt`` beside a record of what was found.
-    text
-        To translate.
-    shown
-        Number of the pair whose alignment is kept.
-    beams, threads, device
-        As in `attnscope.compare`.
-    progress
-        Called while it works.
-    """
-
+    # where each system's translations lie as ``translations/NAME.txt`` beside a record of what was found
     folder: OwnedFolder
-    text: ParallelText
-    shown: int
-    beams: int
-    threads: int | None
-    device: str | None
-    progress: Tell
+    text: ParallelText  # to translate
+    shown: int  # number of the pair whose alignment is kept
+    beams: int  # as in `attnscope.compare`
+    threads: int | None  # as in `attnscope.compare`
+    device: str | None  # as in `attnscope.compare`
+    progress: Tell  # called while it works
 
     def write_text(self) -> None:
         """Write both sides beside the translations, line by line."""
@@ -370,26 +320,14 @@ class SystemOutputs:
             self.folder.write({name: _lines(lines) for name, lines in sides.items()})
 
     def all(self, systems: Sequence[System]) -> dict[str, SystemOutput]:
-        """Every system by name, one after the other.
-
-        Raises
-        ------
-        AttnscopeError
-            As `of`.
-        """
+        """Every system by name, one after the other."""
         return {
             system.name: replace(self, progress=_part(self.progress, number, len(systems))).of(system)
             for number, system in enumerate(systems)
         }
 
     def of(self, system: System) -> SystemOutput:
-        """Train, translate and align, as far as that is not done.
-
-        Raises
-        ------
-        AttnscopeError
-            If the folder holds no translation model, or the training, the translation or the disk fails.
-        """
+        """Train, translate and align, as far as that is not done."""
         self._train(system)
         with own_threads(self.threads or threads_of_one()):
             return self._output_of(system)
@@ -499,24 +437,14 @@ SYSTEMS = "systems"  # where a comparison trains what is not trained yet
 
 @dataclass(frozen=True)
 class System:
-    """One system.
+    """One system."""
 
-    Attributes
-    ----------
-    name
-        By which the table, the page and the files call it.
-    folder
-        Where the model lies, or will.
-    config
-        Its settings; None where something else than `attnscope train` made the folder.
-    given
-        Whether the folder was given, to be taken as it is.
-    """
-
-    name: str
-    folder: Path
-    config: TrainConfig | None
-    given: bool
+    name: str  # by which the table, the page and the files call it
+    folder: Path  # where the model lies, or will
+    config: (
+        TrainConfig | None
+    )  # its settings; None where something else than `attnscope train` made the folder
+    given: bool  # whether the folder was given, to be taken as it is
 
     @property
     def trained(self) -> bool:
@@ -527,27 +455,7 @@ class System:
 def read_systems(
     systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None, out: Path
 ) -> list[System]:
-    """Settings and folders, each under a name of its own.
-
-    Parameters
-    ----------
-    systems
-        YAML files of settings and folders of trained models, called by their names without the suffix; or a mapping
-        from names. None takes those of `attnscope.lineage.config`.
-    out
-        Folder of the comparison, in which what is not trained yet will lie.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is none, a file or folder is not there, a folder holds no model, or settings are not of a translation
-        model.
-
-    Examples
-    --------
-    >>> [system.name for system in read_systems(None, Path("out"))]
-    ['fixed vector', 'additive', 'Transformer']
-    """
+    """Settings and folders, each under a name of its own."""
     if systems is None:
         systems = PRESETS
     if not isinstance(systems, list | tuple | Mapping):
@@ -574,21 +482,7 @@ def read_systems(
 
 
 def check_untrained(systems: Sequence[System]) -> None:
-    """Refuse settings that cannot be trained by, of every system, before hours of training of the first.
-
-    Raises
-    ------
-    AttnscopeError
-        With the name of the system: if its sizes do not go together, or a text is not there.
-
-    Examples
-    --------
-    >>> config = TrainConfig(model="recurrent", attention="dot", encoder_width=64, decoder_width=64)
-    >>> check_untrained([System("dot", Path("/nowhere"), config, given=False)])
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: dot: dot-product attention compares ...
-    """
+    """Refuse settings that cannot be trained by, of every system, before hours of training of the first."""
     for system in systems:
         config = system.config
         if system.trained or config is None:
@@ -606,13 +500,7 @@ def check_untrained(systems: Sequence[System]) -> None:
 
 
 def is_trained(config: TrainConfig, folder: Path) -> bool:
-    """Whether the folder holds the end of a training with these settings.
-
-    Examples
-    --------
-    >>> is_trained(TrainConfig(), Path("/nowhere"))
-    False
-    """
+    """Whether the folder holds the end of a training with these settings."""
     return finished_metrics(config, OwnedFolder(folder, "train").look()) is not None
 
 
@@ -677,36 +565,7 @@ def read_test_text(
     *,
     join: int | None = None,
 ) -> ParallelText:
-    """Read the text that was asked for; else sentences of the generated task; else the systems' validation text.
-
-    Parameters
-    ----------
-    systems
-        Which tell by their settings what they were trained on.
-    texts, targets
-        Sentences and their translations, or paths as `read_parallel` reads them.
-    join
-        Neighbouring pairs joined into one, at most. By default texts that are given stay as they are, and the systems'
-        own is joined by the most that any of them was trained with.
-
-    Returns
-    -------
-    ParallelText
-        With alignments (`TaskText`) where it is the generated task, whose longest sentence is the longest that any of
-        the systems was trained on. A tenth of its sentences is never trained on; these are of that tenth.
-
-    Raises
-    ------
-    AttnscopeError
-        If only one side is given, a file cannot be read, or the systems have no text in common.
-
-    Examples
-    --------
-    >>> from attnscope.lineage.config import read_config
-    >>> text = read_test_text([System("small", Path("small"), read_config(task_longest=5), given=True)])
-    >>> len(text), max(len(line.split()) for line in text.source)
-    (500, 5)
-    """
+    """Read the text that was asked for; else sentences of the generated task; else the systems' validation text."""
     if (texts is None) != (targets is None):
         raise AttnscopeError("found only one of texts and targets (--text, --target): give both or neither")
     configs = {system.name: system.config for system in systems}
@@ -758,21 +617,14 @@ _WORDS = (6, 14)  # of the sentences that are shown
 
 @dataclass(frozen=True)
 class ShownTranslation:
-    """A sentence of the generated task.
+    """A sentence of the generated task."""
 
-    Attributes
-    ----------
-    source, translation, right
-        The sentence, what the system makes of it (greedy), and what it should be.
-    attended
-        For each word of the translation that has a link: itself and the source word it looks at most, by the head
-        that `best_aligning_head` chose; empty for a system without attention, and for a translation longer than the
-        model was trained for.
-    """
-
-    source: str
-    translation: str
-    right: str
+    source: str  # the sentence, what the system makes of it (greedy), and what it should be
+    translation: str  # the sentence, what the system makes of it (greedy), and what it should be
+    right: str  # the sentence, what the system makes of it (greedy), and what it should be
+    # for each word of the translation that has a link: itself and the source word it looks at most, by the head that
+    # `best_aligning_head` chose; empty for a system without attention, and for a translation longer than the model
+    # was trained for
     attended: list[tuple[str, str]]
 
 
@@ -785,24 +637,7 @@ class Samples:
 
 
 def sample_translations(folder: Path) -> Samples | None:
-    """Translate sentences of the generated task that no training has seen; None where another text was learned.
-
-    Parameters
-    ----------
-    folder
-        Folder of a finished training of `attnscope train`.
-
-    Raises
-    ------
-    AttnscopeError
-        If the folder holds no such training.
-
-    Examples
-    --------
-    >>> sample_translations(Path("/nowhere"))
-    Traceback (most recent call last):
-    attnscope.support.errors.AttnscopeError: /nowhere/config.yaml: no such file or folder: check the path
-    """
+    """Translate sentences of the generated task that no training has seen; None where another text was learned."""
     config = read_config(folder / "config.yaml")
     if config.model == "masked-lm" or config.source is not None:
         return None

@@ -17,25 +17,7 @@ _SEEN = ("tokens", "seconds")
 
 
 def learning_curves(folders: Mapping[str, Path]) -> xr.Dataset:
-    """How far each training was at each of its validations.
-
-    Parameters
-    ----------
-    folders
-        From a system's name to the folder of its training; one without a log has no curve.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``bleu``, ``loss`` (nats per token), ``updates``, ``tokens`` (target tokens seen) and ``seconds``, all
-        ``(system, validation)``, filled up with NaN. Tokens and seconds are those of the log's lines, drawn straight
-        between them where a validation lies between two.
-
-    Examples
-    --------
-    >>> learning_curves({"none": Path("/nowhere")}).sizes["validation"]
-    0
-    """
+    """How far each training was at each of its validations."""
     curves = [_curve(read_log(folder)) for folder in folders.values()]
     longest = max((len(curve["updates"]) for curve in curves), default=0)
     return xr.Dataset(
@@ -56,13 +38,7 @@ def learning_curves(folders: Mapping[str, Path]) -> xr.Dataset:
 
 
 def training_effort(folder: Path) -> dict[str, float]:
-    """What a training took: median rate of the log's lines, target tokens and seconds in all; NaN without a log.
-
-    Examples
-    --------
-    >>> training_effort(Path("/nowhere"))["training_tokens"]
-    nan
-    """
+    """What a training took: median rate of the log's lines, target tokens and seconds in all; NaN without a log."""
     lines = [line for line in read_log(folder) if "tokens_per_second" in line]
     if not lines:
         return dict.fromkeys(
@@ -89,21 +65,7 @@ def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def error_rate_note(scores: xr.Dataset) -> str:
-    """Say what the alignment error rates of a comparison are, and what needs no model to reach.
-
-    Parameters
-    ----------
-    scores
-        Node ``scores`` of `attnscope.compare`, on the generated task.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> from attnscope.lineage import error_rate_note
-    >>> shares = {"diagonal": [0.6, 0.6], "chance": [0.9, 0.92], "chance_level": [0.88, 0.9]}
-    >>> print(error_rate_note(xr.Dataset({f"alignment_{name}": ("system", of) for name, of in shares.items()})))
-    AER: links of the best head ... To compare: the diagonal 60.0%, random words 91.0% (below 89.0% in 1 of 100).
-    """
+    """Say what the alignment error rates of a comparison are, and what needs no model to reach."""
     said = (
         "AER: links of the best head against the known ones, on sentences on which the head was not chosen, with its "
         "95% interval over sentences."

@@ -18,18 +18,7 @@ WIDEST = 65_536
 
 
 class TrainConfig(BaseModel):
-    """Settings of `attnscope train`; each is a key of the YAML file and a flag.
-
-    Raises
-    ------
-    AttnscopeError
-        From `read_config`: for a key that does not exist (the nearest is named) and for values out of range.
-
-    Examples
-    --------
-    >>> TrainConfig(attention="dot").label_smoothing
-    0.1
-    """
+    """Settings of `attnscope train`; each is a key of the YAML file and a flag."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -186,13 +175,7 @@ class TrainConfig(BaseModel):
     tensorboard: bool = Field(False, description="Files for TensorBoard beside the log.")
 
     def settings(self) -> dict[str, Any]:
-        """Those that its kind of model has.
-
-        Examples
-        --------
-        >>> "attention" in TrainConfig(model="transformer").settings()
-        False
-        """
+        """Those that its kind of model has."""
         return {
             name: value
             for name, value in self.model_dump().items()
@@ -298,15 +281,7 @@ def _refuse_other_text(config: TrainConfig) -> None:
 
 
 def refuse_other_models(given: Iterable[str], model: str) -> None:
-    """Refuse settings that the kind of model does not have: they would change nothing.
-
-    Examples
-    --------
-    >>> refuse_other_models(["attention"], "transformer")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: 'attention' is a setting of model 'recurrent', and the model is 'transformer': ...
-    """
+    """Refuse settings that the kind of model does not have: they would change nothing."""
     for name in given:
         owners = _OF_MODELS.get(name, (model,))
         if model not in owners:
@@ -345,16 +320,7 @@ def _from_yaml(path: Path) -> dict[str, Any]:
 
 
 def config_bytes(config: TrainConfig) -> bytes:
-    """Settings as YAML, which `read_config` reads.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "config.yaml").write_bytes(config_bytes(TrainConfig(seed=3)))
-    ...     read_config(Path(folder, "config.yaml")) == TrainConfig(seed=3)
-    True
-    """
+    """Settings as YAML, which `read_config` reads."""
     values = {
         name: str(value) if isinstance(value, Path) else value for name, value in config.settings().items()
     }
@@ -406,15 +372,7 @@ PRESETS: dict[str, TrainConfig] = {
 
 
 def shown_default(name: str, usual: str) -> str:
-    """A setting's default in words, and what the generated task takes in its place.
-
-    Examples
-    --------
-    >>> shown_default("positions", "sinusoidal"), shown_default("heads", "4"), shown_default("cell", "gru")
-    ('sinusoidal; without data and config rope', '4', 'gru')
-    >>> shown_default("updates", "5000")
-    '5000; without data and config 1100 (attention none: 2400, transformer: 1500)'
-    """
+    """A setting's default in words, and what the generated task takes in its place."""
     default = TrainConfig.model_fields[name].default
     of = {system: getattr(config, name) for system, config in PRESETS.items() if name in config.settings()}
     if name == "attention" or all(value == default for value in of.values()):
@@ -426,26 +384,14 @@ def shown_default(name: str, usual: str) -> str:
 
 
 def preset(model: str | None = None, attention: str | None = None) -> TrainConfig:
-    """The one for a kind of model; other attention than none is trained as additive attention is.
-
-    Examples
-    --------
-    >>> preset("transformer").layers, preset(attention="none").updates, preset(attention="dot").updates
-    (2, 2400, 1100)
-    """
+    """The one for a kind of model; other attention than none is trained as additive attention is."""
     if model in {None, "recurrent"}:
         return PRESETS["fixed vector" if attention == "none" else "additive"]
     return PRESETS["Transformer"]
 
 
 def said_of_preset(asked: TrainConfig) -> str:
-    """The model of the generated task in words, with what differs from its usual settings.
-
-    Examples
-    --------
-    >>> said_of_preset(settings_for(None, model="transformer", layers=4))
-    'no data: a generated task, and a small transformer (width 96, feed_forward 192, positions rope)'
-    """
+    """The model of the generated task in words, with what differs from its usual settings."""
     differ = ", ".join(
         f"{name} {value}"
         for name, value in asked.settings().items()
@@ -455,18 +401,7 @@ def said_of_preset(asked: TrainConfig) -> str:
 
 
 def settings_for(config: TrainConfig | Path | str | None, **settings: object) -> TrainConfig:
-    """What a training is asked for: a file or settings, else the preset of the model, with some of them replaced.
-
-    Raises
-    ------
-    AttnscopeError
-        As `read_config`.
-
-    Examples
-    --------
-    >>> settings_for(None, model="transformer", layers=3, updates=None).layers
-    3
-    """
+    """What a training is asked for: a file or settings, else the preset of the model, with some of them replaced."""
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     if config is None and not {"source", "text"} & given.keys():
         config = preset(given.get("model"), given.get("attention"))

@@ -56,22 +56,12 @@ class TrainingData(ABC):
 
 @dataclass(eq=False)
 class Pairs(TrainingData):
-    """Parallel text.
-
-    Attributes
-    ----------
-    train
-        Encoded pairs.
-    text
-        What they were encoded from; `train.index` says which pair of it each one is.
-    valid
-        Texts to be translated.
-    """
+    """Parallel text."""
 
     config: TrainConfig
-    train: EncodedText
-    text: ParallelText
-    valid: ParallelText
+    train: EncodedText  # encoded pairs
+    text: ParallelText  # what they were encoded from; `train.index` says which pair of it each one is
+    valid: ParallelText  # texts to be translated
     tokenizer: Any
 
     def __post_init__(self) -> None:
@@ -117,24 +107,7 @@ class Pairs(TrainingData):
 
 @dataclass(eq=False)
 class MaskedWindows(TrainingData):
-    """Plain text, cut into windows of `longest` tokens that start anywhere; some tokens are masked.
-
-    Of the chosen tokens 80% become the mask, 10% another token, 10% stay (Devlin et al. 2019, section 3.1).
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> ids = np.arange(10, 90)
-    >>> data = MaskedWindows(TrainConfig(model="masked-lm", longest=12, batch_tokens=24), ids, ids, tokenizer)
-    >>> batches = data.epoch(0)
-    >>> data.body, [len(members) for members in batches]  # 80 tokens, two windows of 10 and their ends at a time
-    (10, [2, 2, 2, 2])
-    >>> (part,) = data.parts(batches[0], 1, seed=0)
-    >>> part["input_ids"].shape, bool((part["labels"] == -100).any())  # what is not masked is not asked for
-    (torch.Size([2, 12]), True)
-    """
+    """Plain text, cut into windows of `longest` tokens that start anywhere; some tokens are masked."""
 
     config: TrainConfig
     train_ids: np.ndarray
@@ -206,27 +179,7 @@ class MaskedWindows(TrainingData):
 
 
 def read_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> TrainingData:
-    """Read the texts that a configuration names, and learn their vocabulary if there is none yet.
-
-    Parameters
-    ----------
-    config
-        Settings. Without any text a generated task is taken.
-    tokenizer
-        From an earlier start of the same training.
-
-    Raises
-    ------
-    AttnscopeError
-        For texts that cannot be read or that are too short.
-
-    Examples
-    --------
-    >>> from attnscope.lineage.config import read_config
-    >>> data = read_data(read_config(task_pairs=100, task_longest=8, vocabulary=320))
-    >>> sum(len(members) for members in data.epoch(0)), len(data.tokenizer)
-    (100, 320)
-    """
+    """Read the texts that a configuration names, and learn their vocabulary if there is none yet."""
     return _masked(config, tokenizer) if config.model == "masked-lm" else _pairs(config, tokenizer)
 
 
@@ -247,14 +200,7 @@ def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pa
 
 
 def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
-    """Training and validation pairs, not joined yet; without validation text, the last pairs are set aside.
-
-    Examples
-    --------
-    >>> from attnscope.lineage.config import read_config
-    >>> [len(text) for text in training_pairs(read_config(task_pairs=100))]
-    [100, 10]
-    """
+    """Training and validation pairs, not joined yet; without validation text, the last pairs are set aside."""
     if config.source is None:
         longest = config.task_longest
         return generate_task(config.task_pairs, config.seed, longest), generate_task(
@@ -313,22 +259,14 @@ SLACK = 1.25  # cells of a side, in budgets, beyond which a batch is split for i
 
 @dataclass(frozen=True)
 class EncodedText:
-    """Pairs as token ids.
+    """Pairs as token ids."""
 
-    Attributes
-    ----------
-    source, target : list of list of int
-        Ids of each pair, ``</s>`` included.
-    index : list of int
-        Which pair of the parallel text each one is.
-    left_out : dict of str to int
-        How many pairs were left out, by reason: those of the parallel text, and ``too long``.
-    """
-
-    source: list[list[int]]
-    target: list[list[int]]
-    index: list[int]
-    left_out: dict[str, int]
+    source: list[list[int]]  # ids of each pair, ``</s>`` included
+    target: list[list[int]]  # ids of each pair, ``</s>`` included
+    index: list[int]  # which pair of the parallel text each one is
+    left_out: dict[
+        str, int
+    ]  # how many pairs were left out, by reason: those of the parallel text, and ``too long``
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -343,38 +281,7 @@ class EncodedText:
 def encode_pairs(
     tokenizer: PreTrainedTokenizerBase, text: ParallelText, *, longest: int | None = None
 ) -> EncodedText:
-    """Encode both sides, and leave out the pairs that are too long.
-
-    A pair is never cut: a cut source and its whole translation do not mean the same.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerFast
-        From `train_subwords`.
-    text : ParallelText
-        The pairs.
-    longest : int, optional
-        Most tokens that either side may have, ``</s>`` included; without it all pairs are kept.
-
-    Returns
-    -------
-    EncodedText
-        The pairs that are kept, in order.
-
-    Raises
-    ------
-    AttnscopeError
-        Every pair is too long.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import ParallelText
-    >>> from attnscope.lineage import train_subwords
-    >>> text = ParallelText(["aa", "aa ab ab ab"], ["bb", "bb"])
-    >>> tokenizer = train_subwords([*text.source, *text.target], 270)
-    >>> encode_pairs(tokenizer, text, longest=3).left_out
-    {'too long': 1}
-    """
+    """Encode both sides, and leave out the pairs that are too long."""
     source, target = encode_lines(tokenizer, text.source), encode_lines(tokenizer, text.target)
     kept = [
         i
@@ -395,41 +302,7 @@ def encode_pairs(
 def epoch_batches(
     lengths: Int[np.ndarray, "pair side"], budget: int, seed: int, epoch: int
 ) -> list[Int[np.ndarray, " _"]]:
-    """Divide all pairs into the batches of one epoch.
-
-    The pairs are halved again and again, by the length of the source or of the target, whichever leaves fewer
-    cells, until each part fits the budget. Where there are at most 64 batches, they are divided not at half but where
-    the fewest cells are left. Pairs of equal lengths are drawn at random, and the batches come in
-    random order.
-
-    Parameters
-    ----------
-    lengths
-        Tokens of source and target of each pair.
-    budget
-        Most tokens in a batch, each pair counted by its longer side; so a batch has at most `budget` target tokens,
-        and most have almost as many. Cells, padding included, are at most 1.25 times as many on each side.
-        A pair that is longer than the budget is a batch of its own.
-    seed, epoch
-        The batches are a function of both and of the lengths alone, so a run that was stopped in the
-        middle of an epoch goes on at the same place of the same list.
-
-    Returns
-    -------
-    list of array of int
-        Indices of the pairs of each batch; each pair is in one batch.
-
-    Raises
-    ------
-    AttnscopeError
-        No pairs, or a budget below 1.
-
-    Examples
-    --------
-    >>> lengths = np.array([[3, 3], [9, 9], [3, 3], [9, 9], [4, 3]])
-    >>> sorted(sorted(batch.tolist()) for batch in epoch_batches(lengths, 20, seed=0, epoch=0))
-    [[0, 2, 4], [1, 3]]
-    """
+    """Divide all pairs into the batches of one epoch."""
     if budget < 1 or not len(lengths):
         raise AttnscopeError(
             f"found {len(lengths)} pairs and a budget of {budget} tokens; expected at least one pair and one "
@@ -475,42 +348,14 @@ def _divide(
 def split_batch(
     batch: Int[np.ndarray, " batch"], lengths: Int[np.ndarray, "pair side"], world: int
 ) -> list[Int[np.ndarray, " _"]]:
-    """Divide one batch among processes, so that together they see exactly this batch.
-
-    Parameters
-    ----------
-    batch
-        From `epoch_batches`; consecutive pairs have similar lengths.
-    lengths
-        Tokens of source and target of each pair.
-    world
-        How many processes.
-
-    Returns
-    -------
-    list of array of int
-        One part for each process, in order, of about as many tokens; they differ by less than two pairs. Where the
-        batch has fewer pairs than there are processes, some parts are empty.
-
-    Examples
-    --------
-    >>> lengths = np.array([[5, 6], [6, 6], [12, 12]])
-    >>> [part.tolist() for part in split_batch(np.array([0, 1, 2]), lengths, 2)]
-    [[0, 1], [2]]
-    """
+    """Divide one batch among processes, so that together they see exactly this batch."""
     reached = np.cumsum(lengths[batch].max(1))
     shares = reached[-1] * np.arange(1, world) / world
     return np.split(batch, np.searchsorted(reached, shares, side="right"))
 
 
 def fullness(lengths: Int[np.ndarray, "pair side"], batches: Sequence[Int[np.ndarray, " _"]]) -> float:
-    """Share of the cells of all batches, source and target, that hold a token and not padding.
-
-    Examples
-    --------
-    >>> fullness(np.array([[1, 2], [2, 2]]), [np.array([0, 1])])
-    0.875
-    """
+    """Share of the cells of all batches, source and target, that hold a token and not padding."""
     cells = sum(len(batch) * int(lengths[batch].max(0).sum()) for batch in batches)
     return sum(int(lengths[batch].sum()) for batch in batches) / cells
 
@@ -518,34 +363,7 @@ def fullness(lengths: Int[np.ndarray, "pair side"], batches: Sequence[Int[np.nda
 def collate(
     source: Sequence[Sequence[int]], target: Sequence[Sequence[int]] | None = None, *, pad_id: int = 0
 ) -> dict[str, Int[Tensor, "pair position"]]:
-    """Put pairs side by side, padded on the right to the longest.
-
-    Parameters
-    ----------
-    source
-        Token ids, ``</s>`` included; at least one line.
-    target
-        As many lines; left out for translating.
-    pad_id
-        Token id for padding of the source.
-
-    Returns
-    -------
-    dict of str to Tensor
-        ``input_ids`` and ``attention_mask`` of shape ``(pair, source position)``, the mask 0 on padding;
-        with a target ``labels`` of shape ``(pair, target position)``, -100 on padding.
-
-    Raises
-    ------
-    AttnscopeError
-        No line, or not as many on both sides.
-
-    Examples
-    --------
-    >>> batch = collate([[7, 2], [8, 9, 2]], [[5, 2], [2]])
-    >>> batch["input_ids"].tolist(), batch["attention_mask"].tolist(), batch["labels"].tolist()
-    ([[7, 2, 0], [8, 9, 2]], [[1, 1, 0], [1, 1, 1]], [[5, 2], [2, -100]])
-    """
+    """Put pairs side by side, padded on the right to the longest."""
     if not source or (target is not None and len(target) != len(source)):
         raise AttnscopeError(
             f"found {len(source)} sources and {'no' if target is None else len(target)} targets for a batch; "
@@ -566,30 +384,7 @@ CACHED = 2**16  # partly merged pieces whose next merges are remembered: some 50
 
 
 class Segmenter:
-    """Byte-pair encoding that leaves out merges at random.
-
-    A piece of text begins as characters. In each step, every merge that is possible is left out with probability
-    `dropout`, and of those that remain the one that was learned first is made; the piece is done when none remains
-    (Provilkov et al. 2020, "BPE-Dropout: Simple and Effective Subword Regularization", algorithm 1).
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerFast
-        From `train_subwords`, not for masked language models.
-    dropout : float
-        Probability, from 0 (as the tokenizer does it) to 1 (characters, and bytes of those without a token).
-
-    Examples
-    --------
-    >>> from attnscope.lineage import train_subwords
-    >>> tokenizer = train_subwords(["The tide is out.", "The tide is in."], 300)
-    >>> for dropout in (0.0, 0.3, 1.0):
-    ...     ids = Segmenter(tokenizer, dropout).encode("The tide!", Random(0))
-    ...     " ".join(tokenizer.convert_ids_to_tokens(ids))
-    '▁The ▁tide <0x21> </s>'
-    '▁The ▁ t i d e <0x21> </s>'
-    '▁ T h e ▁ t i d e <0x21> </s>'
-    """
+    """Byte-pair encoding that leaves out merges at random."""
 
     def __init__(self, tokenizer: Any, dropout: float) -> None:
         self.dropout = dropout
@@ -606,15 +401,7 @@ class Segmenter:
         self._possible = lru_cache(CACHED)(self._find_possible)
 
     def encode(self, line: str, draw: Random) -> list[int]:
-        """Token ids of a line, ``</s>`` included.
-
-        Parameters
-        ----------
-        line
-            Any text.
-        draw
-            Where chance comes from. With the same state of it, the same line gives the same ids.
-        """
+        """Token ids of a line, ``</s>`` included."""
         pieces = self._pre_tokenizer.pre_tokenize_str(self._normalizer.normalize_str(line))
         return [*(token for piece, _ in pieces for token in self._merged(piece, draw)), self._end]
 

@@ -32,93 +32,26 @@ _LINK = re.compile("([0-9]+)([-p?])([0-9]+)")
 
 @dataclass(frozen=True)
 class Gold:
-    """Alignments made by people, for each sentence pair.
+    """Alignments made by people, for each sentence pair."""
 
-    Attributes
-    ----------
-    sure
-        Links that must be there.
-    possible
-        Links that may be there; the sure ones are always among them.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import Gold
-    >>> gold = Gold(sure=[frozenset({(0, 0)})], possible=[frozenset({(0, 0), (1, 0)})])
-    >>> [sorted(may - must) for must, may in zip(gold.sure, gold.possible)]
-    [[(1, 0)]]
-    """
-
-    sure: list[Links]
-    possible: list[Links]
+    sure: list[Links]  # links that must be there
+    possible: list[Links]  # links that may be there; the sure ones are always among them
 
 
 @dataclass(frozen=True)
 class AlignmentScore:
-    """How well links agree with people's.
+    """How well links agree with people's."""
 
-    Attributes
-    ----------
-    error_rate
-        AER, between 0 and 1; NaN where there are neither links nor sure links.
-    precision
-        Share of the links that are possible; NaN without links.
-    recall
-        Share of the sure links that were found; NaN without sure links.
-    links
-        How many links were made.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import Gold, score_alignments
-    >>> gold = Gold(sure=[frozenset({(0, 0), (1, 1)})], possible=[frozenset({(0, 0), (1, 1), (2, 1)})])
-    >>> score_alignments([frozenset({(0, 0), (2, 1)})], gold.sure, gold.possible)
-    AlignmentScore(error_rate=0.25, precision=1.0, recall=0.5, links=2)
-    """
-
-    error_rate: float
-    precision: float
-    recall: float
-    links: int
+    error_rate: float  # AER, between 0 and 1; NaN where there are neither links nor sure links
+    precision: float  # share of the links that are possible; NaN without links
+    recall: float  # share of the sure links that were found; NaN without sure links
+    links: int  # how many links were made
 
 
 def links(
     weights: Float[np.ndarray, "target source"], rule: str = "argmax", threshold: float = LEAST_WEIGHT
 ) -> Links:
-    """Read links off the weights of one sentence pair.
-
-    Parameters
-    ----------
-    weights
-        Weight of each source word for each target word. A row of zeros is a target word that looks at no word: it
-        gets no link.
-    rule
-        ``argmax``: each target word to its heaviest source word (the first of equals). ``intersection``: of these
-        links only those whose target word is also the heaviest of its source word. ``threshold``: all weights
-        of at least `threshold`.
-    threshold
-        For the rule of that name.
-
-    Returns
-    -------
-    frozenset of (int, int)
-        Pairs (source word, target word), counted from 0. For links that two models, one for each direction, agree on,
-        intersect their sets.
-
-    Raises
-    ------
-    AttnscopeError
-        If the weights are not two-dimensional or one is NaN or infinite, the rule is not known or the threshold is not
-        positive.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.lineage import links
-    >>> weights = np.array([[0.9, 0.1], [0.6, 0.4]])
-    >>> sorted(links(weights)), sorted(links(weights, "intersection")), sorted(links(weights, "threshold", 0.4))
-    ([(0, 0), (0, 1)], [(0, 0)], [(0, 0), (0, 1), (1, 1)])
-    """
+    """Read links off the weights of one sentence pair."""
     shaped("weights", weights, "target, source")
     weights = np.asarray(
         weights
@@ -141,33 +74,7 @@ def links(
 def score_alignments(
     aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]
 ) -> AlignmentScore:
-    """Compare links with people's over a corpus: AER, precision and recall.
-
-    With A the links, S the sure and P the possible ones (S is within P; what is sure counts as possible even where it
-    is not listed): AER = 1 - (|A∩S| + |A∩P|) / (|A| + |S|), precision |A∩P| / |A|, recall |A∩S| / |S|. Sums run over
-    the whole corpus.
-
-    Parameters
-    ----------
-    aligned, sure, possible
-        Set of links of each sentence pair.
-
-    Raises
-    ------
-    AttnscopeError
-        If their numbers of sentences differ.
-
-    References
-    ----------
-    Och and Ney, "A systematic comparison of various statistical alignment models" (Computational Linguistics 2003).
-
-    Examples
-    --------
-    >>> from attnscope.lineage import score_alignments
-    >>> a, s, p = {(0, 0), (1, 1), (2, 0)}, {(0, 0), (1, 2)}, {(1, 1)}
-    >>> score_alignments([frozenset(a)], [frozenset(s)], [frozenset(p)])
-    AlignmentScore(error_rate=0.4, precision=0.6666666666666666, recall=0.5, links=3)
-    """
+    """Compare links with people's over a corpus: AER, precision and recall."""
     check_parallel({"the alignment": aligned, "the sure links": sure, "the possible links": possible})
     made = wanted = hits = right = 0
     for a, s, p in zip(aligned, sure, possible, strict=True):
@@ -182,22 +89,7 @@ def score_alignments(
 
 
 def alignment_error_rate(aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> float:
-    """AER alone, of `score_alignments`.
-
-    Parameters
-    ----------
-    aligned
-        Links of each sentence pair that were found.
-    sure, possible
-        Gold links of each sentence pair.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import alignment_error_rate
-    >>> gold = [frozenset({(0, 0), (1, 1)})]
-    >>> alignment_error_rate(gold, gold, gold)
-    0.0
-    """
+    """AER alone, of `score_alignments`."""
     return score_alignments(aligned, sure, possible).error_rate
 
 
@@ -206,64 +98,12 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def read_links(path: Path | str, first: int = 0) -> list[Links]:
-    r"""Read a file of alignments in Pharaoh's format: a line ``0-0 1-2`` for each sentence pair, source first.
-
-    Parameters
-    ----------
-    path
-        The file; ``-`` is standard input.
-    first
-        The number that the file gives to the first word, 0 or 1.
-
-    Raises
-    ------
-    AttnscopeError
-        If the file cannot be read, or a part of it is no link.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope.lineage import pharaoh, read_links
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "links"
-    ...     _ = file.write_text("1-0 0-1\n")
-    ...     [pharaoh(links) for links in read_links(file)]
-    ['0-1 1-0']
-    """
+    r"""Read a file of alignments in Pharaoh's format: a line ``0-0 1-2`` for each sentence pair, source first."""
     return read_gold(path, first).possible
 
 
 def read_gold(path: Path | str, first: int = 1) -> Gold:
-    r"""Read a file of people's alignments: ``1-2`` is a sure link and ``1p2`` (or ``1?2``) a possible one.
-
-    A link may point past the end of its sentence: a few do in public files. It is kept, for published error rates
-    count it: it can never be found and so costs recall. `within` takes such links away.
-
-    Parameters
-    ----------
-    path
-        The file, a line for each sentence pair; ``-`` is standard input.
-    first
-        The number that the file gives to the first word: 1 in most gold files, 0 in some.
-
-    Raises
-    ------
-    AttnscopeError
-        If the file cannot be read, or a part of it is no link.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope.lineage import read_gold
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "gold"
-    ...     _ = file.write_text("1-1 2p1\n")
-    ...     gold = read_gold(file)
-    >>> sorted(gold.sure[0]), sorted(gold.possible[0])
-    ([(0, 0)], [(0, 0), (1, 0)])
-    """
+    r"""Read a file of people's alignments: ``1-2`` is a sure link and ``1p2`` (or ``1?2``) a possible one."""
     sure: list[Links] = []
     possible: list[Links] = []
     for number, line in enumerate(read_lines(path), start=1):
@@ -287,44 +127,17 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
 
 
 def within(links: Links, sources: int, targets: int) -> Links:
-    """The links that lie inside a pair of sentences with so many words.
-
-    Parameters
-    ----------
-    links
-        Pairs (source word, target word), from 0.
-    sources, targets
-        Number of words on either side.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import within
-    >>> sorted(within(frozenset({(0, 0), (5, 0)}), sources=5, targets=1))
-    [(0, 0)]
-    """
+    """The links that lie inside a pair of sentences with so many words."""
     return frozenset((source, target) for source, target in links if source < sources and target < targets)
 
 
 def pharaoh(links: Iterable[tuple[int, int]]) -> str:
-    """Write links as Pharaoh did: ``source-target``, words counted from 0, in order.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import pharaoh
-    >>> pharaoh({(10, 0), (2, 1)})
-    '2-1 10-0'
-    """
+    """Write links as Pharaoh did: ``source-target``, words counted from 0, in order."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
 def links_of_line(line: str) -> Links:
-    """The links of a line that `pharaoh` wrote.
-
-    Examples
-    --------
-    >>> sorted(links_of_line("2-1 10-0"))
-    [(2, 1), (10, 0)]
-    """
+    """The links of a line that `pharaoh` wrote."""
     pairs = (link.split("-") for link in line.split())
     return frozenset((int(source), int(target)) for source, target in pairs)
 
@@ -336,74 +149,37 @@ _SKEWED, _VERY_SKEWED = 0.1, 0.5  # skewness of an error rate
 
 @dataclass(frozen=True)
 class Baselines:
-    """Error rates to hold an alignment's against.
+    """Error rates to hold an alignment's against."""
 
-    Attributes
-    ----------
-    diagonal
-        AER if each target word were linked to the source word at the same place of its sentence.
-    chance
-        Mean AER of the same number of links for each target word, to source words drawn at random.
-    chance_level
-        The AER that such random links go below in 1 of 100, by the normal distribution; where the best of several
-        heads was chosen, the best of as many random ones.
-    heads
-        Number of heads of which the best was chosen; 1 where none was.
-    lower, upper
-        95% interval of the alignment's own AER, of sentence pairs like these; NaN where the best of several heads was
-        chosen on these very pairs, which none holds for.
-    above, below
-        The least and the most by which its AER lies above the diagonal's, in the same way; where the best of several
-        heads was chosen, an interval for all of them together.
-
-    The rates lie between 0 and 1, NaN where there are neither links nor sure links; intervals are NaN of fewer than 6
-    pairs.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import Gold, baselines
-    >>> straight = [frozenset({(0, 0), (1, 1), (2, 2)})]
-    >>> found = baselines(straight, Gold(straight, straight), [(3, 3)])
-    >>> found.diagonal, round(found.chance, 3)  # here the diagonal makes no error
-    (0.0, 0.667)
-    """
-
-    diagonal: float
-    chance: float
+    diagonal: (
+        float  # AER if each target word were linked to the source word at the same place of its sentence
+    )
+    chance: (
+        float  # mean AER of the same number of links for each target word, to source words drawn at random
+    )
+    # the AER that such random links go below in 1 of 100, by the normal distribution; where the best of several heads
+    # was chosen, the best of as many random ones
     chance_level: float
-    heads: int = 1
+    heads: int = 1  # number of heads of which the best was chosen; 1 where none was
+    # 95% interval of the alignment's own AER, of sentence pairs like these; NaN where the best of several heads was
+    # chosen on these very pairs, which none holds for
     lower: float = math.nan
+    # 95% interval of the alignment's own AER, of sentence pairs like these; NaN where the best of several heads was
+    # chosen on these very pairs, which none holds for
     upper: float = math.nan
+    # the least and the most by which its AER lies above the diagonal's, in the same way; where the best of several
+    # heads was chosen, an interval for all of them together
     above: float = math.nan
+    # the least and the most by which its AER lies above the diagonal's, in the same way; where the best of several
+    # heads was chosen, an interval for all of them together
     below: float = math.nan
 
     def interval(self) -> str:
-        """The interval in words, nothing where there is none.
-
-        Examples
-        --------
-        >>> from attnscope.lineage import Baselines
-        >>> Baselines(0.5, 0.9, 0.8, lower=0.21, upper=0.3).interval(), Baselines(0.5, 0.9, 0.8).interval()
-        (' (21.0% to 30.0%)', '')
-        """
+        """The interval in words, nothing where there is none."""
         return f" ({percent(self.lower)} to {percent(self.upper)})" if math.isfinite(self.lower) else ""
 
     def in_words(self, error_rate: float) -> str:
-        """What stands beside an error rate wherever one is shown.
-
-        Parameters
-        ----------
-        error_rate
-            Error rate of the links themselves.
-
-        Examples
-        --------
-        >>> from attnscope.lineage import Baselines
-        >>> Baselines(0.503, 0.881, 0.845, heads=8, above=0.2, below=0.4).in_words(0.827)
-        'the diagonal alone is better, 50.3%; random words 88.1%, the best of 8 such heads below 84.5% in 1 of 100'
-        >>> Baselines(0.503, 0.881, 0.845, above=-0.1, below=0.2).in_words(0.55)
-        'the diagonal alone 50.3%, not told from it; random words 88.1%, below 84.5% in 1 of 100'
-        """
+        """What stands beside an error rate wherever one is shown."""
         diagonal = f"the diagonal alone {percent(self.diagonal)}"
         if math.isnan(self.above):
             diagonal += ", too few sentence pairs to tell which is lower" if math.isfinite(error_rate) else ""
@@ -421,33 +197,7 @@ class Baselines:
 def baselines(
     aligned: Sequence[Links], gold: Gold, lengths: Sequence[tuple[int, int]], chosen_of: int = 1
 ) -> Baselines:
-    """Error rates that need no model: of the diagonal, and of random links.
-
-    Intervals are Student's, of the ratio of two sums over pairs, by the first order of its dependence on each pair.
-    Near 0 and 1 the error rate's own is Wilson's (1927), of as many links as would spread as much, and of one a
-    pair where none or all are wrong; a skewed one reaches as far as Hall's (1992): see docs/coverage.md.
-    A target word with k links in a sentence of m source words, of which s are sure and p possible (the sure ones
-    among them), adds k (s + p) / m to |A∩S| + |A∩P| in the mean, as k draws without replacement do.
-
-    Parameters
-    ----------
-    aligned
-        Links of each sentence pair that were found.
-    gold
-        People's links.
-    lengths
-        Number of source and target words of each pair.
-    chosen_of
-        Number of heads of which the best was taken.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import Gold, baselines
-    >>> swapped = [frozenset({(0, 1), (1, 0)})]
-    >>> found = baselines(swapped, Gold(swapped, swapped), [(2, 2)])
-    >>> found.diagonal, found.chance, found.lower  # one pair has no interval
-    (1.0, 0.5, nan)
-    """
+    """Error rates that need no model: of the diagonal, and of random links."""
     diagonal = [
         frozenset(
             ((2 * target + 1) * sources // (2 * targets), target) for target in range(targets) if sources

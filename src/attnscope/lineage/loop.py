@@ -79,26 +79,7 @@ class _Since:
 
 
 class Training:
-    """One training in one folder.
-
-    Parameters
-    ----------
-    config
-        Settings.
-    folder
-        For settings, tokenizer, log, checkpoints and, at the end, the model; the first process holds it locked. A
-        training that was stopped goes on from its last whole checkpoint and reaches the same weights as one that was
-        not.
-    group
-        Processes that share each batch.
-    progress
-        Called with every line of the log.
-
-    Raises
-    ------
-    AttnscopeError
-        If the folder holds a training with other settings or texts.
-    """
+    """One training in one folder."""
 
     def __init__(
         self,
@@ -157,10 +138,7 @@ class Training:
         return made
 
     def _prepare_folder(self) -> TrainingData | None:
-        """Give up what is damaged, refuse another training, and write what is not there yet.
-
-        Returns what was read of the texts, if that was needed.
-        """
+        """Give up what is damaged, refuse another training, and write what is not there yet."""
         damaged = self.folder.damaged()
         self.checkpoints.drop_damaged(damaged)
         others = [name for name in damaged if name in self.folder.files]
@@ -315,10 +293,7 @@ class Training:
         return metrics
 
     def _finish(self) -> None:
-        """Of the mean of the last checkpoints and the best one, write the one with the lower validation loss.
-
-        Not by BLEU: of one greedy translation of a small text it moves by more than the two differ.
-        """
+        """Of the mean of the last checkpoints and the best one, write the one with the lower validation loss."""
         last = self.checkpoints.updates()[-self.config.average :]
         candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.state.best_update]}
         metrics_of: dict[str, dict[str, float]] = {}
@@ -372,30 +347,7 @@ class Training:
 
 
 def updates_done(config: TrainConfig, folder: OwnedFolder) -> int:
-    """How many updates the training in a folder has behind it; 0 where there is none.
-
-    Parameters
-    ----------
-    config
-        Settings of the training that is asked for.
-    folder
-        Folder of the training.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is another training than that of these settings.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "model", "train") as folder:
-    ...     before = updates_done(TrainConfig(), folder)
-    ...     folder.write({}, config=TrainConfig().settings())
-    ...     Checkpoints(folder).save(10, nn.Linear(2, 2), moments={}, state={})
-    ...     before, updates_done(TrainConfig(), folder)
-    (0, 10)
-    """
+    """How many updates the training in a folder has behind it; 0 where there is none."""
     done = max(Checkpoints(folder).updates(), default=0)
     if done:
         _same_training(config, TrainConfig(**folder.state["config"]), folder.path, done)
@@ -433,31 +385,7 @@ def _tokenizer_files(tokenizer: Any) -> dict[str, bytes]:
 
 
 class Optimizers:
-    """The optimizers of a model, each with parameters of its own, as one.
-
-    With ``muon`` the matrices of the layers take orthogonalised steps (Jordan et al. 2024), as large as AdamW's by root
-    mean square (Liu et al. 2025), so that one learning rate serves both. Embedding tables, biases and LayerNorms have
-    AdamW, which ``adamw`` has for all.
-
-    Parameters
-    ----------
-    model, config
-        Model and config of the training.
-
-    Attributes
-    ----------
-    state
-        Moments of each parameter, by their names.
-
-    Examples
-    --------
-    >>> layer = nn.Linear(2, 2)
-    >>> layer(torch.ones(1, 2)).sum().backward()
-    >>> optimizers = Optimizers(layer, TrainConfig(optimizer="muon"))
-    >>> optimizers.step(rate=0.1)
-    >>> [sorted(optimizers.state[parameter]) for parameter in (layer.weight, layer.bias)]
-    [['momentum_buffer'], ['exp_avg', 'exp_avg_sq', 'step']]
-    """
+    """The optimizers of a model, each with parameters of its own, as one."""
 
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
@@ -494,14 +422,7 @@ class Optimizers:
 
 
 def decayed(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters as AdamW takes them: matrices and tables decay, biases and LayerNorms do not.
-
-    Examples
-    --------
-    >>> layers = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
-    >>> [len(group["params"]) for group in decayed(layers.parameters(), 0.1)]
-    [1, 3]
-    """
+    """Parameters as AdamW takes them: matrices and tables decay, biases and LayerNorms do not."""
     parameters = list(parameters)
     matrices = [parameter for parameter in parameters if _is_matrix(parameter)]
     vectors = [parameter for parameter in parameters if not _is_matrix(parameter)]
@@ -516,24 +437,12 @@ def _is_matrix(parameter: nn.Parameter) -> bool:
 
 
 def target_tokens(batch: Batch) -> int:
-    """How many tokens a batch asks for.
-
-    Examples
-    --------
-    >>> target_tokens({"labels": torch.tensor([[5, 2], [2, -100]])})
-    3
-    """
+    """How many tokens a batch asks for."""
     return int((batch["labels"] != IGNORED).sum())
 
 
 def multiplies_bfloat16(device: str) -> bool:
-    """Whether the processor multiplies bfloat16 natively, so that it is faster than float32.
-
-    Examples
-    --------
-    >>> multiplies_bfloat16("meta")
-    False
-    """
+    """Whether the processor multiplies bfloat16 natively, so that it is faster than float32."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported()
     cpu: Any = torch.cpu
@@ -541,13 +450,7 @@ def multiplies_bfloat16(device: str) -> bool:
 
 
 def rate_of(config: TrainConfig, step: int) -> float:
-    """Learning rate of an update, from 1.
-
-    Examples
-    --------
-    >>> rate_of(TrainConfig(learning_rate=1.0, warmup=4), 16)
-    0.5
-    """
+    """Learning rate of an update, from 1."""
     return learning_rate(
         step,
         config.schedule,
@@ -562,37 +465,7 @@ def rate_of(config: TrainConfig, step: int) -> float:
 def learning_rate(
     step: int, schedule: str, *, peak: float, warmup: int, last: int, width: int = 1, cooldown: int = 0
 ) -> float:
-    r"""Rate of an update.
-
-    With :math:`s` the step and :math:`w` the warm-up, ``noam`` is
-    :math:`\text{peak}\cdot d^{-1/2}\min(s^{-1/2}, s\,w^{-3/2})`
-    (Vaswani et al. 2017, equation 3), so that `peak` is a factor there. The others grow linearly to `peak` until w;
-    then ``inverse_sqrt`` is :math:`\text{peak}\sqrt{w/s}`, ``cosine`` falls to 0 at `last`, ``constant`` stays.
-
-    Parameters
-    ----------
-    step
-        Update, from 1.
-    schedule
-        Name.
-    peak
-        The largest rate.
-    warmup
-        Updates until it is reached.
-    last
-        Updates in all.
-    width
-        Width d of the model, for ``noam``.
-    cooldown
-        Updates at the end over which any rate also falls linearly to 0.
-
-    Examples
-    --------
-    >>> [learning_rate(s, "inverse_sqrt", peak=1.0, warmup=4, last=100) for s in (1, 4, 16)]
-    [0.25, 1.0, 0.5]
-    >>> [learning_rate(s, "constant", peak=1.0, warmup=0, last=100, cooldown=4) for s in (96, 97, 98, 99, 100)]
-    [1.0, 1.0, 0.75, 0.5, 0.25]
-    """
+    r"""Rate of an update."""
     left = min(1.0, (last + 1 - step) / cooldown) if cooldown else 1.0
     return left * _before_cooldown(step, schedule, peak, warmup, last, width)
 
@@ -614,13 +487,7 @@ def _before_cooldown(step: int, schedule: str, peak: float, warmup: int, last: i
 
 @dataclass(frozen=True)
 class Processes:
-    """The number of this process, and how many there are.
-
-    Examples
-    --------
-    >>> Processes().first
-    True
-    """
+    """The number of this process, and how many there are."""
 
     rank: int = 0
     world: int = 1
@@ -657,37 +524,18 @@ class Processes:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that prints, as torchrun tells it before the processes know each other.
-
-    Examples
-    --------
-    >>> is_first()
-    True
-    """
+    """Whether this process is the one that prints, as torchrun tells it before the processes know each other."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def threads_of_one() -> int:
-    """Processors that this process may use, shared with the others that torchrun started on this machine.
-
-    Examples
-    --------
-    >>> 1 <= threads_of_one() <= len(os.sched_getaffinity(0))
-    True
-    """
+    """Processors that this process may use, shared with the others that torchrun started on this machine."""
     return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 @contextmanager
 def processes(device: str) -> Generator[Processes]:
-    """The processes that torchrun started, or this one alone.
-
-    Examples
-    --------
-    >>> with processes("cpu") as all_of_us:
-    ...     all_of_us.world
-    1
-    """
+    """The processes that torchrun started, or this one alone."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Processes()

@@ -32,25 +32,11 @@ from attnscope.support.errors import AttnscopeError
 
 @dataclass(frozen=True)
 class ParallelText:
-    """Pairs of lines, in the order of the files.
+    """Pairs of lines, in the order of the files."""
 
-    Attributes
-    ----------
-    source, target : list of str
-        Line i of one translates line i of the other. No line is empty, and none begins or ends with white space.
-    left_out : dict of str to int
-        How many pairs were left out, by reason: ``empty source``, ``empty target``, ``both empty``. Reasons
-        that did not occur are not in it.
-
-    Examples
-    --------
-    >>> text = ParallelText(["a cat"], ["eine Katze"])
-    >>> len(text), text.sha256()[:16]
-    (1, '84cc9ed6d5fec86e')
-    """
-
-    source: list[str]
-    target: list[str]
+    source: list[str]  # line i of one translates line i of the other
+    target: list[str]  # line i of one translates line i of the other
+    # how many pairs were left out, by reason: ``empty source``, ``empty target``, ``both empty``
     left_out: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
@@ -75,20 +61,7 @@ class ParallelText:
         return digest.hexdigest()
 
     def joined(self, most: int, seed: int) -> ParallelText:
-        """Neighbouring pairs made into longer ones, so that a corpus of short sentences has long ones too.
-
-        Parameters
-        ----------
-        most
-            Pairs in one, at most: from 1 to so many, each number equally often. 1 changes nothing.
-        seed
-            What is joined is a function of this, of `most` and of the number of pairs.
-
-        Examples
-        --------
-        >>> ParallelText(["a", "b", "c"], ["x", "y", "z"]).joined(2, seed=4)
-        ParallelText(source=['a', 'b c'], target=['x', 'y z'], left_out={})
-        """
+        """Neighbouring pairs made into longer ones, so that a corpus of short sentences has long ones too."""
         groups = join_groups(len(self), most, seed)
         return ParallelText(
             [" ".join(self.source[i] for i in group) for group in groups],
@@ -98,13 +71,7 @@ class ParallelText:
 
 
 def join_groups(count: int, most: int, seed: int) -> list[range]:
-    """Numbers 0 to `count` - 1 cut at random into runs of 1 to `most`.
-
-    Examples
-    --------
-    >>> join_groups(5, 3, seed=0)
-    [range(0, 2), range(2, 4), range(4, 5)]
-    """
+    """Numbers 0 to `count` - 1 cut at random into runs of 1 to `most`."""
     generator = random.Random(seed)
     groups: list[range] = []
     start = 0
@@ -118,50 +85,7 @@ def join_groups(count: int, most: int, seed: int) -> list[range]:
 def read_parallel(
     source: Path, target: Path | None = None, *, sides: tuple[str, str] = ("source", "target")
 ) -> ParallelText:
-    r"""Read parallel text.
-
-    Lines end with ``\n`` or ``\r\n``; any other character, U+2028 or a form feed too, is part of its line. A byte
-    order mark is taken off, and so is white space at both ends of a line. A pair with an empty side is left
-    out and counted. A line may have any length: pairs with too many tokens are left out, and counted, where
-    their tokens are known (`encode_pairs`).
-
-    Parameters
-    ----------
-    source, target : Path
-        One of
-
-        * two text files, one sentence a line;
-        * two folders: files of the same name, or of the same name up to the last suffix (``a/news.en``,
-          ``b/news.de``), are read together, subfolders included;
-        * a ``.jsonl`` file alone, one JSON object a line (blank lines are passed over);
-        * a folder alone: its ``.jsonl`` files, and its text files in pairs ``NAME.SIDE`` (``news.en``,
-          ``news.de``).
-
-        Files of a folder are read in sorted order; hidden ones are passed over.
-    sides : pair of str, optional
-        Names of source and target where `source` stands alone: fields of the JSON objects, and suffixes
-        of the text files.
-
-    Returns
-    -------
-    ParallelText
-        The pairs, at least one.
-
-    Raises
-    ------
-    AttnscopeError
-        A file that is missing, unreadable or not UTF-8; a broken JSON line or a missing field; files with
-        unequal line counts; a file of a folder without its partner; no pair at all. File and line are named.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "a.en").write_bytes(b"a cat\r\n\r\na dog\r\n")
-    ...     _ = Path(folder, "a.de").write_bytes(b"eine Katze\nleer\nein Hund")
-    ...     read_parallel(Path(folder), sides=("en", "de"))
-    ParallelText(source=['a cat', 'a dog'], target=['eine Katze', 'ein Hund'], left_out={'empty source': 1})
-    """
+    r"""Read parallel text."""
     pairs = _pairs_of_one(source, sides) if target is None else _pairs_of_two(source, target)
     return _without_empty(pairs, source)
 
@@ -293,36 +217,7 @@ _LOOKED_AT = 1000
 
 
 def read_lines(path: Path | str) -> list[str]:
-    r"""Read a file of one sentence a line; ``-`` is standard input.
-
-    UTF-8, with or without a byte order mark. Lines end with ``\n`` or ``\r\n``: other characters that Unicode calls
-    line ends stay in the sentence, so that parallel files stay parallel.
-
-    Parameters
-    ----------
-    path
-        The file.
-
-    Returns
-    -------
-    list of str
-        The lines without their ends; empty lines stay.
-
-    Raises
-    ------
-    AttnscopeError
-        If the file cannot be read, is not UTF-8, or is a pipe to which nobody writes.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "text"
-    ...     _ = file.write_bytes("a b\r\n\r\nc\u2028d\n".encode())
-    ...     read_lines(file)
-    ['a b', '', 'c\u2028d']
-    """
+    r"""Read a file of one sentence a line; ``-`` is standard input."""
     path = Path(path)
     name = "standard input" if is_standard_input(path) else shown(path)
     return lines_of(decode_utf8(read_bytes(path), name))
@@ -334,26 +229,7 @@ Lines: TypeAlias = (
 
 
 def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
-    """The sentences that were given: of a file where it is a path, else the strings themselves.
-
-    Parameters
-    ----------
-    text
-        File, one string with a sentence a line, or sentences.
-    name
-        Word for the text, for errors.
-
-    Raises
-    ------
-    AttnscopeError
-        If the file cannot be read, what was given is neither a path nor strings, or one string alone is, or looks like,
-        the name of a file.
-
-    Examples
-    --------
-    >>> lines_of_text(["a b", "c"]), lines_of_text("a b")
-    (['a b', 'c'], ['a b'])
-    """
+    """The sentences that were given: of a file where it is a path, else the strings themselves."""
     if isinstance(text, Path):
         return read_lines(text)
     if not gives_entries(text):
@@ -367,30 +243,13 @@ def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
 
 
 def gives_entries(given: object) -> bool:
-    """Whether something goes through as a list does: no bytes, no mapping, no array without dimensions.
-
-    Examples
-    --------
-    >>> gives_entries(["a"]), gives_entries(iter("a")), gives_entries(b"a"), gives_entries({"a": 1})
-    (True, True, False, False)
-    """
+    """Whether something goes through as a list does: no bytes, no mapping, no array without dimensions."""
     single = isinstance(given, bytes | Mapping) or getattr(given, "ndim", 1) == 0
     return isinstance(given, Iterable) and not single
 
 
 def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
-    """The number of lines that all texts share.
-
-    Raises
-    ------
-    AttnscopeError
-        If two texts have different numbers of lines, or none has any.
-
-    Examples
-    --------
-    >>> check_parallel({"source": ["a", "b"], "target": ["c", "d"]})
-    2
-    """
+    """The number of lines that all texts share."""
     counts = {name: len(lines) for name, lines in texts.items()}
     (first, count), *others = counts.items()
     for name, other in others:
@@ -404,13 +263,7 @@ def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
 
 
 def is_unsegmented(lines: Iterable[str]) -> bool:
-    """Whether most letters are of a script that puts no spaces between words, and no tool has put them there.
-
-    Examples
-    --------
-    >>> is_unsegmented(["吾輩は猫である。"]), is_unsegmented(["吾輩 は 猫 で ある 。"]), is_unsegmented(["I am a cat."])
-    (True, False, False)
-    """
+    """Whether most letters are of a script that puts no spaces between words, and no tool has put them there."""
     words = [word for line in islice(lines, _LOOKED_AT) for word in line.split()]
     letters = [letter for word in words for letter in word if letter.isalpha()]
     spaceless = [letter for letter in letters if unicodedata.name(letter, "").startswith(_WITHOUT_SPACES)]
@@ -468,35 +321,13 @@ class _Phrase:
 
 @dataclass(frozen=True)
 class TaskText(ParallelText):
-    """Parallel text whose alignments are known.
+    """Parallel text whose alignments are known."""
 
-    Attributes
-    ----------
-    alignments : list of tuple of (int, int)
-        For each pair: source word and target word, both counted from 0, in the order of the target. Words are what
-        spaces separate. Every target word has one source word; the source word "and" has no target word.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import generate_task
-    >>> task = generate_task(1, seed=0, longest=4)
-    >>> source, target = task.source[0].split(), task.target[0].split()
-    >>> [(source[from_], target[to]) for from_, to in task.alignments[0]]
-    [('thirteen', '13'), (',', ','), ('six', '6'), ('forty', '40')]
-    """
-
+    # for each pair: source word and target word, both counted from 0, in the order of the target
     alignments: list[tuple[tuple[int, int], ...]] = field(kw_only=True)
 
     def joined(self, most: int, seed: int) -> TaskText:
-        """As `ParallelText.joined`, with a comma between, for a sentence is a list; alignments move with their words.
-
-        Examples
-        --------
-        >>> task = TaskText(["one", "twenty two"], ["1", "2 20"], alignments=[((0, 0),), ((1, 0), (0, 1))])
-        >>> joined = task.joined(2, seed=0)
-        >>> joined.source, joined.alignments
-        (['one , twenty two'], [((0, 0), (1, 1), (3, 2), (2, 3))])
-        """
+        """As `ParallelText.joined`, with a comma between, for a sentence is a list; alignments move with their words."""
         groups = join_groups(len(self), most, seed)
         return TaskText(
             [" , ".join(self.source[i] for i in group) for group in groups],
@@ -521,50 +352,7 @@ class TaskText(ParallelText):
 def generate_task(
     pairs: int, seed: int, longest: int, *, shortest: int = 1, held_out: bool = False
 ) -> TaskText:
-    """Write lists of dates and numbers in English words, and in a notation that has another order.
-
-    In the notation units come before tens and the day before the month, as in German, and the weekday last:
-
-    ======================================  ==================
-    English words                           notation
-    ======================================  ==================
-    monday march twenty one nineteen fifty  1 20 III 19 50 Mo
-    two hundred and forty two               2 100 2 40
-    ======================================  ==================
-
-    A sentence is a list of such items with commas between them. Each word has one translation, so what is hard
-    is to remember a long sentence and to find the place in it: what a fixed vector fails at and attention does.
-
-    Parameters
-    ----------
-    pairs
-        How many; no two are equal.
-    seed
-        The text is a function of this and of the other arguments.
-    longest, shortest
-        Words in a source sentence, commas included; all lengths between are drawn equally often.
-    held_out
-        For testing: a tenth of all sentences, chosen by a hash, is given here and is never given
-        otherwise, whatever the seed.
-
-    Returns
-    -------
-    TaskText
-        The pairs and their alignments.
-
-    Raises
-    ------
-    AttnscopeError
-        Fewer than one pair, `shortest` not between 1 and `longest`, or sentences too short to be all different.
-
-    Examples
-    --------
-    >>> task = generate_task(1, seed=9, longest=8, shortest=8)
-    >>> task.source[0], task.target[0]
-    ('three thousand and one , two , six', '3 1000 1 , 2 , 6')
-    >>> task.alignments[0]
-    ((0, 0), (1, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6))
-    """
+    """Write lists of dates and numbers in English words, and in a notation that has another order."""
     if pairs < 1 or not 1 <= shortest <= longest:
         raise AttnscopeError(
             f"found {pairs} pairs of {shortest} to {longest} words; expected at least one pair, and "

@@ -33,69 +33,22 @@ _BAR = 10  # columns of a weight of 1
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a walk.
+    """One step of a walk."""
 
-    Attributes
-    ----------
-    title
-        A line.
-    formula, plain_formula
-        In LaTeX, and in characters for a terminal; may be empty.
-    text
-        Paragraphs.
-    tables
-        Numbers.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> first = steps(attnscope.walk("bundled", "The tide is out.", layer=0, head=3))[0]
-    >>> first.title
-    'The sentence becomes tokens'
-    """
-
-    title: str
-    formula: str
-    plain_formula: str
-    text: tuple[str, ...]
-    tables: tuple[Table, ...]
+    title: str  # a line
+    formula: str  # in LaTeX, and in characters for a terminal; may be empty
+    plain_formula: str  # in LaTeX, and in characters for a terminal; may be empty
+    text: tuple[str, ...]  # paragraphs
+    tables: tuple[Table, ...]  # numbers
 
 
 def steps(walk: Walk, language: str = "en", *, columns: int = 8) -> list[Step]:
-    """Put a walk into words.
-
-    Parameters
-    ----------
-    walk
-        The numbers.
-    language
-        ``"en"`` or ``"ja"``.
-    columns
-        How many columns of numbers a table has at most; eight fit into a terminal of 80.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such language.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import walk_toy
-    >>> [step.title for step in steps(walk_toy(), "en")][3:6]
-    ['Divide by √d_k', 'Mask: who may look where', 'Softmax: scores become weights']
-    """
+    """Put a walk into words."""
     return _Writer(walk, words(language), columns).steps()
 
 
 def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
-    """Return the title of a walk, and what stands below it.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import walk_toy
-    >>> heading(walk_toy(), "en")[0]
-    'Self-attention, step by step: one head, random numbers'
-    """
+    """Return the title of a walk, and what stands below it."""
     wording = words(language)
     facts: dict[str, Any] = {
         "layer": walk.layer,
@@ -489,42 +442,16 @@ _HEADING = 6  # columns of a terminal
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text under a caption.
+    """Cells of text under a caption."""
 
-    Attributes
-    ----------
-    caption
-        What it is, with its shape.
-    headings
-        One for each column; the first column holds the names of the rows.
-    rows
-        Cells.
-    marked
-        Which row is that of the token that is followed, or None.
-
-    Examples
-    --------
-    >>> table = Table("Weights (1 x 2)", ("query", "The", "tide"), (("tide", "0.25", "0.75"),), marked=0)
-    >>> table.rows[table.marked][0]
-    'tide'
-    """
-
-    caption: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    marked: int | None = None
+    caption: str  # what it is, with its shape
+    headings: tuple[str, ...]  # one for each column; the first column holds the names of the rows
+    rows: tuple[tuple[str, ...], ...]  # cells
+    marked: int | None = None  # which row is that of the token that is followed, or None
 
 
 def shown_tokens(row: np.ndarray, followed: int | None, count: int) -> list[int]:
-    """Positions to show: the followed one, the first and last, and those of the largest weights, in order.
-
-    Examples
-    --------
-    >>> shown_tokens(np.array([0.0, 0.1, 0.0, 0.7, 0.2, 0.0]), 2, 4)
-    [0, 2, 3, 5]
-    >>> shown_tokens(np.ones(3), 2, 4)
-    [0, 1, 2]
-    """
+    """Positions to show: the followed one, the first and last, and those of the largest weights, in order."""
     ends = [0, len(row) - 1] if followed is None else [followed, 0, len(row) - 1]
     by_weight = np.argsort(-row, kind="stable").tolist()
     wanted = list(dict.fromkeys([*ends, *by_weight]))
@@ -532,13 +459,7 @@ def shown_tokens(row: np.ndarray, followed: int | None, count: int) -> list[int]
 
 
 def number(value: float, decimals: int) -> str:
-    """Write a number; what is too large for its column, in powers of ten.
-
-    Examples
-    --------
-    >>> number(-0.1234, 2), number(123456.7, 0), number(-0.001, 2)
-    ('-0.12', '1e+05', '0.00')
-    """
+    """Write a number; what is too large for its column, in powers of ten."""
     if abs(value) >= 1e5:  # noqa: PLR2004 six columns
         return f"{value:.0e}"
     text = f"{value:.{decimals}f}"
@@ -546,13 +467,7 @@ def number(value: float, decimals: int) -> str:
 
 
 def decimals_for(values: np.ndarray) -> int:
-    """As many decimals as show about two digits of the usual number, within six columns.
-
-    Examples
-    --------
-    >>> decimals_for(np.array([12.0, -30.0])), decimals_for(np.array([0.04])), decimals_for(np.array([1e4]))
-    (1, 3, 0)
-    """
+    """As many decimals as show about two digits of the usual number, within six columns."""
     usual = float(np.median(np.abs(values))) if values.size else 0.0
     if usual == 0:
         usual = float(np.abs(values).max(initial=0.0)) or 1.0
@@ -562,13 +477,7 @@ def decimals_for(values: np.ndarray) -> int:
 
 
 def plain(value: float) -> str:
-    """Write a number within a sentence: three digits.
-
-    Examples
-    --------
-    >>> plain(5.656854), plain(1e-9), plain(1234.5), plain(4.2e20)
-    ('5.66', '0.000', '1234', '4e+20')
-    """
+    """Write a number within a sentence: three digits."""
     size = abs(value)
     if size >= 1000 or size < 1e-3:  # noqa: PLR2004
         return "0.000" if size < 1e-3 else number(value, 0)  # noqa: PLR2004
@@ -576,36 +485,18 @@ def plain(value: float) -> str:
 
 
 def visible(token: str) -> str:
-    r"""Write a token so that it can be seen: marks for the spaces at its ends, and for what has no shape.
-
-    Examples
-    --------
-    >>> visible(" it"), visible("  "), visible("a\n")
-    ('␣it', '␣␣', 'a⏎')
-    """
+    r"""Write a token so that it can be seen: marks for the spaces at its ends, and for what has no shape."""
     shown = re.sub(r"\r\n?|\n", "⏎", with_marked_spaces(token)) or "∅"
     return "".join(letter if letter.isprintable() else f"U+{ord(letter):04X}" for letter in shown)
 
 
 def spoken(token: str) -> str:
-    """Write a token within a sentence: without the spaces around it, where it has more.
-
-    Examples
-    --------
-    >>> spoken(" it"), spoken(" ")
-    ('it', '␣')
-    """
+    """Write a token within a sentence: without the spaces around it, where it has more."""
     return visible(token.strip() or token)
 
 
 def short(text: str, columns: int) -> str:
-    """Cut a text to so many columns of a terminal, where a Japanese character takes two.
-
-    Examples
-    --------
-    >>> short("street", 6), short("tomorrow", 6), short("注意機構", 6)
-    ('street', 'tomor…', '注意…')
-    """
+    """Cut a text to so many columns of a terminal, where a Japanese character takes two."""
     if cell_len(text) <= columns:
         return text
     return set_cell_size(text, columns - 1).rstrip() + "…"
@@ -620,28 +511,7 @@ def corner(
     marked: int | None = None,
     first: str = "",
 ) -> Table:
-    """Some rows of a matrix and its first columns.
-
-    Parameters
-    ----------
-    values
-        The matrix.
-    caption
-        Caption of the table.
-    rows
-        Which rows, each with its name.
-    columns
-        How many columns at most.
-    marked
-        Row of the matrix that is followed.
-    first
-        Heading of the names.
-
-    Examples
-    --------
-    >>> corner(np.eye(3), "I: 3 × 3", [(0, "0 a"), (2, "2 c")], 2).rows
-    (('0 a', '1.0', '0.0', '…'), ('2 c', '0.0', '0.0', '…'))
-    """
+    """Some rows of a matrix and its first columns."""
     count = min(values.shape[1], columns)
     more = ["…"] * (values.shape[1] > count)
     part = values[[row for row, _ in rows], :count]
@@ -682,27 +552,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|$~])")
 
 
 def markdown(walk: Walk, language: str = "en") -> str:
-    r"""Write a walk as Markdown; formulas stand between ``$$``.
-
-    Parameters
-    ----------
-    walk
-        The numbers.
-    language
-        ``"en"`` or ``"ja"``.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such language.
-
-    Examples
-    --------
-    >>> from attnscope.lineage import walk_toy
-    >>> written = markdown(walk_toy())
-    >>> r"S = \frac{Q K^\top}{\sqrt{d_k}}" in written
-    True
-    """
+    r"""Write a walk as Markdown; formulas stand between ``$$``."""
     title, below = heading(walk, language)
     parts = [f"# {escape(title)}", *map(escape, below)]
     for place, step in enumerate(steps(walk, language, columns=_COLUMNS), 1):
@@ -711,13 +561,7 @@ def markdown(walk: Walk, language: str = "en") -> str:
 
 
 def escape(text: str) -> str:
-    r"""Write characters that mean something in Markdown so that they mean themselves.
-
-    Examples
-    --------
-    >>> print(escape("5 * $3 | d_k"))
-    5 \* \$3 \| d\_k
-    """
+    r"""Write characters that mean something in Markdown so that they mean themselves."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
@@ -749,32 +593,7 @@ _UNIT = re.compile(rf"\d+ \S+ · |「?(?:[{_WIDE}]|[^\s{_WIDE}「]+)[、。」�
 
 
 def terminal(walk: Walk, language: str = "en", *, width: int = 80) -> Group:
-    """Lay a walk out for rich: ``Console().print(terminal(walk))``.
-
-    Parameters
-    ----------
-    walk
-        The numbers.
-    language
-        ``"en"`` or ``"ja"``.
-    width
-        Columns of the terminal.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such language.
-
-    Examples
-    --------
-    >>> import io
-    >>> from rich.console import Console
-    >>> from attnscope.lineage import walk_toy
-    >>> console = Console(width=80, record=True, file=io.StringIO())
-    >>> console.print(terminal(walk_toy()))
-    >>> "4  Divide by √d_k" in console.export_text()
-    True
-    """
+    """Lay a walk out for rich: ``Console().print(terminal(walk))``."""
     title, below = heading(walk, language)
     columns = max(3, min(_MOST_COLUMNS, (width - _NAMES) // _COLUMN))
     parts: list[RenderableType] = [Text(title, style="bold reverse")]
@@ -796,15 +615,7 @@ def _terminal_step(place: int, step: Step, width: int) -> list[RenderableType]:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Break a text into lines: between words, and between any two Japanese characters but before a 、 or a 。.
-
-    Examples
-    --------
-    >>> wrapped("to be or not", 8).splitlines()
-    ['to be or', 'not']
-    >>> wrapped("猫である。 名前はない。", 8).splitlines()
-    ['猫であ', 'る。 名', '前はな', 'い。']
-    """
+    """Break a text into lines: between words, and between any two Japanese characters but before a 、 or a 。."""
     lines = [""]
     for unit in _UNIT.findall(text):
         if cell_len(lines[-1] + unit.rstrip()) > width and lines[-1]:

@@ -85,24 +85,7 @@ def train(
 
 
 def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:
-    """What a finished training with these settings ended with, if all of it is whole; else None.
-
-    Parameters
-    ----------
-    config
-        Settings of the training.
-    folder
-        Folder of the training.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "model", "train") as folder:
-    ...     state = {"complete": True, "config": TrainConfig().settings(), "metrics": {"bleu": 30.5}}
-    ...     folder.write({}, **state)
-    ...     finished_metrics(TrainConfig(), folder), finished_metrics(TrainConfig(seed=1), folder)
-    ({'bleu': 30.5}, None)
-    """
+    """What a finished training with these settings ended with, if all of it is whole; else None."""
     if not folder.state.get("complete") or folder.damaged():
         return None
     before = TrainConfig(**folder.state["config"]).settings()

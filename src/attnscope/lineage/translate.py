@@ -160,34 +160,7 @@ def translate_lines(
     scores: bool = False,
     progress: Tell | None = None,
 ) -> Translations:
-    """`translate` with an encoder-decoder in eval mode and its tokenizer.
-
-    Parameters
-    ----------
-    model
-        Encoder-decoder, in eval mode.
-    tokenizer
-        Its tokenizer.
-    lines
-        Sentences of the source.
-    beams, length_penalty, n_best, sample, temperature, seed, batch_tokens, overlong, scores, progress
-        See `translate`.
-
-    Raises
-    ------
-    AttnscopeError
-        For an over-long line, if it is to be refused, and for settings that do not go together.
-
-    Examples
-    --------
-    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-    >>> from attnscope.lineage import train_subwords
-    >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
-    >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
-    >>> model = RecurrentForConditionalGeneration(config).eval()  # not trained
-    >>> len(translate_lines(model, tokenizer, ["a dog", ""], beams=1))
-    2
-    """
+    """`translate` with an encoder-decoder in eval mode and its tokenizer."""
     check_whole(1, BEAMS, beams=beams, n_best=n_best)
     check_whole(1, batch_tokens=batch_tokens)
     check_real(0.0, 1e3, temperature=temperature)
@@ -370,57 +343,21 @@ _LONGEST = 60  # characters of a text that is shown
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation and its score.
+    """A translation and its score."""
 
-    Attributes
-    ----------
-    text
-        The translation.
-    score
-        Log-probability in nats over ``tokens ** length_penalty``, the end counted; None if it was not asked for
-        (``scores=True``), NaN of an empty line, for which nothing was generated. Of a line that was split, the sum over
-        its pieces.
-    left_out
-        Tokens of the source that were cut off.
-
-    Examples
-    --------
-    >>> whole, cut = Translation("Es ist Ebbe.", score=-0.4), Translation("Es ist", left_out=3)
-    >>> [(one.text, one.score) for one in (whole, cut) if not one.left_out]
-    [('Es ist Ebbe.', -0.4)]
-    """
-
-    text: str
+    text: str  # the translation
+    # log-probability in nats over ``tokens ** length_penalty``, the end counted; None if it was not asked for
+    # (``scores=True``), NaN of an empty line, for which nothing was generated
     score: float | None = None
-    left_out: int = 0
+    left_out: int = 0  # tokens of the source that were cut off
 
 
 @dataclass(frozen=True, repr=False)
 class Translations(Sequence[tuple[Translation, ...]]):
-    """The translations of a text: a sequence with an entry for each sentence. A notebook shows it as a table.
+    """The translations of a text: a sequence with an entry for each sentence. A notebook shows it as a table."""
 
-    Attributes
-    ----------
-    sources
-        The sentences.
-    candidates
-        For each sentence its translations, the best first; one of an empty sentence, which is empty.
-
-    Examples
-    --------
-    >>> candidates = (Translation("a dog", -0.5), Translation("dog", -1.2)), (Translation(""),)
-    >>> made = Translations(("ein Hund", ""), candidates)
-    >>> made.texts
-    ['a dog', '']
-    >>> len(made), made[0][1].score
-    (2, -1.2)
-    >>> made
-    2 sentences translated, the best of up to 2 each
-    ein Hund → a dog (-0.50)
-    → (–)
-    """
-
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # the sentences
+    # for each sentence its translations, the best first; one of an empty sentence, which is empty
     candidates: tuple[tuple[Translation, ...], ...]
 
     @property
@@ -441,13 +378,7 @@ class Translations(Sequence[tuple[Translation, ...]]):
     @overload
     def __getitem__(self, line: slice) -> Translations: ...
     def __getitem__(self, line: int | slice) -> tuple[Translation, ...] | Translations:
-        """Return the translations of one sentence, or of some of them; the first sentence is 0.
-
-        Raises
-        ------
-        IndexError
-            If there is no such sentence.
-        """
+        """Return the translations of one sentence, or of some of them; the first sentence is 0."""
         if isinstance(line, slice):
             return Translations(self.sources[line], self.candidates[line])
         if not -len(self) <= line < len(self):

@@ -34,53 +34,7 @@ def train_subwords(
     coverage: float = 0.9999,
     masked: bool = False,
 ) -> PreTrainedTokenizerFast:
-    r"""Learn a vocabulary by byte-pair encoding.
-
-    Text is cut at spaces and around punctuation; within the pieces the most frequent neighbours are merged until
-    the vocabulary is full (Sennrich et al. 2016, "Neural machine translation of rare words with subword units").
-    Japanese and Chinese need no segmenter: a piece is then a phrase, and its frequent parts become subwords.
-    Nothing is unknown: a character that is not in the vocabulary is written as its UTF-8 bytes.
-
-    Decoding gives the text back, after the normalisation that is asked for, with two exceptions: ``▁`` (U+2581)
-    stands for a space and is read as one, and one space at the beginning of a text is lost.
-
-    The same texts give the same vocabulary, byte for byte.
-
-    Parameters
-    ----------
-    texts : sequence of str
-        Sentences or paragraphs, of both languages for translation.
-    size : int
-        Tokens in the vocabulary: special tokens, 256 bytes, characters and merges. Fewer where the
-        texts give no more merges.
-    lowercase, nfkc : bool, optional
-        Lower-case the text; bring it to Unicode form NFKC (full-width to half-width letters, for example).
-    coverage : float, optional
-        Share of the characters of the texts that are tokens; the rarest rest is written in bytes.
-    masked : bool, optional
-        For masked language models: a token ``<mask>`` (id 4), recognised where it is written in a text, and
-        texts encoded as ``<s> text </s>``. Otherwise as ``text </s>``, and special tokens that are written in a text
-        are read as plain text.
-
-    Returns
-    -------
-    PreTrainedTokenizerFast
-        With ``<pad>`` 0, ``<s>`` 1, ``</s>`` 2, ``<unk>`` 3. Saved by ``save_pretrained``, loaded by
-        ``AutoTokenizer``.
-
-    Raises
-    ------
-    AttnscopeError
-        No characters to learn from, a coverage outside 0..1, or a size too small for the characters.
-
-    Examples
-    --------
-    >>> tokenizer = train_subwords(["The tide is out.", "The tide is in."], 300)
-    >>> tokenizer.convert_ids_to_tokens(tokenizer("The tide!")["input_ids"])
-    ['▁The', '▁tide', '<0x21>', '</s>']
-    >>> tokenizer.decode(tokenizer("The tide!")["input_ids"], skip_special_tokens=True)
-    'The tide!'
-    """
+    r"""Learn a vocabulary by byte-pair encoding."""
     special = [*SPECIAL, MASK] if masked else [*SPECIAL]
     normalizer = normalizers.Sequence(
         [*([normalizers.NFKC()] if nfkc else []), *([normalizers.Lowercase()] if lowercase else [])]
@@ -146,10 +100,7 @@ def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
 
 
 def _with_bytes(tokenizer: Tokenizer, special: Sequence[str]) -> models.BPE:
-    """The trained model with the 256 bytes after the special tokens.
-
-    The trainer could take the bytes as special tokens only, and those are dropped when text is decoded.
-    """
+    """The trained model with the 256 bytes after the special tokens."""
     model = json.loads(tokenizer.to_str())["model"]
     learned = sorted(model["vocab"], key=model["vocab"].get)[len(special) :]
     names = [*special, *BYTES, *learned]
@@ -181,26 +132,7 @@ def _wrap(tokenizer: Tokenizer, *, masked: bool) -> PreTrainedTokenizerFast:
 
 
 def encode_lines(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> list[list[int]]:
-    """Token ids of each line, with the special tokens that the tokenizer puts around a text.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerFast
-        From `train_subwords`, or any other.
-    lines : sequence of str
-        Any number of lines.
-
-    Returns
-    -------
-    list of list of int
-        In the order of the lines, never cut.
-
-    Examples
-    --------
-    >>> tokenizer = train_subwords(["aa ab"], 300)
-    >>> encode_lines(tokenizer, ["aa", ""])
-    [[264, 2], [2]]
-    """
+    """Token ids of each line, with the special tokens that the tokenizer puts around a text."""
     ids: list[list[int]] = []
     for start in range(0, len(lines), LINES_AT_ONCE):
         encoded = tokenizer(

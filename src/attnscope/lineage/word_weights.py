@@ -27,27 +27,11 @@ from attnscope.support.progress import Progress, Tell, tell_nobody
 
 @dataclass(frozen=True, eq=False)
 class WordAlignment:
-    """The weights of one sentence pair between words.
+    """The weights of one sentence pair between words."""
 
-    Attributes
-    ----------
-    source, target
-        The words.
-    weights
-        ``(..., target, source)``; with ``end="keep"`` one more column, the marks.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.lineage import WordAlignment
-    >>> pair = WordAlignment(["ein", "Hund"], ["a", "dog"], np.array([[0.8, 0.2], [0.1, 0.9]]))
-    >>> [(word, pair.source[row.argmax()]) for word, row in zip(pair.target, pair.weights)]
-    [('a', 'ein'), ('dog', 'Hund')]
-    """
-
-    source: list[str]
-    target: list[str]
-    weights: np.ndarray
+    source: list[str]  # the words
+    target: list[str]  # the words
+    weights: np.ndarray  # ``(..., target, source)``; with ``end="keep"`` one more column, the marks
 
 
 def word_weights(
@@ -59,55 +43,7 @@ def word_weights(
     step: str = "predicts",
     sizes: tuple[int, int] | None = None,
 ) -> Float[np.ndarray, "*lead target source"]:
-    """Merge weights between subwords into weights between words.
-
-    A source word gets the sum over its pieces (its share of the row), a target word the mean over its pieces.
-
-    Row t of a decoder's cross-attention is of the step that *predicts* target token t: its input is token t-1. Row
-    t+1 *reads* token t. Both are used as "the row of a word": trained models often, but not always, look at the
-    source of a word before they write it; where they look one step late, the rows of ``"reads"`` are the better ones.
-
-    Parameters
-    ----------
-    weights
-        One row for each target token (in the order of the labels), one column for each source token.
-    source_words, target_words
-        For each token the number of its word, from 0; -1 for ``</s>`` and other marks.
-    end
-        What becomes of the weight on marks: ``drop`` divides each row by what is left; ``keep`` adds a last column
-        for it; ``null`` does as drop, but a target word of which more lies on marks than on any word is all zero,
-        that is, not aligned.
-    step
-        ``predicts`` or ``reads``. The latter needs a token, such as ``</s>``, after the last piece of a word.
-    sizes
-        Numbers of source and target words, where some at the end have no token; by default the last word seen.
-
-    Returns
-    -------
-    numpy.ndarray
-        ``(..., target word, source word)``. Rows sum to 1 unless zero; the row of a word without token is zero.
-
-    Raises
-    ------
-    AttnscopeError
-        If a choice is not known, or no step reads the last token.
-
-    References
-    ----------
-    Garg et al., "Jointly learning to align and translate with Transformer models" (EMNLP 2019), for merging; Chen et
-    al., "Accurate word alignment induction from neural machine translation" (EMNLP 2020), for the shift.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.lineage import word_weights
-    >>> weights = np.array([[0.5, 0.25, 0.0, 0.25], [0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.0, 1.0]])
-    >>> words = np.array([0, 0, 1, -1])  # two pieces, one piece, </s>
-    >>> word_weights(weights, words, np.array([0, 1, -1])).tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
-    >>> word_weights(weights, words, np.array([0, 1, -1]), end="keep").tolist()
-    [[0.75, 0.0, 0.25], [0.0, 0.5, 0.5]]
-    """
+    """Merge weights between subwords into weights between words."""
     if end not in {"drop", "keep", "null"}:
         raise AttnscopeError(f"end {end!r} is not known: choose drop, keep or null")
     if step not in {"predicts", "reads"}:
@@ -154,58 +90,7 @@ def forced_alignment(
     batch_size: int = 16,
     progress: Tell | None = None,
 ) -> Iterator[WordAlignment]:
-    """Run an encoder-decoder over given translations and yield where each target word looks.
-
-    Parameters
-    ----------
-    model
-        Any encoder-decoder of Hugging Face whose attention can be captured (see `attnscope.capture.watching.watching`). It is
-        run as in evaluation, with labels (teacher forcing), and left as it was.
-    tokenizer
-        Its tokenizer, a fast one.
-    sources, targets
-        Sentences, line i of one being the translation of line i of the other.
-    layer, head
-        Layer and head of the decoder, from 0; None takes the mean of all.
-    end, step
-        As in `word_weights`.
-    words
-        ``space``: what stands between spaces is a word, so Japanese or Chinese should come with spaces between words;
-        ``piece``: each token is a word. A token that reaches over a space belongs to the first word it touches.
-    batch_size
-        Pairs at a time.
-    progress
-        Called with a `Progress` after each batch; it tells of ``pairs`` done.
-
-    Yields
-    ------
-    WordAlignment
-        With ``weights (target, source)``, one for each pair, in order.
-
-    Raises
-    ------
-    AttnscopeError
-        If line counts differ, the model is not an encoder-decoder, its attention cannot be captured, it cannot take a
-        sentence as long, a layer or head does not exist, or the tokenizer is not a fast one.
-
-    Examples
-    --------
-    >>> from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    >>> from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
-    >>> from attnscope.lineage import forced_alignment
-    >>> words = ["<pad>", "<s>", "</s>", "<unk>", "ein", "Hund", "bellt", "a", "dog", "barks"]
-    >>> raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
-    >>> raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    >>> raw.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
-    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="</s>")
-    >>> sizes = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim"), 2)
-    >>> heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 1)
-    >>> config = BartConfig(vocab_size=10, d_model=4, **sizes, **heads)
-    >>> model = BartForConditionalGeneration(config)  # not trained
-    >>> pair = next(forced_alignment(model, tokenizer, ["ein Hund bellt"], ["a dog"], layer=1))
-    >>> pair.weights.shape, pair.weights.sum(1).round(6).tolist()
-    ((2, 3), [1.0, 1.0])
-    """
+    """Run an encoder-decoder over given translations and yield where each target word looks."""
     forcing = Forcing(model, tokenizer, sources, targets, words=words, batch_size=batch_size)
     for pair in forcing.pairs(range(len(sources)), progress or tell_nobody):
         yield pair.words(layer, head, end=end, step=step)

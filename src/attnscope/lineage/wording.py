@@ -295,18 +295,7 @@ LANGUAGES = {"en": _EN, "ja": _JA}
 
 
 def words(language: str) -> dict[str, str]:
-    """All text of a language, by key, with ``{places}`` to be filled.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such language.
-
-    Examples
-    --------
-    >>> words("ja")["mask"]
-    'マスク: 誰がどこを見てよいか'
-    """
+    """All text of a language, by key, with ``{places}`` to be filled."""
     if language not in LANGUAGES:
         raise AttnscopeError(f"language {language!r} is not known: choose {' or '.join(LANGUAGES)}")
     return LANGUAGES[language]

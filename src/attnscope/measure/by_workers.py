@@ -28,13 +28,7 @@ if TYPE_CHECKING:
 def scan_by_workers(
     model: object, texts: Sources, asked: Asked, of_texts: OfTexts, cluster: Cluster
 ) -> xr.Dataset:
-    """Measure as `scan_texts` does, by workers of Ray's; this process loads no model.
-
-    Raises
-    ------
-    AttnscopeError
-        What cannot be sent to a worker, and for anything that the caller can mend: see the message.
-    """
+    """Measure as `scan_texts` does, by workers of Ray's; this process loads no model."""
     texts, of_texts["targets"] = kept(texts), kept(of_texts["targets"])
     check_sent(model, asked.processor, asked.loading.device, texts, of_texts["targets"])
     recipe = Recipe(

@@ -25,39 +25,14 @@ _AT_ONCE = 4096  # means, so that memory stays bounded
 
 
 def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
-    """What the bootstrap draws: documents; windows where there are fewer than 6 documents.
-
-    An interval over windows is about more windows of these documents, and says nothing of others.
-
-    Examples
-    --------
-    >>> units_of(["a", "a", "b"]), units_of(list("abcdef"))[1]
-    ((range(0, 3), 'windows'), 'documents')
-    """
+    """What the bootstrap draws: documents; windows where there are fewer than 6 documents."""
     if len(set(documents)) >= LEAST:
         return documents, "documents"
     return range(len(documents)), "windows"
 
 
 def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequence[Hashable], str]:
-    """What the bootstrap draws of results along ``text``, and what it is called in them.
-
-    Of a scan in pools that is pools, or those with different first documents: no more is kept of documents.
-
-    Parameters
-    ----------
-    results
-        With the document of each text as ``source``; each is one where it is not there.
-    known
-        Which texts count, all by default, ``(text,)``.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> pools = xr.Dataset({"window_count": ("text", [4] * 7)}, {"source": ("text", list("abcdefg"))})
-    >>> units_in(pools)[1], units_in(pools.drop_vars("window_count"))[1]
-    ('pools', 'documents')
-    """
+    """What the bootstrap draws of results along ``text``, and what it is called in them."""
     sources = (
         results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["text"]))
     )
@@ -70,13 +45,7 @@ def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequ
 
 
 def called_in(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """What documents and windows are called in results that have these attributes.
-
-    Examples
-    --------
-    >>> called_in({"reads": "images"})["documents"], called_in({})["windows"]
-    ('images', 'windows')
-    """
+    """What documents and windows are called in results that have these attributes."""
     return _CALLED.get(str(attributes.get("reads")), _OF_TEXTS)
 
 
@@ -91,16 +60,7 @@ _CALLED = {
 
 
 def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Mean over texts, ``(column,)``, its standard error by documents, and how many of these there are.
-
-    A ratio of sums, as documents have different numbers of texts (Cochran 1977, section 2.11).
-
-    Examples
-    --------
-    >>> mean, error, count = mean_by_document(np.array([[1.0], [3.0], [5.0]]), ["a", "a", "b"])
-    >>> mean.tolist(), error.round(3).tolist(), count
-    ([3.0], [1.333], 2)
-    """
+    """Mean over texts, ``(column,)``, its standard error by documents, and how many of these there are."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(documents))}
     member = np.array([numbers[name] for name in documents])
     count = len(numbers)
@@ -116,16 +76,7 @@ def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple
 def interval(
     values: np.ndarray, units: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of the 95% interval of means over texts ``(text, ...)``, by `bootstrap_interval` over units.
-
-    Texts where a value is NaN do not count. NaN where fewer than 6 units have a value.
-
-    Examples
-    --------
-    >>> low, high = interval(np.tile([[0.1, np.nan], [0.3, 1.0]], (4, 1)), list("abcdeeef"))
-    >>> low.round(2).tolist(), high.round(2).tolist()
-    ([0.11, nan], [0.3, nan])
-    """
+    """Both ends of the 95% interval of means over texts ``(text, ...)``, by `bootstrap_interval` over units."""
     flat = values.reshape(len(values), -1)
     member = membership(units)
     known = np.isfinite(flat)
@@ -155,13 +106,7 @@ def membership(units: Sequence[Hashable]) -> np.ndarray:
 
 
 def resampled(units: Sequence[Hashable], draws: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """Weight of each text in each draw of units, ``(draw, text)``; the weights of a draw add up to 1.
-
-    Examples
-    --------
-    >>> sorted(set(map(tuple, resampled(["a", "a", "b"], 50).round(2).tolist())))
-    [(0.0, 0.0, 1.0), (0.33, 0.33, 0.33), (0.5, 0.5, 0.0)]
-    """
+    """Weight of each text in each draw of units, ``(draw, text)``; the weights of a draw add up to 1."""
     member = membership(units)
     count = len(member)
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws) @ member
@@ -171,21 +116,7 @@ def resampled(units: Sequence[Hashable], draws: int = DRAWS, seed: int = 0) -> n
 def bootstrap_interval(
     sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of the 95% interval of ratios of sums over units, 6 or more: the one interval of means over texts.
-
-    The expanded percentile interval of the bootstrap. Percentiles miss a long tail of which few units drew nothing. So
-    with fewer than 20 units, the end on the side of a long tail lies no nearer than `long_tail` has it. See
-    docs/coverage.md for how often it holds.
-
-    Parameters
-    ----------
-    sums
-        Of each unit, ``(unit, column)``.
-    sizes
-        What the sums are shares of, ``(unit,)`` or ``(unit, column)``.
-    drawn
-        How often each draw has each unit, ``(draw, unit)``.
-    """
+    """Both ends of the 95% interval of ratios of sums over units, 6 or more: the one interval of means over texts."""
     drawn_sizes = drawn @ sizes
     means = (drawn @ sums) / (drawn_sizes[:, None] if sizes.ndim == 1 else drawn_sizes)
     low, high = expanded_ends(means, len(sums))
@@ -207,31 +138,19 @@ def bootstrap_interval(
 
 
 def long_tail(quantile: Any, skewness: Any) -> Any:
-    """Standard errors from a mean to its end on the side of the long tail: Student's quantile, and what skewness adds.
-
-    Twice the first term of Edgeworth (Hall 1992, The bootstrap and Edgeworth expansion, section 2.4), as few units show
-    about half of the skewness that there is.
-    """
+    """Standard errors from a mean to its end on the side of the long tail: Student's quantile, and what skewness adds."""
     return quantile + skewness * (2 * quantile**2 + 1) / 3
 
 
 def expanded_ends(drawn: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the expanded percentile interval (Hesterberg 2015, section 4.1) of estimates ``(draw, ...)``.
-
-    Percentiles of draws of few units lie too near: by the root of (n - 1) / n, and by the normal distribution where
-    Student's holds.
-    """
+    """Ends of the expanded percentile interval (Hesterberg 2015, section 4.1) of estimates ``(draw, ...)``."""
     tail = outside(count)
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
     return np.asarray(low), np.asarray(high)
 
 
 def jackknife_interval(whole: Any, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of the 95% interval of a smooth estimate, from what it is without each unit, ``(unit, ...)``.
-
-    Student's t of the pseudo-values (Tukey 1958). The bias of few units is taken out, so that the estimate itself may
-    lie outside.
-    """
+    """Both ends of the 95% interval of a smooth estimate, from what it is without each unit, ``(unit, ...)``."""
     from scipy.special import stdtrit
 
     count = len(left)
@@ -247,26 +166,14 @@ def without_each(units: Sequence[Hashable]) -> np.ndarray:
 
 
 def outside(count: int) -> float:
-    """Share of draws of so many units below, and above, the expanded percentile interval; 0.025 of many.
-
-    Examples
-    --------
-    >>> outside(6) < outside(50) < 0.025
-    True
-    """
+    """Share of draws of so many units below, and above, the expanded percentile interval; 0.025 of many."""
     from scipy.special import ndtr
 
     return float(ndtr(-reach(count)))
 
 
 def reach(count: int | None = None) -> float:
-    """Standard deviations of a bootstrap of so many units to either end of a 95% interval; of many by default.
-
-    Examples
-    --------
-    >>> round(reach(6), 2), round(reach(50), 2), round(reach(), 2)
-    (2.82, 2.03, 1.96)
-    """
+    """Standard deviations of a bootstrap of so many units to either end of a 95% interval; of many by default."""
     from scipy.special import ndtri, stdtrit
 
     if count is None:
@@ -275,24 +182,12 @@ def reach(count: int | None = None) -> float:
 
 
 def unskewed(t: Any, skewness: Any) -> Any:
-    r"""Student's t of a mean, and the skewness g of the mean, as a statistic that has no skewness to first order.
-
-    A skewed estimate and its error go up and down together. :math:`t + g t^2 / 3 + g^2 t^3 / 27 + g / 6` grows with t
-    (Hall 1992, On the removal of skewness by transformation, Journal of the Royal Statistical Society B 54, 221-228).
-    """
+    r"""Student's t of a mean, and the skewness g of the mean, as a statistic that has no skewness to first order."""
     return t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
 
 
 def without_skewness(quantile: Any, skewness: Any) -> Any:
-    """Quantile of (estimate - truth) / error, from that of Student's t and the skewness: the inverse of `unskewed`.
-
-    Examples
-    --------
-    >>> two, skewness = np.array([2.0, -2.0]), np.array([0.5, 0.5])
-    >>> x = without_skewness(two, skewness)
-    >>> unskewed(x, skewness).round(9).tolist()
-    [2.0, -2.0]
-    """
+    """Quantile of (estimate - truth) / error, from that of Student's t and the skewness: the inverse of `unskewed`."""
     known = skewness.clip(-_MOST_SKEW, _MOST_SKEW)
     some = known * (abs(known) > _LEAST_SKEW) + _LEAST_SKEW * (abs(known) <= _LEAST_SKEW)
     return 3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1)

@@ -48,47 +48,7 @@ def compare_forms(
     *,
     causal: bool = False,
 ) -> xr.Dataset:
-    r"""Set efficient forms of attention beside full attention, on the same queries, keys and values.
-
-    The weights of a form are what it makes of the identity matrix in place of the values, so a form is any function
-    ``form(query, key, value)`` that averages values. Weights are written out here, in O(n²) memory for each head:
-    take a text of up to some thousand tokens.
-
-    Parameters
-    ----------
-    query, key, value
-        As `attnscope.kernels.call.AttentionCall` holds them, with as many key heads as query heads. Scores are
-        multiplied by ``1 / sqrt(width)``.
-    forms
-        Functions by name; by default `usual_forms`.
-    band
-        Largest offset of the profiles.
-    causal
-        Whether full attention looks back only. The forms must do the same themselves.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``form`` (the first is ``"full"``), ``text``, ``head``, ``offset``: ``profile``, ``entropy`` and
-        ``first_token`` as in `attnscope.scan`; ``weight_moved``, the mean of :math:`\tfrac12\sum_j|A_{ij} - A'_{ij}|`
-        over rows (for a form that only leaves keys out, the weight that full attention gave them); ``output_error``,
-        :math:`\lVert O' - O\rVert / \lVert O\rVert`, Frobenius norms over the text.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is a form named ``"full"``, or one gives an output of another shape.
-
-    Examples
-    --------
-    A window that holds the whole text loses nothing:
-
-    >>> x = torch.randn(1, 2, 30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    >>> wide = {"window": lambda q, k, v: sliding_window_attention(q, k, v, left=29, right=29)}
-    >>> lost = compare_forms(x, x, x, wide).sel(form="window")
-    >>> bool((lost.output_error < 1e-12).all()), bool((lost.weight_moved < 1e-12).all())
-    (True, True)
-    """
+    r"""Set efficient forms of attention beside full attention, on the same queries, keys and values."""
     forms = usual_forms(causal=causal) if forms is None else forms
     if FULL in forms:
         raise AttnscopeError(
@@ -151,20 +111,7 @@ def _causal_like(mask: Tensor) -> Tensor:
 
 
 def usual_forms(*, reach: int = 8, causal: bool = False) -> dict[str, Form]:
-    """A sliding window, blocks with the first token for all, and linear attention.
-
-    Parameters
-    ----------
-    reach
-        Tokens of the window on either side (to the left, if causal), and tokens of a block.
-    causal
-        Whether the forms look back only.
-
-    Examples
-    --------
-    >>> list(usual_forms(reach=16))
-    ['window of 16', 'blocks of 16', 'linear']
-    """
+    """A sliding window, blocks with the first token for all, and linear attention."""
     return {
         f"window of {reach}": partial(sliding_window_attention, left=reach, right=0 if causal else reach),
         f"blocks of {reach}": partial(block_sparse_attention, block=reach, causal=causal),
@@ -218,19 +165,7 @@ _ROWS = 512  # whose allowed keys are written out at once, where a mask has gaps
 
 
 def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
-    """Measure equal weights over the keys that each query of a call may see: ``(batch, 1, query)`` each.
-
-    Only what has a null is measured: band, bins, columns and entropy. Heads with masks of their own share one answer,
-    of the first head.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 2, 4, 8)
-    >>> from attnscope.kernels import AttentionCall
-    >>> rows = equal_rows(AttentionCall(x, x, x, scale=1.0, causal=True), Need(band=1, entropy=True))
-    >>> rows.band[0, 0, :, 1].tolist()
-    [1.0, 0.5, 0.3333333432674408, 0.25]
-    """
+    """Measure equal weights over the keys that each query of a call may see: ``(batch, 1, query)`` each."""
     if without_gaps(call):
         return _of_extents(call, need)
     texts: list[list[RowMeasures]] = [[] for _ in call.query]
@@ -311,27 +246,7 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array]:
-    """The weight of a key at each place, ``(..., head, place)``, and that of each row, ``(..., head, row)``: factors.
-
-    Rows and places are met in turn, places last: to meet the rows as they are, scale them once more (`row_factors`).
-
-    Parameters
-    ----------
-    sums
-        Sums of the weights at each place, ``(..., head, place)``.
-    mass
-        Sum of each row, ``(..., head, row)``; 0 where a row does not count.
-    counts
-        How many keys each row sees at each place, ``(..., row, place)``: the same for all heads.
-
-    Examples
-    --------
-    >>> counts = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
-    >>> share, row = fitted_places(np.array([[1.8, 1.2]]), np.ones((1, 3)), counts)
-    >>> weights = row[0, :, None] * share[0] * counts
-    >>> weights.sum(0).round(3).tolist(), weights.sum(1).round(3).tolist()
-    ([1.8, 1.2], [1.0, 1.0, 1.0])
-    """
+    """The weight of a key at each place, ``(..., head, place)``, and that of each row, ``(..., head, row)``: factors."""
     share, row = sums * 0.0 + 1.0, mass
     near = _NEAR * float(mass.sum(-1).max())
     for _ in range(_ROUNDS):
@@ -344,23 +259,10 @@ def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array
 
 
 def row_factors(share: Array, mass: Array, counts: Array) -> Array:
-    """What the rows are multiplied by, ``(..., head, row)``, so that each has its sum.
-
-    Examples
-    --------
-    >>> row_factors(np.array([[2.0, 1.0]]), np.ones((1, 2)), np.array([[1.0, 0.0], [1.0, 2.0]])).tolist()
-    [[0.5, 0.25]]
-    """
+    """What the rows are multiplied by, ``(..., head, row)``, so that each has its sum."""
     return mass / (share @ counts.mT).clip(min=NONE)
 
 
 def text_mean(values: xr.DataArray) -> xr.DataArray:
-    """Mean over texts, NaN where no text has a value; what has no texts, as a pooled result, stays.
-
-    Examples
-    --------
-    >>> values = xr.DataArray([[1.0, float("nan")], [3.0, float("nan")]], dims=("text", "head"))
-    >>> text_mean(values).values.tolist(), text_mean(values[0]).values.tolist()
-    ([2.0, nan], [1.0, nan])
-    """
+    """Mean over texts, NaN where no text has a value; what has no texts, as a pooled result, stays."""
     return values.mean("text", skipna=True) if "text" in values.dims else values

@@ -218,19 +218,7 @@ def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Data
 
 
 def load_generation(run: RunFolder) -> xr.Dataset:
-    """What `generate` returned, from the folder of a finished run.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from attnscope.store import RunFolder
-    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {"command": "generate"}) as run:
-    ...     run.append(xr.Dataset({"entropy": (("text", "step"), [[0.5, 1.5]])}, {"text": [0]}), 0)
-    ...     run.finish(attributes={"model": "m"})
-    ...     results = load_generation(run)
-    >>> results.entropy.dims, results.attrs["model"]
-    (('sequence', 'step'), 'm')
-    """
+    """What `generate` returned, from the folder of a finished run."""
     results = run.results().rename(text="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
     results.encoding["source"] = str(run.path)
     return results

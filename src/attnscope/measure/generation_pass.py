@@ -55,19 +55,7 @@ _CANNOT = {
 
 @dataclass(frozen=True, eq=False)
 class GenerationCall:
-    """One ``model.generate(...)``: the model, its own method, and what the caller gives it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> config = GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8, eos_token_id=None)
-    >>> model, ids = GPT2LMHeadModel(config).eval(), torch.tensor([[5, 6]])
-    >>> options = {"max_new_tokens": 3, "do_sample": False, "attention_mask": torch.ones_like(ids), "pad_token_id": 0}
-    >>> output, (text,) = GenerationCall(model, model.generate, (ids,), options).run(None)
-    >>> output[0, 2:].tolist() == text.new, text.measured["entropy"].shape
-    (True, (3, 1, 2))
-    """
+    """One ``model.generate(...)``: the model, its own method, and what the caller gives it."""
 
     model: PreTrainedModel
     generate: Callable[..., Any]
@@ -75,13 +63,7 @@ class GenerationCall:
     named: Mapping[str, Any]
 
     def run(self, spans: GivenSpans | None) -> tuple[Any, list[Written]]:
-        """Generate, and measure each new token: what the model returns, and a record of each sequence.
-
-        Raises
-        ------
-        AttnscopeError
-            If it generates in a way in which it is not known which rows write the text.
-        """
+        """Generate, and measure each new token: what the model returns, and a record of each sequence."""
         self._check()
         prompts = Prompts(self._ids, self._mask, spans)
         observer = GenerationObserver(self.sites, prompts, is_pair=self._is_pair)
@@ -219,15 +201,7 @@ _SHARES = (SPANS, "max_weight", "first_token")
 
 @torch.no_grad()
 def full_pass_difference(call: GenerationCall, text: Written) -> float:
-    """Largest difference of a share of weight between a generated text and one pass over it, without a cache.
-
-    Parameters
-    ----------
-    call
-        That wrote it.
-    text
-        One of its sequences, of a prompt of token ids.
-    """
+    """Largest difference of a share of weight between a generated text and one pass over it, without a cache."""
     model = call.model
     device = device_of(model)
     is_pair = bool(model.config.is_encoder_decoder)
@@ -255,43 +229,21 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ReadPass:
-    """What one forward pass read, and what was measured of the queries from which a token is chosen.
+    """What one forward pass read, and what was measured of the queries from which a token is chosen."""
 
-    Attributes
-    ----------
-    batch, queries
-        Size of the pass.
-    start
-        Where the first measured query stands in the text, padding counted.
-    rows
-        How many are measured; 0 in a part of the prompt.
-    ids
-        ``(batch, row)``: their tokens; None where the model was given embeddings.
-    layers
-        Statistics of each layer; see `measure_rows`.
-    """
-
-    batch: int
-    queries: int
-    start: int
-    rows: int
-    ids: Tensor | None
-    layers: dict[Layer, dict[str, Tensor]] = field(default_factory=dict)
+    batch: int  # size of the pass
+    queries: int  # size of the pass
+    start: int  # where the first measured query stands in the text, padding counted
+    rows: int  # how many are measured; 0 in a part of the prompt
+    ids: Tensor | None  # ``(batch, row)``: their tokens; None where the model was given embeddings
+    layers: dict[Layer, dict[str, Tensor]] = field(
+        default_factory=dict
+    )  # statistics of each layer; see `measure_rows`
     calls: dict[str, int] = field(default_factory=dict)
 
 
 class GenerationObserver:
-    """Measures, in each pass of a `generate` call, the rows from which a token is chosen.
-
-    Parameters
-    ----------
-    sites
-        The layers that are measured; what else attends (an encoder, a vision tower) is let be.
-    prompts
-        What the model was given.
-    is_pair
-        Whether an encoder reads that, beside a decoder.
-    """
+    """Measures, in each pass of a `generate` call, the rows from which a token is chosen."""
 
     def __init__(self, sites: Mapping[Layer, Site], prompts: Prompts, *, is_pair: bool) -> None:
         self.sites, self.prompts, self.is_pair = sites, prompts, is_pair

@@ -51,21 +51,11 @@ RANGES = _ranges()
 
 @dataclass(frozen=True, eq=False)
 class KeyMarks:
-    """What is known of the keys of a side.
+    """What is known of the keys of a side."""
 
-    Attributes
-    ----------
-    padding
-        ``(batch,)``: places before the first token of each text.
-    spans
-        ``(batch, place, span)``, float32: which places belong to a span.
-    beyond
-        Number of the span that goes on behind these places; -1 if there is none.
-    """
-
-    padding: Tensor
-    spans: Tensor
-    beyond: int
+    padding: Tensor  # ``(batch,)``: places before the first token of each text
+    spans: Tensor  # ``(batch, place, span)``, float32: which places belong to a span
+    beyond: int  # number of the span that goes on behind these places; -1 if there is none
     _columns: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     def columns(self, keys: int, shift: int) -> Tensor:
@@ -85,31 +75,7 @@ class KeyMarks:
 def measure_rows(
     call: AttentionCall, first: int, place: int, marks: KeyMarks, *, is_cross: bool
 ) -> dict[str, Tensor]:
-    """Statistics of the rows from `first` on: ``(batch, head, row)``, spans behind; one head for equal weights.
-
-    Parameters
-    ----------
-    call
-        The attention call.
-    first
-        The first query that is measured.
-    place
-        Where that query stands in its text, counted from 0 with padding.
-    marks
-        Marks of the keys' text.
-    is_cross
-        Whether that is another text.
-
-    Notes
-    -----
-    A query sees itself and no later token of its own text. So the last key that it may see is its own, in whichever way
-    a cache keeps the keys before it: that tells where each key stands.
-
-    Raises
-    ------
-    AttnscopeError
-        If that key is another one in each text of the batch.
-    """
+    """Statistics of the rows from `first` on: ``(batch, head, row)``, spans behind; one head for equal weights."""
     weights, allowed = row_weights(call, first)
     rows, keys = weights.shape[-2:]
     index = torch.arange(keys, device=weights.device)
@@ -179,30 +145,7 @@ PLACES = f"place_{SPANS}"
 
 
 def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: int) -> np.ndarray:
-    """The weight on each span by the places of each head alone, ``(step, layer, head, span)``.
-
-    Parameters
-    ----------
-    measured
-        Measures of one sequence: ``bin_weight``, ``first_token``, and ``equal_entropy``, the log of how many keys are
-        seen.
-    columns
-        Indicators of the spans, ``(place in the text, span)``.
-    given
-        Tokens of the prompt.
-
-    Examples
-    --------
-    A head that weighs all tokens alike has no more on its own output than that gives:
-
-    >>> bins = np.zeros((2, 1, 1, len(RANGES)))
-    >>> bins[0, ..., -2:], bins[1, ..., -3:] = 1 / 2, 1 / 3
-    >>> first, seen = np.array([1 / 2, 1 / 3]).reshape(2, 1, 1), np.log([2, 3]).reshape(2, 1, 1)
-    >>> measured = {"bin_weight": bins, "first_token": first, "equal_entropy": seen}
-    >>> own = by_places(measured, np.array([[1, 0], [1, 0], [0, 1]]), given=2)[..., 1]
-    >>> own.ravel().round(3).tolist()
-    [0.0, 0.333]
-    """
+    """The weight on each span by the places of each head alone, ``(step, layer, head, span)``."""
     steps, layers, heads = measured["first_token"].shape
     fitted = np.full((steps, layers, heads, columns.shape[1]), np.nan)
     query = given - 1 + np.arange(steps)
@@ -258,28 +201,7 @@ GivenSpans = Spans | Sequence[Spans] | Callable[[list[int]], Spans]
 
 
 class Prompts:
-    """The texts that a model is to go on with (an encoder-decoder: that it reads), and their spans.
-
-    Parameters
-    ----------
-    ids
-        ``(text, token)``; None where the model is given something else.
-    mask
-        ``(text, token)``: 0 on padding; None without any.
-    given
-        Spans.
-
-    Raises
-    ------
-    AttnscopeError
-        A span lies outside of its prompt, or there are too many.
-
-    Examples
-    --------
-    >>> prompts = Prompts(torch.tensor([[0, 5, 6]]), torch.tensor([[0, 1, 1]]), {"question": (1, 2)})
-    >>> prompts.tokens(0), prompts.names, prompts.spans[0]["question"].tolist()
-    ([5, 6], ('question',), [1])
-    """
+    """The texts that a model is to go on with (an encoder-decoder: that it reads), and their spans."""
 
     def __init__(self, ids: Tensor | None, mask: Tensor | None, given: GivenSpans | None = None) -> None:
         self.ids, self.mask = ids, mask

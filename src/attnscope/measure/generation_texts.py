@@ -44,38 +44,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """One generated sequence, and what was measured of it.
+    """One generated sequence, and what was measured of it."""
 
-    Attributes
-    ----------
-    prompt, new, source
-        Token ids without padding: what its decoder was given, what it wrote, and what its encoder read, if it has one.
-    given
-        How many tokens the decoder was given, which may have been embeddings.
-    number
-        Number of the prompt among those of its call.
-    sites
-        One for each layer.
-    spans
-        Names of the spans, and of each layer the spans that its keys may belong to, ``(layer, span)``.
-    measured
-        ``(step, layer, head)``, spans or bins behind; of equal weights with one head.
-
-    Examples
-    --------
-    >>> text = Written([5, 6], [7], [], 3, 0, [], ((), np.ones((0, 0))), {})
-    >>> text.whole  # the first token was given as an embedding
-    [-1, 5, 6, 7]
-    """
-
+    # token ids without padding: what its decoder was given, what it wrote, and what its encoder read, if it has one
     prompt: list[int]
+    # token ids without padding: what its decoder was given, what it wrote, and what its encoder read, if it has one
     new: list[int]
+    # token ids without padding: what its decoder was given, what it wrote, and what its encoder read, if it has one
     source: list[int]
-    given: int
-    number: int
-    sites: Sequence[Site]
+    given: int  # how many tokens the decoder was given, which may have been embeddings
+    number: int  # number of the prompt among those of its call
+    sites: Sequence[Site]  # one for each layer
+    # names of the spans, and of each layer the spans that its keys may belong to, ``(layer, span)``
     spans: tuple[tuple[str, ...], np.ndarray]
-    measured: Mapping[str, np.ndarray]
+    measured: Mapping[
+        str, np.ndarray
+    ]  # ``(step, layer, head)``, spans or bins behind; of equal weights with one head
 
     @property
     def whole(self) -> list[int]:
@@ -90,25 +74,7 @@ def texts_of(
     ends: Sequence[int],
     pad: int | None,
 ) -> list[Written]:
-    """A record of each sequence that `generate` gave.
-
-    Parameters
-    ----------
-    observer
-        With its passes.
-    sequences
-        ``(sequence, token)``.
-    beams
-        ``(sequence, step)``: in which row of the batch each token was chosen, -1 behind the last one; None where that
-        is the sequence's own.
-    ends, pad
-        Tokens that end a text, and the one that is written behind it.
-
-    Raises
-    ------
-    AttnscopeError
-        If the passes do not read the tokens of the sequences.
-    """
+    """A record of each sequence that `generate` gave."""
     rows = rows_of(observer)
     sequences = sequences.cpu()
     prompts, before = (
@@ -204,13 +170,7 @@ class MeasuredRows:
 
 
 def rows_of(observer: GenerationObserver) -> MeasuredRows:
-    """The measured rows of all passes of a `generate` call.
-
-    Raises
-    ------
-    AttnscopeError
-        If passes differ in their layers, or there is none.
-    """
+    """The measured rows of all passes of a `generate` call."""
     passes = observer.passes
     if not passes or observer.prompt is None:
         raise AttnscopeError("generate() made no pass that could be seen, so nothing was measured")
@@ -252,13 +212,7 @@ ANY = "..."  # in a pattern: whatever stands between
 def prompts_of(
     texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, limit: int | None
 ) -> list[Window]:
-    """The first `length` tokens of each text; a chat, whose end matters, must fit as a whole.
-
-    Raises
-    ------
-    AttnscopeError
-        A chat does not fit, or there is no prompt.
-    """
+    """The first `length` tokens of each text; a chat, whose end matters, must fit as a whole."""
     prompts: list[Window] = []
     if isinstance(texts, ChatTexts):
         for window in texts.windows(length=length):
@@ -286,15 +240,7 @@ def prompts_of(
 
 
 def spans_of(prompt: Window, patterns: Mapping[str, str], grouping: Grouping | None) -> Spans:
-    """The tokens of each named span of a prompt: by patterns in its text, and by groups.
-
-    Examples
-    --------
-    >>> marks, tokens = ((0, 2), (2, 5), (5, 6)), ("Is", " it", "?")
-    >>> window = Window((5, 6, 7), (False,) * 3, marks, "text 1", 0, tokens, text="Is it?")
-    >>> spans_of(window, {"question": "it...?", "all": "...", "gone": "tide"}, None)
-    {'question': [1, 2], 'all': [0, 1, 2]}
-    """
+    """The tokens of each named span of a prompt: by patterns in its text, and by groups."""
     spans: dict[str, list[int]] = {}
     if grouping is not None:
         for number, name in enumerate(grouping.given(prompt)):
@@ -312,13 +258,7 @@ def spans_of(prompt: Window, patterns: Mapping[str, str], grouping: Grouping | N
 
 
 def refuse_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> None:
-    """Refuse a pattern that marks nothing in any prompt.
-
-    Raises
-    ------
-    AttnscopeError
-        Names the first one.
-    """
+    """Refuse a pattern that marks nothing in any prompt."""
     left = dict(patterns)
     for prompt in prompts:
         for name in spans_of(prompt, left, None):
@@ -339,18 +279,7 @@ def refuse_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> 
 
 
 def patterns_of(given: object) -> dict[str, str]:
-    """Spans as patterns by name.
-
-    Raises
-    ------
-    AttnscopeError
-        They are something else.
-
-    Examples
-    --------
-    >>> patterns_of({"document": "<doc>...</doc>"})
-    {'document': '<doc>...</doc>'}
-    """
+    """Spans as patterns by name."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -411,37 +340,7 @@ def generation_dataset(
     source_places: int = 0,
     spans: Sequence[str] = (),
 ) -> xr.Dataset:
-    """Label what was measured of generated sequences, one behind the other.
-
-    Parameters
-    ----------
-    texts
-        Texts of one model.
-    shown
-        From token ids to what each token is shown as; without it, tokens have ids alone.
-    steps, places, source_places
-        Sizes of the dimensions of the new tokens, of whole texts and of sources, at least.
-    spans
-        Names of spans that are there in any case, in their order.
-
-    Raises
-    ------
-    AttnscopeError
-        If the sequences have other layers than each other.
-
-    Examples
-    --------
-    >>> from attnscope.capture import Site
-    >>> from attnscope.measure import Written
-    >>> sites, spans = [Site(0, "h.0.attn", "causal")], (("prompt", "own output"), np.array([[True, True]]))
-    >>> def written(number, new):
-    ...     return Written([5, 6], new, [], 2, number, sites, spans, {"entropy": np.ones((len(new), 1, 1))})
-    >>> results = generation_dataset([written(0, [7, 8]), written(1, [9])])
-    >>> results.entropy.squeeze().values.tolist()  # the second text has one token
-    [[1.0, 1.0], [1.0, nan]]
-    >>> results.text_token_id.values.tolist(), results.position.values.tolist()
-    ([[5, 6, 7, 8], [5, 6, 9, -1]], [[1, 2], [1, -1]])
-    """
+    """Label what was measured of generated sequences, one behind the other."""
     sites = texts[0].sites
     if any([site.name for site in text.sites] != [site.name for site in sites] for text in texts):
         raise AttnscopeError("generate() calls differ in their layers: watch anew for each of them")

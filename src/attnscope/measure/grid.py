@@ -35,33 +35,13 @@ NOTHING = 1e-3  # of the largest change: what a token that another patch or fram
 
 @dataclass(frozen=True)
 class Grid:
-    """The tokens of one image.
+    """The tokens of one image."""
 
-    Attributes
-    ----------
-    rows, columns
-        Rows and columns of patches.
-    start
-        The token of the first patch; the others follow row by row.
-    tokens
-        All tokens, also those that are no patches.
-    class_token
-        Number of the class token; None without one.
-
-    Examples
-    --------
-    >>> grid = Grid(rows=2, columns=2, start=2, tokens=6, class_token=0)
-    >>> grid.names
-    ('[class]', '[register 1]', 'r0c0', 'r0c1', 'r1c0', 'r1c1')
-    >>> grid.registers
-    [1]
-    """
-
-    rows: int
-    columns: int
-    start: int
-    tokens: int
-    class_token: int | None
+    rows: int  # rows and columns of patches
+    columns: int  # rows and columns of patches
+    start: int  # the token of the first patch; the others follow row by row
+    tokens: int  # all tokens, also those that are no patches
+    class_token: int | None  # number of the class token; None without one
 
     @property
     def patches(self) -> slice:
@@ -88,30 +68,7 @@ class Grid:
 
 @torch.no_grad()
 def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"]) -> Grid | str:
-    """Find the patches: which token of the first layer changes when the pixels of one patch do.
-
-    The first patch, its right neighbour, the one below it and the last one tell where patches begin and in which order
-    they stand. Each must change one token and no other.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    pixels
-        One image, as the model reads it.
-
-    Returns
-    -------
-    Grid or str
-        Or why there are no such rows and columns.
-
-    Examples
-    --------
-    >>> from transformers import ViTConfig, ViTModel
-    >>> config = ViTConfig(image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    >>> grid_of(ViTModel(config).eval(), torch.zeros(1, 3, 8, 8))
-    Grid(rows=2, columns=2, start=1, tokens=5, class_token=0)
-    """
+    """Find the patches: which token of the first layer changes when the pixels of one patch do."""
     size = patch_size_of(model.config)
     if size is None:
         return "its config tells no patch_size"
@@ -142,41 +99,13 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
 
 
 def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
-    """What is added to a patch: the same each time, and not even, as a model may take off the mean.
-
-    Parameters
-    ----------
-    size
-        Rows and columns, pixels.
-    like
-        Image of the same channels, type and device, ``(channel, row, column)``.
-
-    Examples
-    --------
-    >>> pattern((2, 3), torch.zeros(3, 8, 8)).shape
-    torch.Size([3, 2, 3])
-    """
+    """What is added to a patch: the same each time, and not even, as a model may take off the mean."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(like.shape[0], *size, generator=generator, dtype=torch.float32).to(like)
 
 
 def first_states(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor | None:
-    """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen.
-
-    Parameters
-    ----------
-    model
-        Vision encoder, in eval mode.
-    given
-        Arguments of its forward pass.
-
-    Examples
-    --------
-    >>> from transformers import ViTConfig, ViTModel
-    >>> config = ViTConfig(image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    >>> first_states(ViTModel(config).eval(), {"pixel_values": torch.zeros(1, 3, 8, 8)}).shape
-    torch.Size([1, 5, 16])
-    """
+    """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen."""
     states: list[Tensor] = []
 
     def look(site: Site, call: AttentionCall) -> Tensor:
@@ -191,18 +120,7 @@ def first_states(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor 
 
 
 def offset_name(row: int, column: int) -> str:
-    """Name an offset as a kind of head.
-
-    Parameters
-    ----------
-    row, column
-        Patches down and to the right.
-
-    Examples
-    --------
-    >>> [offset_name(*one) for one in ((0, 0), (0, -1), (1, 0), (-2, 0), (1, -2))]
-    ['self', 'left', 'down', '2 up', '1 down 2 left']
-    """
+    """Name an offset as a kind of head."""
     if not row and not column:
         return "self"
     parts = [(abs(row), "up" if row < 0 else "down"), (abs(column), "left" if column < 0 else "right")]
@@ -214,40 +132,7 @@ def offset_name(row: int, column: int) -> str:
 
 @torch.no_grad()
 def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Tensor]:
-    r"""Where the weights of the patches' rows lie, in patches.
-
-    With `A` the weights, a patch in row r and column c and its neighbour `dr` rows below and `dc` columns to the right,
-
-    .. math:: \mathrm{profile}(dr, dc) = \mathrm{mean}_{(r, c)} A_{(r, c), (r + dr, c + dc)}
-
-    over the patches that have this neighbour. Distances are Euclidean, between the patches' middles, and means over the
-    weight that lies on patches (Dosovitskiy et al. 2021, figure 7, in pixels). No more than the weights of one row of
-    patches is in memory: O(columns) rows of the matrix of each head.
-
-    Parameters
-    ----------
-    call
-        Call of self-attention over the tokens of `grid`.
-    grid
-        Which tokens are patches.
-    band
-        Largest offset of the profile in rows and in columns.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Float64. ``patch_profile (batch, head, row_offset, column_offset)``, NaN where no patch has the neighbour;
-        ``(batch, head)``: ``same_row``, ``same_column`` (the patch itself counts), ``class_token``, ``registers``, the
-        shares of a patch's weight there; ``patch_distance``, ``row_offset_mean``, ``column_offset_mean``, in patches.
-
-    Examples
-    --------
-    >>> from attnscope.measure import Grid
-    >>> x = torch.zeros(1, 1, 5, 4)
-    >>> statistics = measure_patches(AttentionCall(x, x, x, scale=1.0), Grid(2, 2, 1, 5, 0), band=1)
-    >>> round(statistics["same_row"].item(), 6), round(statistics["patch_profile"][0, 0, 1, 0].item(), 6)
-    (0.4, 0.2)
-    """
+    r"""Where the weights of the patches' rows lie, in patches."""
     rows, columns = grid.rows, grid.columns
     sizes, kind = call.query.shape[:2], torch.promote_types(call.query.dtype, torch.float32)
     along, across = (torch.arange(size, device=call.query.device, dtype=kind) for size in (rows, columns))
@@ -284,16 +169,7 @@ def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Ten
 
 
 def equal_call(call: AttentionCall) -> AttentionCall:
-    """A call of one head whose weights are equal over all that each query of `call` may see (its first head's mask).
-
-    Texts share one where nothing is forbidden.
-
-    Examples
-    --------
-    >>> x = torch.randn(3, 2, 5, 4)
-    >>> attend_in_full(equal_call(AttentionCall(x, x, x, scale=1.0)))[1].shape
-    torch.Size([1, 1, 5, 5])
-    """
+    """A call of one head whose weights are equal over all that each query of `call` may see (its first head's mask)."""
     bias = None
     if call.bias is not None:
         forbidden = call.bias[:, :1] <= torch.finfo(call.bias.dtype).min / 2
@@ -337,28 +213,7 @@ _PIXELS = 448  # on the longer side
 
 
 def jpeg(pixels: Tensor, processor: Processor) -> str:
-    """What a model reads of an image, base64 of a small JPEG; "" without Pillow.
-
-    The processor's mean and standard deviation are taken back; without them, the range of the numbers is spread.
-
-    Parameters
-    ----------
-    pixels
-        Numbers of the image, ``(channel, row, column)``.
-    processor
-        Image processor that made them; None where it is not known.
-
-    Examples
-    --------
-    >>> from base64 import b64decode
-    >>> from io import BytesIO
-    >>> from types import SimpleNamespace
-    >>> from PIL import Image
-    >>> processor = SimpleNamespace(do_normalize=True, image_mean=[0.5] * 3, image_std=[0.5] * 3)
-    >>> white = jpeg(torch.ones(3, 4, 4), processor)  # 1 is white, as this one makes its numbers
-    >>> Image.open(BytesIO(b64decode(white))).getpixel((0, 0))
-    (255, 255, 255)
-    """
+    """What a model reads of an image, base64 of a small JPEG; "" without Pillow."""
     try:
         from PIL import Image as pillow  # noqa: N813
     except ImportError:
@@ -376,23 +231,7 @@ def jpeg(pixels: Tensor, processor: Processor) -> str:
 
 
 def jpeg_of(pixels: np.ndarray, shape: float) -> str:
-    """An image that was given, ``(row, column, 3)`` of 8 bits, drawn to so many columns for a row; "" without Pillow.
-
-    For processors that scale an image to their patches, without cutting anything off.
-
-    Parameters
-    ----------
-    pixels
-        Numbers of the image, ``(row, column, 3)``, 8 bits.
-    shape
-        Columns for a row.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> jpeg_of(np.zeros((4, 4, 3), dtype=np.uint8), shape=1.0)[:4]  # base64 of the start of every JPEG
-    '/9j/'
-    """
+    """An image that was given, ``(row, column, 3)`` of 8 bits, drawn to so many columns for a row; "" without Pillow."""
     try:
         from PIL import Image as pillow  # noqa: N813
     except ImportError:
@@ -410,22 +249,7 @@ def _packed(image: Any) -> str:
 
 
 def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
-    """Share of all weight of patches at each offset: the profile times the share of patches that have the neighbour.
-
-    Parameters
-    ----------
-    results
-        From `attnscope.measure.images.scan_images`.
-    prefix
-        Start of the variables' names: ``"equal_"`` for equal weights.
-
-    Examples
-    --------
-    >>> profile = xr.DataArray(np.ones((3, 3)), {"row_offset": [-1, 0, 1], "column_offset": [-1, 0, 1]})
-    >>> results = xr.Dataset({"patch_profile": profile, "rows": 2, "columns": 4})
-    >>> patch_shares(results).values.tolist()
-    [[0.375, 0.5, 0.375], [0.75, 1.0, 0.75], [0.375, 0.5, 0.375]]
-    """
+    """Share of all weight of patches at each offset: the profile times the share of patches that have the neighbour."""
     rows, columns = (
         (results[size] - abs(results[offset])).clip(0) / results[size]
         for size, offset in (("rows", "row_offset"), ("columns", "column_offset"))
@@ -435,25 +259,7 @@ def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
 
 @reads("scan")
 def patch_peaks(results: xr.Dataset) -> xr.Dataset:
-    """At which neighbour each head looks most, by means over images.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``peak_row_offset``, ``peak_column_offset`` (patches), ``peak_weight`` (share of all weight of patches)
-        ``(layer, head)``; NaN where patches are not known.
-
-    Examples
-    --------
-    >>> dims = ("text", "layer", "head", "row_offset", "column_offset")
-    >>> profile = np.zeros((1, 1, 1, 3, 3))
-    >>> profile[..., 1, 0] = 0.8  # one to the left
-    >>> sizes = {"rows": ("text", [4]), "columns": ("text", [4])}
-    >>> offsets = {"row_offset": [-1, 0, 1], "column_offset": [-1, 0, 1]}
-    >>> peaks = patch_peaks(xr.Dataset({"patch_profile": (dims, profile)} | sizes, offsets))
-    >>> peaks.peak_row_offset.item(), peaks.peak_column_offset.item(), round(peaks.peak_weight.item(), 6)
-    (0.0, -1.0, 0.6)
-    """
+    """At which neighbour each head looks most, by means over images."""
     shares = text_mean(patch_shares(results)).transpose("layer", "head", "row_offset", "column_offset")
     known = (
         text_mean(results["patch_profile"])
@@ -478,32 +284,7 @@ def patch_peaks(results: xr.Dataset) -> xr.Dataset:
 
 @reads("scan")
 def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
-    """The most positional, most local and most sink-like heads of a vision encoder, by means over images.
-
-    ``positional``: largest share of a patch's weight on one neighbour, at least 0.1. ``local``: most weight in the
-    3 x 3 patches about a patch, at least 0.5. ``sink-like``: most weight on the class token or on registers, whichever
-    is more, at least 0.1. The first two are at least twice what equal weights give, and more than chance; of the last
-    the odds are six times those of equal weights, which is no test (see `attnscope.measure.ranking.rank_heads`).
-
-    Parameters
-    ----------
-    results
-        From `attnscope.measure.images.scan_images`.
-    top
-        Number of heads for each question at most.
-
-    Examples
-    --------
-    >>> offsets = {"row_offset": [-1, 0, 1], "column_offset": [-1, 0, 1]}
-    >>> dims = ("text", "layer", "head", "row_offset", "column_offset")
-    >>> profile = np.zeros((1, 1, 1, 3, 3))
-    >>> profile[..., 1, 0] = 0.8  # one to the left
-    >>> sizes = {"rows": ("text", [4]), "columns": ("text", [4])}
-    >>> equal = {"equal_patch_profile": (("text", "layer", *dims[3:]), np.full((1, 1, 3, 3), 1 / 16))}
-    >>> ranking = rank_patch_heads(xr.Dataset({"patch_profile": (dims, profile)} | equal | sizes, offsets))
-    >>> ranking["positional"]
-    [{'layer': 0, 'head': 0, 'value': 0.6, 'label': '', 'offset': 'left'}]
-    """
+    """The most positional, most local and most sink-like heads of a vision encoder, by means over images."""
     shares, equal = (text_mean(patch_shares(results, prefix)) for prefix in ("", "equal_"))
     away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
     told = (results.rows * results.columns).sum()

@@ -26,42 +26,21 @@ _AT_ONCE = 1 << 22  # numbers, where a mask has gaps
 
 @dataclass(frozen=True, eq=False)
 class GroupPlaces:
-    """The places that a query may attend to: offsets of the band and far bins; the same of the first token, apart.
+    """The places that a query may attend to: offsets of the band and far bins; the same of the first token, apart."""
 
-    Attributes
-    ----------
-    edges
-        ``(place,)``: the first offset of each place of offsets, and one past the last.
-    far
-        The first offset to the right that a far bin of the pass holds; some of its offsets may be in the band.
-    offset_of_first, first_at
-        ``(batch, query)``: the place of offsets that the first real key has, and its number among those that occur.
-    seen
-        ``(batch, query, place, group)``: how many keys of each group a query may see at each place.
-    """
-
-    edges: Tensor
-    far: int
+    edges: Tensor  # ``(place,)``: the first offset of each place of offsets, and one past the last
+    far: int  # the first offset to the right that a far bin of the pass holds; some of its offsets may be in the band
+    # ``(batch, query)``: the place of offsets that the first real key has, and its number among those that occur
     offset_of_first: Tensor
+    # ``(batch, query)``: the place of offsets that the first real key has, and its number among those that occur
     first_at: Tensor
-    seen: Tensor
+    seen: (
+        Tensor  # ``(batch, query, place, group)``: how many keys of each group a query may see at each place
+    )
 
     @classmethod
     def of(cls, call: AttentionCall, need: Need, first: Tensor, groups: Tensor) -> GroupPlaces:
-        """Count the keys of each group; `first` and `groups` are indicators, ``(batch, key)`` and one more dimension.
-
-        Heads with masks of their own share one answer, of the first head.
-
-        Examples
-        --------
-        >>> from attnscope.kernels import AttentionCall, Need
-        >>> x = torch.zeros(1, 1, 3, 4)
-        >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-        >>> first, groups = torch.tensor([[True, False, False]]), torch.ones(1, 3, 1)
-        >>> places = GroupPlaces.of(call, Need(band=1, bins=(2,)), first, groups)
-        >>> places.seen[0, 2, :, 0].tolist()  # offsets below -1, -1, 0, 1, above 1; the first token at -2, -1, 0
-        [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
-        """
+        """Count the keys of each group; `first` and `groups` are indicators, ``(batch, key)`` and one more dimension."""
         band = need.band or 0
         starts = (band + 1, *need.bins[1:])  # each offset of the band is a place
         far = torch.from_numpy(segments(starts)).to(groups.device)
@@ -102,22 +81,7 @@ class GroupPlaces:
         return torch.cat([others, firsts], dim=-1).where(counted[..., None], 0.0).sum(2)
 
     def fitted(self, sums: Tensor, mass: Tensor, members: Tensor) -> Tensor:
-        """Weights of a head that knows its places alone, summed over the queries of one group and the keys of another.
-
-        Parameters
-        ----------
-        sums
-            From `sums`.
-        mass
-            Sum of each row, ``(batch, head, query)``; 0 where a row does not count.
-        members
-            Indicators of the groups of queries, ``(batch, head, query, group)``.
-
-        Returns
-        -------
-        Tensor
-            ``(batch, head, query group, key group)``.
-        """
+        """Weights of a head that knows its places alone, summed over the queries of one group and the keys of another."""
         seen = self.seen.double()
         share, row = fitted_places(sums, mass, seen.sum(-1))
         on_keys = torch.einsum("bhp,bqpk->bhqk", share, seen) * row[..., None]

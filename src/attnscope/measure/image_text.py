@@ -77,46 +77,7 @@ def scan_pictured(
     groups: Groups | None = None,
     chat_template: str | Path | None = None,
 ) -> xr.Dataset:
-    """Measure where every head of a decoder looks that reads texts with images; `attnscope.scan` calls this for them.
-
-    Parameters
-    ----------
-    model
-        A model of vision and language that puts images into its text as tokens (LLaVA, Qwen-VL, Idefics3, ...).
-    texts
-        From `attnscope.read.image_text.pictured_of`.
-    asked
-        What any scan is asked for: see `attnscope.scan`. Its ``processor`` is the model's processor or the folder of
-        one, by default the one beside the model.
-    groups
-        A rule for what is no image: images are always groups of their own. By default text and special tokens, and of
-        chats the roles.
-    chat_template
-        See `attnscope.scan`.
-
-    Returns
-    -------
-    xarray.Dataset
-        As of text with groups. Beside it, per text and image, ``image_first``, ``image_tokens``, ``image_tiles``,
-        ``image_rows`` and ``image_columns``, of videos ``video_first``, ``video_tokens``, ``video_frames``,
-        ``video_rows`` and ``video_columns``, -1 where not known. The attributes ``pictures`` and ``videos`` say how
-        rows and columns are known, or why not.
-
-    Raises
-    ------
-    AttnscopeError
-        For anything that the caller can mend: see the message.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.read import pictured_of
-    >>> texts = pictured_of([{"text": "<image> What is this?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
-    >>> scan_pictured("bundled", texts)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: EncoderForMaskedLM puts no images into a text, and these texts have images: ...
-    """
+    """Measure where every head of a decoder looks that reads texts with images; `attnscope.scan` calls this for them."""
     names = (*choose(asked.statistics), *OF_GROUPS)
     if chat_template is not None and all(item.messages == () for item in texts):
         raise AttnscopeError("a chat template is given, and none of the texts is a chat: leave it out")
@@ -153,36 +114,7 @@ def scan_pictured(
 
 
 class PicturedMeasurement:
-    """The forward passes of one scan of texts with images: each has a length of its own, and is read by itself.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPVisionConfig, LlamaConfig, LlavaConfig
-    >>> from transformers import LlavaForConditionalGeneration, LlavaProcessor
-    >>> from attnscope.bundled import MODEL
-    >>> from attnscope.capture import load_pictured_model
-    >>> from attnscope.read import pictured_of
-    >>> from attnscope.measure.questions import Asked
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> _ = tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    >>> config = LlavaConfig(
-    ...     vision_config=CLIPVisionConfig(image_size=8, patch_size=4, **sizes),
-    ...     text_config=LlamaConfig(vocab_size=len(tokenizer), **sizes),
-    ...     image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-    ...     vision_feature_layer=-1,
-    ... )
-    >>> images = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
-    >>> processor = LlavaProcessor(
-    ...     images, tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1
-    ... )
-    >>> model = load_pictured_model(LlavaForConditionalGeneration(config).eval(), processor=processor)
-    >>> texts = pictured_of([{"text": "<image> What?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
-    >>> job = PicturedMeasurement(model, texts, ["entropy"], Asked(band=2), None, None)
-    >>> job.grouping.names, [int(part.length[0]) for part in job.batches()]
-    (('image', 'text', 'special'), [10])
-    """
+    """The forward passes of one scan of texts with images: each has a length of its own, and is read by itself."""
 
     unit = UNIT
 
@@ -381,23 +313,9 @@ class PicturedMeasurement:
 
 @dataclass(frozen=True)
 class PicturedReading(Reading):
-    """One text with its images, as `StatisticsObserver` asks of it.
+    """One text with its images, as `StatisticsObserver` asks of it."""
 
-    Attributes
-    ----------
-    given
-        Arguments of the forward pass.
-
-    Examples
-    --------
-    >>> import torch
-    >>> window = Window((9, 3), (False,) * 2, ((0, 1), (1, 2)), "text 1", 0, ("", "a"))
-    >>> reading = PicturedReading.of_one(window, {"pixel_values": torch.zeros(1, 3, 4, 4)}, "cpu")
-    >>> reading.target.input_ids.tolist(), list(reading.given)
-    ([[9, 3]], ['pixel_values'])
-    """
-
-    given: dict[str, Any]
+    given: dict[str, Any]  # arguments of the forward pass
 
     @classmethod
     def of_one(cls, window: Window, given: dict[str, Any], device: torch.device | str) -> PicturedReading:
@@ -412,16 +330,7 @@ class PicturedReading(Reading):
 
 @dataclass(frozen=True)
 class Placed:
-    """A window, the tokens of each of its images and videos, and frames, rows and columns where known.
-
-    Examples
-    --------
-    >>> from attnscope.measure import Tile
-    >>> window = Window((9, 9, 3), (False,) * 3, ((0, 1), (1, 2), (2, 3)), "text 1", 0, ("", "", "a"))
-    >>> placed = Placed(window, images=[[0, 1]], videos=[], tiles=(Tile(1, 0, 1, 2, (0, 1), 0),))
-    >>> placed.tiles[0].names, [token for token in range(len(window)) if token not in placed.images[0]]
-    ({0: 'image 1 r0c0', 1: 'image 1 r0c1'}, [2])
-    """
+    """A window, the tokens of each of its images and videos, and frames, rows and columns where known."""
 
     window: Window
     images: list[list[int]]
@@ -435,30 +344,7 @@ _OF_TEXTS = ("text", "special")
 def grouping_of_pictured(
     asked: Grouping | None, windows: Sequence[Window], images: Sequence[str]
 ) -> Grouping:
-    """Images, and beside them what was asked for; by default text and special tokens, of chats the roles.
-
-    Parameters
-    ----------
-    asked
-        A rule for what is no image; None for the usual one.
-    windows
-        Whose `roles` say which image a token is of, if any.
-    images
-        Names of the images' groups.
-
-    Raises
-    ------
-    AttnscopeError
-        If the rule has a group of such a name, or there are more groups than can be kept.
-
-    Examples
-    --------
-    >>> from attnscope.read import Window
-    >>> window = Window((9, 3), (False, False), ((0, 1), (1, 2)), "text 1", 0, ("", "a"), roles=("image", "text"))
-    >>> grouping = grouping_of_pictured(None, [window], ["image"])
-    >>> grouping.names, grouping.rule(window)
-    (('image', 'text', 'special'), ('image', 'text'))
-    """
+    """Images, and beside them what was asked for; by default text and special tokens, of chats the roles."""
     used = {role for window in windows for role in window.roles}
     if asked is not None and asked.signature == "roles" and not used & set(ROLES):
         raise AttnscopeError(
@@ -509,15 +395,7 @@ _OF_VIDEOS = {
 
 
 def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
-    """Where the tokens of each image and video of a text lie; -1 where there is none, or it is not known.
-
-    Parameters
-    ----------
-    placed
-        The text.
-    images, videos
-        The most that a text has.
-    """
+    """Where the tokens of each image and video of a text lie; -1 where there is none, or it is not known."""
     of_images = _sizes(placed, IMAGE, placed.images, images, _OF_IMAGES) if images else {}
     return of_images | (_sizes(placed, VIDEO, placed.videos, videos, _OF_VIDEOS) if videos else {})
 
@@ -546,39 +424,7 @@ def with_views(
     given: Sequence[dict[str, Any]],
     processors: dict[str, Any],
 ) -> xr.Dataset:
-    """The sample with its images.
-
-    ``view_name``, ``view_picture`` (base64 of a JPEG), ``view_window``, ``view_rows`` and ``view_columns (view)``;
-    ``view_of`` and ``view_place (window, query)`` say on which, and where in its rows, a token lies, -1 for none.
-
-    Parameters
-    ----------
-    sample
-        Attention of a few windows, as the run keeps it.
-    placed
-        Images and frames in each window, and where they are among its tokens.
-    texts
-        Texts of these windows, with their images.
-    given
-        Arguments of the model's forward pass, of each window.
-    processors
-        Image processors, by the kind of tile.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xarray as xr
-    >>> from attnscope.read import Window, pictured_of
-    >>> from attnscope.measure import Placed, Tile
-    >>> window = Window((9, 9, 3), (False,) * 3, ((0, 1), (1, 2), (2, 3)), "text 1", 0, ("", "", "a"))
-    >>> placed = Placed(window, [[0, 1]], [], (Tile(1, 0, 1, 2, (0, 1), 0),))
-    >>> sample = xr.Dataset({"weight": (("window", "query"), np.zeros((1, 3)))})
-    >>> given = {"pixel_values": torch.rand(1, 3, 4, 8)}
-    >>> texts = pictured_of([{"text": "<image>a", "images": [np.zeros((4, 8, 3), np.uint8)]}])
-    >>> shown = with_views(sample, [placed], list(texts), [given], {"image": None})
-    >>> shown.view_name.values.tolist(), shown.view_of.values.tolist(), shown.view_place.values.tolist()
-    (['image 1'], [[0, 0, -1]], [[0, 1, -1]])
-    """
+    """The sample with its images."""
     of = np.full((len(placed), sample.sizes["query"]), -1)
     place = of.copy()
     views: list[tuple[int, Tile, str]] = []

@@ -71,46 +71,7 @@ def scan_images(
     images: Images,
     asked: Asked = BY_DEFAULT,
 ) -> xr.Dataset:
-    """Measure where every attention head of a vision encoder looks; `attnscope.scan` calls this for images.
-
-    Parameters
-    ----------
-    model
-        A vision encoder, or a model of images and text, whose vision tower is measured.
-    images
-        From `attnscope.read.images.images_of`.
-    asked
-        What any scan is asked for: see `attnscope.scan`. Its ``processor`` is the image processor or the folder of one,
-        by default the one beside the model; its ``statistics`` are names from
-        `attnscope.measure.quantities.PATCH_STATISTICS`, ``entropy``, ``max_weight``, ``gini_simpson`` or ``learned_sink``
-        (not by default); its ``band`` is the largest offset of the profile in rows and in columns, by default 3.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``text, layer, head, row_offset, column_offset``; each entry of ``text`` is one image, ``source`` its
-        name. What is said of patches is a mean over the queries that are patches: ``patch_profile``, ``same_row``,
-        ``same_column``, ``class_token``, ``registers`` (shares), ``patch_distance``, ``row_offset_mean``,
-        ``column_offset_mean`` (patches); see `measure_patches`. ``entropy``, ``max_weight`` and ``gini_simpson`` are
-        over all queries. Beside them ``equal_patch_profile``, ...: what equal weights give; per image ``length``
-        (tokens), ``rows``, ``columns``; and what `summarize_images` gives. The attributes are those of a scan of text,
-        ``reads`` says ``images``, and ``tower``, ``pooling`` and ``patches`` say what is not measured, or elsewhere.
-
-    Raises
-    ------
-    AttnscopeError
-        For anything that the caller can mend: see the message.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.read import images_of
-    >>> from transformers import ViTConfig, ViTModel
-    >>> config = ViTConfig(image_size=8, patch_size=2, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    >>> results = scan_images(ViTModel(config), images_of(torch.zeros(1, 3, 8, 8)), Asked(band=1))
-    >>> dict(results.patch_profile.sizes)
-    {'text': 1, 'layer': 1, 'head': 2, 'row_offset': 3, 'column_offset': 3}
-    """
+    """Measure where every attention head of a vision encoder looks; `attnscope.scan` calls this for images."""
     names = choose(asked.statistics, KNOWN, DEFAULT, " of images")
     vision = load_vision_model(
         model, processor=asked.processor, need_processor=not images.is_processed, loading=asked.loading
@@ -140,20 +101,7 @@ _LAYERS = 6  # that are named one by one
 
 
 class ImageMeasurement:
-    """The forward passes of one scan of images.
-
-    Examples
-    --------
-    >>> from transformers import ViTConfig, ViTModel
-    >>> from attnscope.capture import load_vision_model
-    >>> from attnscope.read import images_of
-    >>> from attnscope.measure.questions import Asked
-    >>> config = ViTConfig(image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    >>> vision = load_vision_model(ViTModel(config).eval(), need_processor=False)
-    >>> job = ImageMeasurement(vision, images_of(torch.zeros(3, 3, 8, 8)), ["entropy"], Asked(band=1))
-    >>> job.count, next(job.batches()).entropy.shape
-    (3, (3, 1, 2))
-    """
+    """The forward passes of one scan of images."""
 
     unit = UNIT
 
@@ -378,28 +326,15 @@ HAVE_EQUAL = ("patch_profile", "same_row", "same_column", "class_token", "regist
 
 @dataclass(eq=False)
 class PatchObserver:
-    """Measures each attention call of images side by side.
+    """Measures each attention call of images side by side."""
 
-    Attributes
-    ----------
-    names, band
-        Which statistics, and the largest offset in patches.
-    grid
-        Grid of these images; None where patches are not known.
-    images
-        How many there are.
-    measured
-        By site index, ``(image, head, ...)``.
-    elsewhere
-        Sites whose queries or keys are not the tokens of `grid`, such as windows and pooled layers.
-    """
-
-    names: Sequence[str]
-    band: int
-    grid: Grid | None
-    images: int
+    names: Sequence[str]  # which statistics, and the largest offset in patches
+    band: int  # which statistics, and the largest offset in patches
+    grid: Grid | None  # grid of these images; None where patches are not known
+    images: int  # how many there are
+    # sites whose queries or keys are not the tokens of `grid`, such as windows and pooled layers
     elsewhere: list[int] = field(default_factory=list)
-    measured: LeavingLayers = field(default_factory=LeavingLayers)
+    measured: LeavingLayers = field(default_factory=LeavingLayers)  # by site index, ``(image, head, ...)``
     _equal: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -473,50 +408,14 @@ class _Places:
 
 
 def kinds_of_images(settings: Mapping[str, object]) -> Callable[[xr.Dataset], xr.Dataset] | None:
-    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot.
-
-    Examples
-    --------
-    >>> kinds_of_images({"statistics": ["entropy"]}) is None  # kinds are of where patches look
-    True
-    """
+    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot."""
     statistics = settings["statistics"]
     has_all = isinstance(statistics, Sequence) and all(name in statistics for name in NEEDED)
     return summarize_images if has_all else None
 
 
 def summarize_images(results: xr.Dataset) -> xr.Dataset:
-    """Name the kind of every head in every image.
-
-    The first of these that holds: 0.3 or more of a patch's weight on one neighbour (``self``, ``left``, ``up``, ``2
-    right``, ...), on the class token or on registers; ``uniform``, as equal weights; half or more in the 3 x 3 patches
-    about a patch (``local``), in the same row or the same column, ``within 2`` or ``within 3`` patches; else ``mixed``.
-    All but ``uniform`` and ``mixed`` also ask for twice what equal weights give, and more than chance, over all images
-    (bound of Chernoff and Hoeffding, over all heads and places). The class token and registers are the same for all
-    patches: their odds must be six times those of equal weights.
-
-    Parameters
-    ----------
-    results
-        From a scan of images with the statistics `NEEDED`.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``label (text, layer, head)``, -1 where patches are not known; ``label_share (layer, head, cluster)``,
-        ``majority_share``, ``effective_labels (layer, head)``; the names as coordinate ``cluster``; the attribute
-        ``kinds`` counts them in words.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> from transformers import ViTConfig, ViTModel
-    >>> import torch
-    >>> config = ViTConfig(image_size=8, patch_size=2, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    >>> results = attnscope.scan(ViTModel(config), torch.zeros(1, 3, 8, 8))
-    >>> results.label.shape, results.kinds
-    ((1, 1, 2), 'No kinds of heads beyond chance. Heads: uniform: 2.')
-    """
+    """Name the kind of every head in every image."""
     names = _names(results)
     results = results.assign({f"{prefix}share": patch_shares(results, prefix) for prefix in ("", "equal_")})
     shape = tuple(results.sizes[dim] for dim in ("text", "layer", "head"))

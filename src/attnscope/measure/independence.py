@@ -16,46 +16,18 @@ RARE = 0.01  # a label with a smaller share of a head's texts does not count
 
 
 def label_shares(labels: Int[np.ndarray, "text head"], clusters: int) -> Float[np.ndarray, "head cluster"]:
-    """Share of texts in which a head has each label.
-
-    Parameters
-    ----------
-    labels
-        Label of each head in each text, ``(text, head)``, from 0.
-    clusters
-        Number of labels.
-
-    Examples
-    --------
-    >>> label_shares(np.array([[0, 1], [0, 0]]), 2).tolist()
-    [[1.0, 0.0], [0.5, 0.5]]
-    """
+    """Share of texts in which a head has each label."""
     return (labels[..., None] == np.arange(clusters)).mean(0)
 
 
 def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndarray, "*any"]:
-    """Exp of the entropy of label shares: 1 when a head always has the same label.
-
-    Examples
-    --------
-    >>> float(effective_labels(np.array([0.5, 0.5])).round(6))
-    2.0
-    """
+    """Exp of the entropy of label shares: 1 when a head always has the same label."""
     logs = np.log(np.where(shares > 0, shares, 1.0))
     return np.asarray(np.exp(-(shares * logs).sum(-1)))
 
 
 def intraclass_correlation(values: Float[np.ndarray, "text head"]) -> float:
-    """ICC(1) of heads over texts: (MSB - MSW) / (MSB + (C - 1) MSW), C texts.
-
-    1 when a head has the same value in every text, about 0 when heads do not differ. NaN for one text or one
-    head, or where nothing varies at all.
-
-    Examples
-    --------
-    >>> intraclass_correlation(np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]))
-    1.0
-    """
+    """ICC(1) of heads over texts: (MSB - MSW) / (MSB + (C - 1) MSW), C texts."""
     texts, heads = values.shape
     if texts < 2 or heads < 2:  # noqa: PLR2004
         return float("nan")
@@ -67,13 +39,7 @@ def intraclass_correlation(values: Float[np.ndarray, "text head"]) -> float:
 
 
 def between_head_share(profiles: Float[np.ndarray, "text head offset"]) -> float:
-    """Share of the profiles' total sum of squares that lies between heads (eta squared).
-
-    Examples
-    --------
-    >>> between_head_share(np.array([[[1.0], [2.0]], [[1.0], [2.0]]]))
-    1.0
-    """
+    """Share of the profiles' total sum of squares that lies between heads (eta squared)."""
     grand = profiles.mean((0, 1))
     total = ((profiles - grand) ** 2).sum()
     between = profiles.shape[0] * ((profiles.mean(0) - grand) ** 2).sum()
@@ -81,27 +47,14 @@ def between_head_share(profiles: Float[np.ndarray, "text head offset"]) -> float
 
 
 def sign_agreement(values: Float[np.ndarray, "text head"]) -> Float[np.ndarray, " head"]:
-    """Share of texts in which the sign agrees with that of the head's median; NaN of a head with NaN in a text.
-
-    Examples
-    --------
-    >>> sign_agreement(np.array([[-1.0], [-2.0], [3.0]])).round(3).tolist()
-    [0.667]
-    """
+    """Share of texts in which the sign agrees with that of the head's median; NaN of a head with NaN in a text."""
     agrees = (np.sign(values) == np.sign(np.median(values, axis=0))).mean(0)
     return np.where(np.isnan(values).any(0), np.nan, agrees)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95% interval over documents; NaN where none holds.
-
-    Examples
-    --------
-    >>> share = Estimate(value=0.8, low=0.7, high=0.9)
-    >>> share.low > 0.5  # told from a half
-    True
-    """
+    """A number with its 95% interval over documents; NaN where none holds."""
 
     value: float
     low: float
@@ -116,38 +69,7 @@ def independence(
     clusters: int,
     documents: Sequence[Hashable] | None = None,
 ) -> dict[str, Estimate]:
-    """Statistics of text independence over a set of heads, with intervals over documents where one holds.
-
-    Neither the heads of one text nor the texts of one document are independent of each other, so intervals leave out
-    whole documents: the jackknife's, with Student's t. It also takes out the bias of few texts, so that the number
-    itself may lie outside. Labels and signs have no interval: a mixed head has a usual label and side in any few texts,
-    and none of the usual intervals holds (docs/coverage.md).
-
-    Parameters
-    ----------
-    labels, directions, profiles
-        Per text and head.
-    clusters
-        Number of labels.
-    documents
-        The document of each text; by default each text is one. See `units_of`.
-
-    Returns
-    -------
-    dict
-        ``majority_share`` and ``effective_labels`` (means over heads), ``at_most_two_labels`` (share of heads with
-        at most two labels that take 1% of texts), ``sign_agreement`` (mean over heads), all without interval;
-        ``direction_icc`` and ``profile_between_heads``, with intervals of 6 documents or more. NaN where a number is
-        not defined.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> profiles = rng.random((6, 2, 3))
-    >>> dependence = independence(np.zeros((6, 2), int), profiles[..., 0], profiles, clusters=2)
-    >>> dependence["majority_share"]
-    Estimate(value=1.0, low=nan, high=nan)
-    """
+    """Statistics of text independence over a set of heads, with intervals over documents where one holds."""
     sums = _Sums.of(labels, directions, profiles, clusters, documents)
     count = len(sums.texts)
     point = {name: float(value[0]) for name, value in sums.numbers(np.ones((1, count))).items()}
@@ -163,29 +85,15 @@ def independence(
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """What the statistics need of each document: sums over its texts, the head's mean taken off where squares follow.
+    """What the statistics need of each document: sums over its texts, the head's mean taken off where squares follow."""
 
-    Attributes
-    ----------
-    texts
-        ``(document,)``.
-    counts
-        ``(document, head, label)``: texts with each label.
-    signs
-        ``(document, head, 3)``: texts whose direction is negative, 0 and positive.
-    directions, squares
-        ``(document, head)`` and ``(document,)``.
-    profiles, profile_squares
-        ``(document, head, offset)`` and ``(document,)``.
-    """
-
-    texts: np.ndarray
-    counts: np.ndarray
-    signs: np.ndarray
-    directions: np.ndarray
-    squares: np.ndarray
-    profiles: np.ndarray
-    profile_squares: np.ndarray
+    texts: np.ndarray  # ``(document,)``
+    counts: np.ndarray  # ``(document, head, label)``: texts with each label
+    signs: np.ndarray  # ``(document, head, 3)``: texts whose direction is negative, 0 and positive
+    directions: np.ndarray  # ``(document, head)`` and ``(document,)``
+    squares: np.ndarray  # ``(document, head)`` and ``(document,)``
+    profiles: np.ndarray  # ``(document, head, offset)`` and ``(document,)``
+    profile_squares: np.ndarray  # ``(document, head, offset)`` and ``(document,)``
     mean_direction: np.ndarray
     mean_profile: np.ndarray
 
@@ -279,30 +187,7 @@ def _usual(shares: np.ndarray) -> np.ndarray:
 def label_information(
     labels: Int[np.ndarray, "text head"], *, seed: int = 0, permutations: int = 20
 ) -> tuple[float, float]:
-    """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level.
-
-    The chance level is the mean over permutations of all labels, which keeps their marginal shares.
-
-    Parameters
-    ----------
-    labels
-        Label of each head in each text, ``(text, head)``, from 0.
-    seed
-        Seed of the permutations.
-    permutations
-        Number of permutations of the chance level.
-
-    Returns
-    -------
-    tuple of float
-        The share and its chance level; NaN where all labels are the same.
-
-    Examples
-    --------
-    >>> share, chance = label_information(np.array([[0, 1]] * 50))
-    >>> round(share, 6), chance < 0.1
-    (1.0, True)
-    """
+    """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
     counts = np.bincount(flat) / flat.size

@@ -12,30 +12,15 @@ from attnscope.measure.documents import DRAWS, FEW, LEAST, LEVEL, bootstrap_inte
 
 
 class Interval(NamedTuple):
-    """Mean over texts, and its interval by the bootstrap over documents.
+    """Mean over texts, and its interval by the bootstrap over documents."""
 
-    Attributes
-    ----------
-    mean, low, high
-        ``(...)``: NaN bounds where there are fewer than 6 units.
-    shown
-        ``(...)``: whether the mean is told from 0 when all of them are looked at together: at most 5% of such families
-        of means, all truly 0, would have one that is. False where that is not tested.
-    tested
-        ``(...)``: whether it was tested: not where there are fewer than 6 units, or no values.
-
-    Examples
-    --------
-    >>> values = np.random.default_rng(0).normal([0.0, 5.0], 1.0, (5, 2))
-    >>> few = by_document(values, range(5))  # of 5 documents nothing is told
-    >>> few.tested.tolist(), few.low.tolist(), few.mean.round().tolist()
-    ([False, False], [nan, nan], [0.0, 5.0])
-    """
-
-    mean: Float[np.ndarray, ...]
-    low: Float[np.ndarray, ...]
-    high: Float[np.ndarray, ...]
+    mean: Float[np.ndarray, ...]  # ``(...)``: NaN bounds where there are fewer than 6 units
+    low: Float[np.ndarray, ...]  # ``(...)``: NaN bounds where there are fewer than 6 units
+    high: Float[np.ndarray, ...]  # ``(...)``: NaN bounds where there are fewer than 6 units
+    # ``(...)``: whether the mean is told from 0 when all of them are looked at together: at most 5% of such families
+    # of means, all truly 0, would have one that is
     shown: Bool[np.ndarray, ...]
+    # ``(...)``: whether it was tested: not where there are fewer than 6 units, or no values
     tested: Bool[np.ndarray, ...]
 
 
@@ -47,33 +32,7 @@ def by_document(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Interval:
-    r"""Mean over texts, with a 95% interval by the bootstrap over documents.
-
-    The interval is that of `attnscope.measure.documents.bootstrap_interval`, which allows for few documents.
-    `shown` is by sign flips: under no effect, a document's part is as likely to have the other sign, so the largest
-    :math:`|t|` of all means is held against those of all choices of signs (of 4,096 at random where there are more). Of
-    effects that are symmetric about 0 this is exact (Winkler et al. 2014). With fewer than 20 documents, strongly
-    skewed effects whose mean is 0 are called significant in up to a third of families (docs/coverage.md).
-
-    Parameters
-    ----------
-    values
-        NaN in all texts where there is no such head.
-    documents
-        Which document each text is of.
-    over
-        What the sum over texts is a share of, where it is no mean: the sum of these. There are no bounds where it is
-        near 0 itself, so that a draw of documents gives it the other sign.
-    seed, draws
-        Seed and number of draws of the bootstrap.
-
-    Examples
-    --------
-    >>> values = np.random.default_rng(0).normal([0.0, 5.0], 1.0, (40, 2))
-    >>> intervals = by_document(values, range(40))
-    >>> intervals.shown.tolist(), bool((intervals.low < intervals.mean).all())
-    ([False, True], True)
-    """
+    r"""Mean over texts, with a 95% interval by the bootstrap over documents."""
     flat = values.reshape(len(values), -1)
     names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
     member = np.array([names[name] for name in documents])
@@ -106,21 +65,7 @@ _SPREAD = 1e-6  # least share of the squares apart from the mean, for which ther
 def apart_from_zero(
     parts: Float[np.ndarray, "document mean"], generator: np.random.Generator
 ) -> Bool[np.ndarray, " mean"]:
-    """Which means are told from 0, on either side: by all choices of signs, by 4,096 at random where there are more.
-
-    Parameters
-    ----------
-    parts
-        What each document has of the sum. A mean that is NaN in some document, or 0 in all, is not told.
-    generator
-        Draws the signs.
-
-    Examples
-    --------
-    >>> parts = np.array([[1.0, 1.0, 0.0]] * 8) * [[1, -1, 1]] * np.array([[1, 1, 1], [1, -1, 1]] * 4)
-    >>> apart_from_zero(parts, np.random.default_rng(0)).tolist()
-    [True, False, False]
-    """
+    """Which means are told from 0, on either side: by all choices of signs, by 4,096 at random where there are more."""
     count = len(parts)
     if count <= _ALL_SIGNS:
         signs = 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
@@ -134,21 +79,7 @@ def apart_from_zero(
 def above_zero(
     blocks: Iterable[Float[np.ndarray, "document mean"]], documents: int
 ) -> list[Bool[np.ndarray, " mean"]]:
-    """Which means lie above 0, those of all blocks together, by 1,000 choices of signs: of each block by itself.
-
-    Parameters
-    ----------
-    blocks
-        Parts as in `apart_from_zero`, made one after the other where means are many.
-    documents
-        How many there are.
-
-    Examples
-    --------
-    >>> up, down = np.ones((8, 1)), -np.ones((8, 2))
-    >>> [told.tolist() for told in above_zero([up, down], 8)]
-    [[True], [False, False]]
-    """
+    """Which means lie above 0, those of all blocks together, by 1,000 choices of signs: of each block by itself."""
     signs = _random_signs(np.random.default_rng(0), _DRAWS, documents)
     largest = np.full(_DRAWS, -np.inf)
     found: list[tuple[np.ndarray, np.ndarray]] = []

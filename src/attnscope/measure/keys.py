@@ -27,15 +27,7 @@ class TopKey(TypedDict):
 
 
 class TopKeys(TypedDict):
-    """The keys that receive most from a head in a window; ``recent_keys`` from its last queries alone.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> row = TopKeys(window=0, layer=0, head=3, keys=[])
-    >>> "recent_keys" in row  # nobody asked for those of the last queries
-    False
-    """
+    """The keys that receive most from a head in a window; ``recent_keys`` from its last queries alone."""
 
     window: int
     layer: int
@@ -46,85 +38,26 @@ class TopKeys(TypedDict):
 
 
 def top_places(shares: np.ndarray, count: int = TOP) -> np.ndarray:
-    """Numbers of the largest shares, largest first; none of what is 0 or NaN.
-
-    For lists of the keys that receive most, in a result and on its page.
-
-    Parameters
-    ----------
-    shares
-        Share of each place.
-    count
-        Number of places at most.
-
-    Examples
-    --------
-    >>> top_places(np.array([0.1, 0.6, 0.0, 0.3, np.nan]), 5).tolist()
-    [1, 3, 0]
-    """
+    """Numbers of the largest shares, largest first; none of what is 0 or NaN."""
     known = np.nan_to_num(shares)
     order = np.argsort(-known, kind="stable")[:count]
     return order[known[order] > 0]
 
 
 def context(tokens: Sequence[str], place: int) -> tuple[str, str, str]:
-    """Text before a token, the token, and text behind it.
-
-    Parameters
-    ----------
-    tokens
-        Texts of the tokens.
-    place
-        Number of the token, from 0.
-
-    Examples
-    --------
-    >>> context(["The", " tide", " comes", " in"], 2)
-    ('The tide', ' comes', ' in')
-    """
+    """Text before a token, the token, and text behind it."""
     before = tokens[max(0, place - AROUND) : place]
     return "".join(before), tokens[place], "".join(tokens[place + 1 : place + 1 + AROUND])
 
 
 def key_side(sample: xr.Dataset, layer: int) -> str:
-    """Which text a layer's keys are of: "" is the text, "target_" what a decoder reads.
-
-    Parameters
-    ----------
-    sample
-        Attention of a few windows, as the run keeps it.
-    layer
-        Number of the attention call, from 0.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> key_side(xr.Dataset({"layer_kind": ("layer", ["self"])}), 0)
-    ''
-    """
+    """Which text a layer's keys are of: "" is the text, "target_" what a decoder reads."""
     of_decoder = str(sample.layer_kind.values[layer]) == "causal" and "target_position_token" in sample
     return "target_" if of_decoder else ""
 
 
 def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[TopKeys]:
-    """The keys that receive most in each window of a sample, of these heads: with position, share and text.
-
-    ``share`` is of all weight; ``equal_share`` is what the same key would have of equal weights. ``recent_keys`` are
-    those of the last ``recent_queries`` queries alone, where the sample has them.
-
-    Parameters
-    ----------
-    sample
-        Attention of a few windows, as the run keeps it.
-    heads
-        Pairs (layer, head).
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> top_keys(xr.Dataset(), [(0, 0)])  # nothing is known of what keys receive
-    []
-    """
+    """The keys that receive most in each window of a sample, of these heads: with position, share and text."""
     if "received" not in sample:
         return []
     rows: list[TopKeys] = []
@@ -142,23 +75,7 @@ def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[TopKe
 
 
 def recent_queries(sample: xr.Dataset, window: int, layer: int) -> int:
-    """How many queries of a window ``recent`` is over: all, where it has no more than were asked for.
-
-    Parameters
-    ----------
-    sample
-        Attention of a few windows, as the run keeps it.
-    window, layer
-        Numbers of the window in the sample and of the attention call, from 0.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> variables = {"layer_kind": ("layer", ["self"]), "tokens": ("window", [9, 90])}
-    >>> sample = xr.Dataset(variables, attrs={"observation": 32})
-    >>> recent_queries(sample, 0, 0), recent_queries(sample, 1, 0)
-    (9, 32)
-    """
+    """How many queries of a window ``recent`` is over: all, where it has no more than were asked for."""
     of_decoder = str(sample.layer_kind.values[layer]) != "self" and "target_tokens" in sample
     tokens = sample["target_tokens" if of_decoder else "tokens"].values[window]
     return min(int(sample.attrs["observation"]), int(tokens))

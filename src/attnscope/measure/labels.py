@@ -29,32 +29,7 @@ DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
 
 
 def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
-    """Name a profile as the papers do (docs/mathematics.md, Kinds of heads); a scan's own kinds ask for more.
-
-    Parameters
-    ----------
-    shares
-        Share of all weight at each offset ``-n..n``: band sums divided by the number of tokens.
-
-    Returns
-    -------
-    str
-        ``next-to-left`` or ``next-to-right`` where the largest share is at -1 or +1 and at least 0.3; else
-        ``leftward`` or ``rightward`` where the sides differ by more than 0.2 of their sum; else ``self`` where the
-        largest is at 0 and at least 0.3; else ``flat``.
-
-    Raises
-    ------
-    AttnscopeError
-        If the shares are not one for each of an odd number of offsets, or one is NaN or infinite.
-
-    Examples
-    --------
-    >>> name_profile(np.array([0.05, 0.6, 0.1, 0.1, 0.05]))
-    'next-to-left'
-    >>> name_profile(np.array([0.1, 0.1, 0.1, 0.1, 0.1]))
-    'flat'
-    """
+    """Name a profile as the papers do (docs/mathematics.md, Kinds of heads); a scan's own kinds ask for more."""
     shaped("the profile", shares, "offset")
     centre = _centre(shares)
     peak = int(np.argmax(shares)) - centre
@@ -67,18 +42,7 @@ def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
 
 
 def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, "*any"]:
-    """Direction index (right - left) / (right + left), -1..1; 0 where nothing lies on either side, NaN where NaN does.
-
-    Raises
-    ------
-    AttnscopeError
-        If the number of offsets is even, so that none is in the middle.
-
-    Examples
-    --------
-    >>> float(direction(np.array([3.0, 5.0, 1.0])))
-    -0.5
-    """
+    """Direction index (right - left) / (right + left), -1..1; 0 where nothing lies on either side, NaN where NaN does."""
     centre = _centre(band_sums)
     left, right = band_sums[..., :centre].sum(-1), band_sums[..., centre + 1 :].sum(-1)
     both = left + right
@@ -98,67 +62,20 @@ def _centre(profiles: np.ndarray) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """k-means over profiles.
+    """k-means over profiles."""
 
-    Attributes
-    ----------
-    labels
-        Cluster of each vector, in the order of the names below.
-    centroids
-        Share of the weight at each offset.
-    names
-        By `name_profile`; a second cluster of the same name is called ``leftward (no. 2)``.
-    inertia
-        Sum of squared distances to the centroids.
-
-    Examples
-    --------
-    >>> left, flat = [0.0, 0.9, 0.1, 0.0, 0.0], [0.1, 0.1, 0.1, 0.1, 0.1]
-    >>> found = cluster_profiles(np.array([left, flat, left]), clusters=2)
-    >>> found.names, found.centroids[found.labels[0]].round(2).tolist(), round(found.inertia, 6)
-    (('next-to-left', 'flat'), [0.0, 0.9, 0.1, 0.0, 0.0], 0.0)
-    """
-
-    labels: Int[np.ndarray, " vector"]
-    centroids: Float[np.ndarray, "cluster offset"]
-    names: tuple[str, ...]
-    inertia: float
+    labels: Int[np.ndarray, " vector"]  # cluster of each vector, in the order of the names below
+    centroids: Float[np.ndarray, "cluster offset"]  # share of the weight at each offset
+    names: tuple[
+        str, ...
+    ]  # by `name_profile`; a second cluster of the same name is called ``leftward (no. 2)``
+    inertia: float  # sum of squared distances to the centroids
 
 
 def cluster_profiles(
     shares: Float[np.ndarray, "vector offset"], *, clusters: int = 6, seed: int = 0, restarts: int = 20
 ) -> Clustering:
-    """Cluster per-text profiles: k-means++, Euclidean, unstandardised, the best of several starts.
-
-    Parameters
-    ----------
-    shares
-        Band sums divided by the number of tokens, so that texts of all lengths compare. For texts of one
-        length this is the papers' clustering of band sums.
-    clusters
-        k; fewer where there are fewer distinct vectors.
-    seed
-        Seed of the starts.
-    restarts
-        How many starts; the one with the least inertia is kept.
-
-    Returns
-    -------
-    Clustering
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no profile, one has entries that are NaN or infinite, the number of offsets is even, or a parameter
-        is out of range.
-
-    Examples
-    --------
-    >>> left, flat = [0.0, 0.9, 0.1, 0.0, 0.0], [0.1, 0.1, 0.1, 0.1, 0.1]
-    >>> clusters = cluster_profiles(np.array([left, flat, left]), clusters=2)
-    >>> [clusters.names[label] for label in clusters.labels]
-    ['next-to-left', 'flat', 'next-to-left']
-    """
+    """Cluster per-text profiles: k-means++, Euclidean, unstandardised, the best of several starts."""
     check_whole(1, clusters=clusters, restarts=restarts)
     check_seed(seed)
     shaped("the profiles", shares, "vector, offset")
@@ -198,31 +115,7 @@ def labelled(
     by: Sequence[str] | None = None,
     chosen: Sequence[int] = (),
 ) -> xr.Dataset:
-    """Name the dimensions of arrays, and say what stands along them.
-
-    Parameters
-    ----------
-    arrays
-        From `stacked`.
-    sites
-        One for each layer.
-    band, reach
-        The largest offset of the band, and the largest that has a bin.
-    lengths
-        Tokens of each text, ``(text,)``, by the variable's name.
-    sources
-        Name and first character of each text.
-    first
-        Number of the first text.
-    groups
-        Names of the groups that tokens are in.
-    unit
-        What lengths and offsets count.
-    by
-        The value of each text by which they are held apart.
-    chosen
-        Offsets that were chosen.
-    """
+    """Name the dimensions of arrays, and say what stands along them."""
     heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
     tokens = {"long_name": unit, "units": unit}
     return xr.Dataset(

@@ -26,13 +26,7 @@ WORDS = 8  # tokens that name a block
 
 
 def long_block(heads: int, tokens: int) -> int:
-    """Tokens on a side of a block, so that the maps of all heads keep to their room.
-
-    Examples
-    --------
-    >>> long_block(40, 32768), long_block(1024, 32768)
-    (104, 529)
-    """
+    """Tokens on a side of a block, so that the maps of all heads keep to their room."""
     return block_size(tokens, max(1, min(SIDE, int((CELLS / heads) ** 0.5))))
 
 
@@ -49,10 +43,8 @@ def long_dataset(
     heads: int,
     texts: Mapping[str, Window],
 ) -> xr.Dataset:
-    """``block_sum`` and ``block_max (layer, head, block_query, block_key)`` of the first window, and its blocks' names.
-
-    Attribute ``block`` is how many tokens a block has on a side. ``block_text``, and ``target_block_text`` where there
-    is a decoder beside the encoder, begin each block of the text. Blocks that a layer lacks are NaN.
+    """``block_sum`` and ``block_max (layer, head, block_query, block_key)`` of the first window, and its blocks'
+    names.
     """
     if not observed:
         return xr.Dataset()
@@ -77,26 +69,12 @@ def long_dataset(
 
 
 def top(received: Tensor, count: int) -> Tensor:
-    """Share of all weight on the keys that receive most, so many of them: ``(batch, head)``; NaN if there is none.
-
-    Examples
-    --------
-    >>> import torch
-    >>> round(top(torch.tensor([[[1.0, 5.0, 2.0]]]), 2).item(), 3)
-    0.875
-    """
+    """Share of all weight on the keys that receive most, so many of them: ``(batch, head)``; NaN if there is none."""
     return _shares(received).topk(min(count, received.shape[-1])).values.sum(-1)
 
 
 def effective(received: Tensor) -> Tensor:
-    """Effective number of keys, exp of the entropy of what they receive: ``(batch, head)``.
-
-    Examples
-    --------
-    >>> import torch
-    >>> round(effective(torch.tensor([[[2.0, 2.0, 0.0]]])).item(), 6)
-    2.0
-    """
+    """Effective number of keys, exp of the entropy of what they receive: ``(batch, head)``."""
     shares = _shares(received)
     return shares.xlogy(shares).sum(-1).neg().exp()
 

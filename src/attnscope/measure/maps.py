@@ -27,18 +27,10 @@ KEPT = (5, 10, 25)  # percent of the blocks
 
 @dataclass(frozen=True, eq=False)
 class BlockSums:
-    """Weights of a call in blocks of 64 queries by 64 keys.
+    """Weights of a call in blocks of 64 queries by 64 keys."""
 
-    Attributes
-    ----------
-    total
-        ``(batch, head, query_block, key_block)``: sum of the weights of the queries that count.
-    seen
-        ``(batch, 1, query_block, key_block)``: whether any of them may look at a key of the block.
-    """
-
-    total: Tensor
-    seen: Tensor
+    total: Tensor  # ``(batch, head, query_block, key_block)``: sum of the weights of the queries that count
+    seen: Tensor  # ``(batch, 1, query_block, key_block)``: whether any of them may look at a key of the block
 
     @classmethod
     def of(
@@ -57,12 +49,7 @@ class BlockSums:
         return cls(own, seen), cls(null[:, :1], seen)
 
     def recall(self) -> Tensor:
-        r"""Share of the weight that the best blocks of each row of blocks hold, ``(batch, head, kept)``.
-
-        Of v blocks that a row of blocks may see, those :math:`\lceil k v / 100 \rceil` with the largest sums are kept:
-        what a method would keep that knew the weights and gave each block of queries the same share of its keys (the
-        block-sparse pattern of MInference, Jiang et al. 2024, section 3).
-        """
+        r"""Share of the weight that the best blocks of each row of blocks hold, ``(batch, head, kept)``."""
         return self._held(self.total, self.seen)
 
     def map_recall(self) -> Tensor:
@@ -111,35 +98,7 @@ _ROWS_AT_ONCE = 512
 def weight_rows(
     call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE, *, text: int = 0
 ) -> Iterator[Tensor]:
-    """The first rows of one head's weights on one text, some at a time.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call.
-    head
-        Number of the head, from 0.
-    rows
-        Number of rows, from the first.
-    at_once
-        Number of rows in memory at a time.
-    text
-        Number of the text in the batch, from 0.
-
-    Yields
-    ------
-    Tensor
-        Weights ``(row, key)``, float32.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.kernels import AttentionCall
-    >>> x = torch.zeros(1, 1, 3, 4)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> [part.tolist() for part in weight_rows(call, head=0, rows=2, at_once=1)]
-    [[[1.0, 0.0, 0.0]], [[0.5, 0.5, 0.0]]]
-    """
+    """The first rows of one head's weights on one text, some at a time."""
     at = head // call.group
     bias = (
         None
@@ -162,14 +121,7 @@ def weight_rows(
 
 
 def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarray, ...]:
-    """The largest weights of one head, whatever their rows, and some of every row.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        How many weights each row lists; their keys, ascending within a row; the weights; what each row leaves out;
-        which weights are among the few that every row lists.
-    """
+    """The largest weights of one head, whatever their rows, and some of every row."""
     least = _least_weight(call, head, room)
     parts: list[tuple[Tensor, ...]] = []
     for weights in weight_rows(call, head, ROWS):
@@ -183,11 +135,7 @@ def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarr
 
 
 def share_room(maps: Sequence[dict[tuple[int, int], tuple[np.ndarray, ...]]], room: int) -> None:
-    """Cut maps down to `room` weights together: each lists what it needs, or as much as any other that is cut.
-
-    The level to which they are cut only falls as maps are added, so that the order in which they come makes no
-    difference.
-    """
+    """Cut maps down to `room` weights together: each lists what it needs, or as much as any other that is cut."""
     sizes = [len(parts[1]) for of_window in maps for parts in of_window.values()]
     if sum(sizes) <= room:
         return

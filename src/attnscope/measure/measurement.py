@@ -126,10 +126,7 @@ class Measurement:
                 yield self.measure(batch, texts.start)
 
     def walk(self, start: Standing | None = None) -> Iterator[tuple[range, list[Window]]]:
-        """Read the texts anew: each batch, or pool, and its numbers; each is to be measured or passed over.
-
-        From `start` on, if it is given, which `standing` said of an earlier walk.
-        """
+        """Read the texts anew: each batch, or pool, and its numbers; each is to be measured or passed over."""
         self.share, self.seen, self.tokens, self.unknown, self.parts = 0.0, 0, 0, 0, 0
         self.doubled = self.packed = 0
         if start is not None:
@@ -153,11 +150,7 @@ class Measurement:
         self._tell(self._of_all())
 
     def standing(self) -> Standing | None:
-        """Where the walk stands behind its last batch, or pool, once that is measured or passed over.
-
-        None where that cannot be told: of windows that are not cut from texts alone, and where windows before it wait
-        in a pool.
-        """
+        """Where the walk stands behind its last batch, or pool, once that is measured or passed over."""
         windows = self.seen + len(self.numbers)
         if self.cutting is None or self.furthest + 1 != windows:
             return None
@@ -485,20 +478,7 @@ _NAMED = 4  # layers, before the rest is left out
 
 
 def numbering_note(names: Sequence[str]) -> str:
-    """Say which of the model's layers are counted, where only some attend (Jamba, Qwen3-Next, LFM2); else nothing.
-
-    Parameters
-    ----------
-    names
-        Modules in the order of their attention calls.
-
-    Examples
-    --------
-    >>> numbering_note(["model.layers.3.self_attn", "model.layers.7.self_attn"])
-    'Layers are counted by attention: 0 is model.layers.3, 1 is model.layers.7.'
-    >>> numbering_note(["h.0.attn", "h.1.attn"])
-    ''
-    """
+    """Say which of the model's layers are counted, where only some attend (Jamba, Qwen3-Next, LFM2); else nothing."""
     matches = [re.match(r"(.*?\.)?(\d+)(?=\.|$)", name) for name in names]
     stacks = {re.sub(r"\d+", "#", name) for name in names}
     own = [int(match[2]) for match in matches if match is not None]
@@ -519,30 +499,7 @@ TURNS = 32  # at least, so that none of some processes waits long for another
 
 
 def turn_of(model: nn.Module, *, windows: float, length: int, each: int, least: int = UNIT) -> int:
-    """How many batches (or pools) of `each` windows are a unit, the same in every process.
-
-    Parameters
-    ----------
-    model
-        What measures, with two operations a parameter and token.
-    windows
-        About how many there are in all.
-    length
-        Tokens of a window.
-    each
-        Windows of a batch.
-    least
-        The fewest batches.
-
-    Examples
-    --------
-    >>> import torch
-    >>> small, large = torch.nn.Linear(1000, 1000), torch.nn.Linear(1000, 1000_000, device="meta")
-    >>> [turn_of(model, windows=1e6, length=1000, each=16) for model in (small, large)]
-    [62, 16]
-    >>> turn_of(small, windows=16e3, length=1000, each=16)
-    31
-    """
+    """How many batches (or pools) of `each` windows are a unit, the same in every process."""
     operations = 2.0 * length * sum(parameter.numel() for parameter in model.parameters())
     wanted = min(OPERATIONS / operations, windows / TURNS)
     return max(least, int(wanted // each))

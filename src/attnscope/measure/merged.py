@@ -21,27 +21,7 @@ _KINDS: dict[str, Callable[[Mapping[str, Any]], Callable[[xr.Dataset], xr.Datase
 
 
 def finish_scan(run: RunFolder, attributes: dict[str, str]) -> xr.Dataset:
-    """Name the kinds of heads, and mark the run as complete; the attention that its page shows needs the model.
-
-    Parameters
-    ----------
-    run
-        Opened; it has all texts.
-    attributes
-        Attributes of the results, as a task that came to its end left them.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope.store import RunFolder
-    >>> signature = {"command": "scan", "settings": {"statistics": ["entropy"]}}
-    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", signature) as run:
-    ...     run.append(xr.Dataset({"entropy": (("text", "layer", "head"), [[[1.5]]])}), 0)
-    ...     before, made = run.complete, finish_scan(run, {"model": "small"})
-    ...     before, run.complete, made.attrs["model"]
-    (False, True, 'small')
-    """
+    """Name the kinds of heads, and mark the run as complete; the attention that its page shows needs the model."""
     if not run.complete:
         kinds = _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {})
         end(run, kinds, attributes)

@@ -31,27 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Windows side by side.
+    """Windows side by side."""
 
-    Attributes
-    ----------
-    text
-        What the encoder reads, or a model's only stack.
-    target
-        What the decoder beside an encoder reads. Without such a decoder, or without targets, the same as `text`.
-
-    Examples
-    --------
-    >>> from attnscope.read import Window
-    >>> target = Window((3, 7), (True, False), ((0, 0), (0, 3)), "text 1", 0, ("<s>", "Der"))
-    >>> window = Window((5,), (False,), ((0, 3),), "text 1", 0, ("The",), target)
-    >>> queries, keys = Reading.of([window], pad_id=0).sides("cross")
-    >>> queries.input_ids.tolist(), keys.input_ids.tolist()
-    ([[3, 7]], [[5]])
-    """
-
-    text: Batch
-    target: Batch
+    text: Batch  # what the encoder reads, or a model's only stack
+    target: Batch  # what the decoder beside an encoder reads
 
     @classmethod
     def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> Reading:
@@ -77,28 +60,7 @@ class Reading:
 
 
 def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
-    """Pack what the statistics need into one request for one pass.
-
-    Parameters
-    ----------
-    names
-        Statistics.
-    band
-        Largest offset.
-    columns
-        ``(batch, key, column)``: indicators of the first real key, of special tokens, and of groups if there are some.
-    reach
-        Largest offset that has a bin; what lies beyond is in the last one.
-    equal
-        Whether it is equal weights that will be measured.
-
-    Examples
-    --------
-    >>> import torch
-    >>> need = plan(["entropy", "outside"], 5, torch.zeros(1, 3, 2))
-    >>> need.band, need.entropy, need.largest, need.columns
-    (5, True, False, None)
-    """
+    """Pack what the statistics need into one request for one pass."""
     wanted = {part for name in names for part in KNOWN[name].asks(equal=equal)}
     return Need(
         band=band if "band" in wanted else None,
@@ -123,34 +85,7 @@ def reduce_call(
     *,
     equal: bool = False,
 ) -> dict[str, Tensor]:
-    """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64.
-
-    Parameters
-    ----------
-    rows
-        Measures of each row.
-    names
-        Names of statistics.
-    query_valid, key_valid
-        Masks of real tokens, ``(batch, query)`` and ``(batch, key)``.
-    groups
-        Groups of tokens: with them, statistics of one number a head are had by group of queries too.
-    second
-        Results of a second pass over the scores, where there was one.
-    equal
-        Whether the rows are those of equal weights.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.kernels import AttentionCall, measure
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> need = plan(["entropy"], 2, torch.zeros(1, 4, 2))
-    >>> _, rows = measure(AttentionCall(x, x, x, scale=1.0), need)
-    >>> everywhere = torch.ones(1, 4, dtype=torch.bool)
-    >>> round(reduce_call(rows, ["entropy"], everywhere, everywhere)["entropy"].exp().item(), 5)
-    4.0
-    """
+    """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64."""
     counted = query_valid[:, None] & (rows.mass > 0)
     sizes = query_valid.sum(1), key_valid.sum(1)
     reduced = Rows(rows, counted, *sizes, first_of(key_valid), groups, second)
@@ -173,34 +108,12 @@ _OFFSETS_AT_ONCE = 16  # whose weights are there for every query before they are
 
 @dataclass(frozen=True)
 class Asking:
-    """What is asked of a second pass.
+    """What is asked of a second pass."""
 
-    Attributes
-    ----------
-    needs
-        Which of `SECOND_PASS`, and `CHOSEN`.
-    observation
-        Queries at the end of each text whose weights `recent` sums.
-    reach
-        Largest offset: what lies beyond is left out.
-    chosen
-        Offsets that were chosen.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import Need, measure
-    >>> x = torch.zeros(1, 1, 3, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> lse = measure(call, Need())[1].log_sum_exp
-    >>> sums = Asking({"recent"}, observation=1, reach=2).of(call, lse, torch.tensor([[True, True, False]]))
-    >>> sums.recent[0, 0].tolist()
-    [0.5, 0.5, 0.0]
-    """
-
-    needs: Collection[str]
-    observation: int
-    reach: int
-    chosen: Sequence[int] = ()
+    needs: Collection[str]  # which of `SECOND_PASS`, and `CHOSEN`
+    observation: int  # queries at the end of each text whose weights `recent` sums
+    reach: int  # largest offset: what lies beyond is left out
+    chosen: Sequence[int] = ()  # offsets that were chosen
 
     @classmethod
     def for_names(
@@ -261,25 +174,12 @@ def _looks_back(call: AttentionCall) -> bool:
 
 
 def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:
-    """What a signature says of the observation window: nothing where no statistic is over it.
-
-    Examples
-    --------
-    >>> settings_of(["entropy"], 32), settings_of(["recent_top_key"], 32)
-    ({}, {'observation': 32})
-    """
+    """What a signature says of the observation window: nothing where no statistic is over it."""
     return {"observation": observation} if "recent" in Asking.for_names(names, observation, 0).needs else {}
 
 
 def evenly(call: AttentionCall) -> AttentionCall:
-    """A call of one head with equal weights over whatever the first head may see.
-
-    Examples
-    --------
-    >>> x = torch.randn(1, 2, 3, 8)
-    >>> evenly(AttentionCall(x, x, x, scale=1.0)).query.shape
-    torch.Size([1, 1, 3, 1])
-    """
+    """A call of one head with equal weights over whatever the first head may see."""
     query, key, value = (torch.zeros_like(side[:, :1, :, :1]) for side in (call.query, call.key, call.value))
     bias = None
     if call.bias is not None:
@@ -293,16 +193,7 @@ _AT = "weight_at"
 
 
 def without_nowhere(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Statistics of a call, with NaN for the weight at offsets at which no head may look at anything.
-
-    Examples
-    --------
-    >>> import torch
-    >>> weight, equal = torch.tensor([[[0.0, 0.0], [0.0, 0.0]]]), torch.tensor([[[0.5, 0.0]]])
-    >>> numbers = without_nowhere({"weight_at": weight, "equal_weight_at": equal})
-    >>> numbers["weight_at"].tolist(), numbers["equal_weight_at"].tolist()
-    ([[[0.0, nan], [0.0, nan]]], [[[0.5, nan]]])
-    """
+    """Statistics of a call, with NaN for the weight at offsets at which no head may look at anything."""
     if _AT not in numbers:
         return numbers
     names = (_AT, f"{EQUAL}{_AT}")
@@ -312,17 +203,7 @@ def without_nowhere(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def notes_of_nowhere(results: xr.Dataset, unit: str) -> dict[str, str]:
-    """Why the weight at some of the chosen offsets is not there, in some windows or layers or in all; else nothing.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> weight = (("text", "layer", "head", "chosen_offset"), [[[[0.5, 0.1, float("nan")]]]])
-    >>> along = {"chosen_offset": [-1, 0, 1], "layer": [0]}
-    >>> results = xr.Dataset({"weight_at": weight, "length": ("text", [9])}, along)
-    >>> notes_of_nowhere(results, "tokens")
-    {'offsets': 'weight_at_1: none, for the mask lets no query look there.'}
-    """
+    """Why the weight at some of the chosen offsets is not there, in some windows or layers or in all; else nothing."""
     if _AT not in results or "text" not in results[_AT].dims:
         return {}
     sizes = results.window_length if "window_length" in results else results.length
@@ -374,13 +255,7 @@ _SIDES = ("left", "right")
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """Shares of the weight where a head may be said to look, and how many rows tell: ``(head, candidate)`` each.
-
-    The null of a whole side is the larger one of equal weights and of the head's own weights with rows made alike.
-
-    Candidates are offsets, first token, special tokens, no token; each reach; of each reach the fraction on the left,
-    and on the right; of all, the fraction on the left, and on the right.
-    """
+    """Shares of the weight where a head may be said to look, and how many rows tell: ``(head, candidate)`` each."""
 
     measured: Float[np.ndarray, "head candidate"]
     equal: Float[np.ndarray, "head candidate"]
@@ -431,14 +306,7 @@ def beyond_chance(
     equal: Float[np.ndarray, "*cell"],
     rows: Float[np.ndarray, "*cell"] | float,
 ) -> Bool[np.ndarray, "*cell"]:
-    """Whether more lies in a place than so many rows that know nothing of places would put there by chance.
-
-    Examples
-    --------
-    >>> share, equal = np.array([[0.3, 0.3, 0.1]]), np.array([[0.1, 0.29, 0.2]])
-    >>> beyond_chance(share, equal, 100.0).tolist(), beyond_chance(share, equal, 10.0).tolist()
-    ([[True, False, False]], [[False, False, False]])
-    """
+    """Whether more lies in a place than so many rows that know nothing of places would put there by chance."""
     p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (measured, equal))
     divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
@@ -447,13 +315,7 @@ def beyond_chance(
 def beyond_shared(
     measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"]
 ) -> Bool[np.ndarray, "*cell"]:
-    """Whether a key that all rows share has `SHARED_ODDS` times the odds of equal weights.
-
-    Examples
-    --------
-    >>> beyond_shared(np.array([0.12, 0.24, 0.9]), np.array([0.04, 0.02, 0.2])).tolist()
-    [False, True, True]
-    """
+    """Whether a key that all rows share has `SHARED_ODDS` times the odds of equal weights."""
     return (measured > equal) & (measured * (1 - equal) >= SHARED_ODDS * equal * (1 - measured))
 
 
@@ -475,15 +337,7 @@ def kind_list(places: Places) -> list[str]:
 
 
 def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> np.ndarray:
-    """Number of the kind of each head in `kind_list`.
-
-    Parameters
-    ----------
-    places
-        Places of the heads.
-    allowed
-        From `admissible`, of these heads, or of the same heads over more texts.
-    """
+    """Number of the kind of each head in `kind_list`."""
     kinds, candidates = kind_list(places), _Candidates.of(places)
     single, reaches = len(places.offsets) + 3, len(places.reaches)
     enough = allowed & (candidates.measured >= MORE * candidates.equal)
@@ -517,15 +371,7 @@ def _alike(places: Places) -> Bool[np.ndarray, " head"]:
 
 
 def kind_name(kind: str, attention: str) -> str:
-    """What a kind is called in attention of the kind ``self``, ``causal`` or ``cross``.
-
-    Examples
-    --------
-    >>> [kind_name(kind, "causal") for kind in ("offset -1", "offset +0", "offset -2", "uniform")]
-    ['previous', 'self', 'offset -2', 'uniform over the past']
-    >>> [kind_name(kind, "cross") for kind in ("offset -1", "offset +0")]
-    ['offset -1', 'same position']
-    """
+    """What a kind is called in attention of the kind ``self``, ``causal`` or ``cross``."""
     if attention == "cross":
         return {"offset +0": "same position"}.get(kind, kind)
     names = {"offset -1": "previous", "offset +0": "self", "offset +1": "next"}

@@ -36,17 +36,7 @@ _SAID = (
 
 @torch.no_grad()
 def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, str]:
-    """What a reader of local heads has to know of a model that adds a bias by distance to the scores.
-
-    A model that gives its weights alone, and no scores, tells of it by its name only. The first tokens are enough to
-    see it.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> bias_note(load_model("bundled", device="cpu").model, {"input_ids": torch.tensor([[1, 9, 8, 2]])})
-    {}
-    """
+    """What a reader of local heads has to know of a model that adds a bias by distance to the scores."""
     if "ALiBi" in (named_scheme(model) or ""):
         return {"bias": _SAID}
     biased: list[Site] = []
@@ -86,32 +76,15 @@ SUMS = {"bins": "bin_sum", "band": "band_sum", "every": "offset_sum"}
 
 @dataclass(frozen=True, eq=False)
 class OffsetShares:
-    """Shares of a query's weight by offset, means over queries and over texts.
+    """Shares of a query's weight by offset, means over queries and over texts."""
 
-    All bins together hold 1, less a learned sink; the band alone holds less.
-
-    Attributes
-    ----------
-    first, last
-        ``(bin,)``: the offsets that a bin holds, from the left to the right; one and the same where it holds one.
-    share
-        ``(layer, head, bin)``; NaN where there is no such head.
-    equal
-        ``(layer, bin)``: what equal weights over all that a token may see would put there; None where that was not
-        measured.
-
-    Examples
-    --------
-    >>> offsets = np.arange(-4, 1)
-    >>> shares = OffsetShares(offsets, offsets, np.array([[[0.125, 0.125, 0.25, 0.5, 0.0]]]), None)
-    >>> double = shares.binned()  # -4 and -3 are one bin
-    >>> double.first.tolist(), double.last.tolist(), double.share.tolist()
-    ([-4, -2, -1, 0], [-3, -2, -1, 0], [[[0.25, 0.25, 0.5, 0.0]]])
-    """
-
+    # ``(bin,)``: the offsets that a bin holds, from the left to the right; one and the same where it holds one
     first: Int[np.ndarray, " bin"]
+    # ``(bin,)``: the offsets that a bin holds, from the left to the right; one and the same where it holds one
     last: Int[np.ndarray, " bin"]
-    share: Float[np.ndarray, "layer head bin"]
+    share: Float[np.ndarray, "layer head bin"]  # ``(layer, head, bin)``; NaN where there is no such head
+    # ``(layer, bin)``: what equal weights over all that a token may see would put there; None where that was not
+    # measured
     equal: Float[np.ndarray, "layer bin"] | None
 
     def take(self, bins: slice) -> OffsetShares:
@@ -196,16 +169,7 @@ def rows_of(results: xr.Dataset) -> xr.DataArray:
 
 
 def pairs_of(results: xr.Dataset) -> xr.DataArray:
-    """How many (query, key) pairs each window has in each layer at each offset, ``(text, layer, offset)``.
-
-    Examples
-    --------
-    >>> window = xr.Dataset(
-    ...     {"length": ("text", [4])}, {"layer": [0], "layer_kind": ("layer", ["self"]), "offset": [-1, 0, 1, 5]}
-    ... )
-    >>> pairs_of(window).values.tolist()
-    [[[3.0, 4.0, 3.0, 0.0]]]
-    """
+    """How many (query, key) pairs each window has in each layer at each offset, ``(text, layer, offset)``."""
     if "pairs" in results:
         return results.pairs.transpose("text", "layer", "offset")
     rows, offset = rows_of(results), results.offset.values

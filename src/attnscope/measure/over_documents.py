@@ -26,18 +26,7 @@ _LEVEL = 0.95  # of the null
 
 
 class DocumentSums:
-    """Sums over texts and over documents of many columns, from texts that come piece after piece, documents in a row.
-
-    Columns may be NaN in some texts, which then are not counted there.
-
-    Examples
-    --------
-    >>> sums = DocumentSums()
-    >>> for values, documents in (([[1.0]], ["a"]), ([[3.0], [5.0]], ["a", "b"])):
-    ...     sums.add(np.array(values), documents)
-    >>> sums.mean().tolist(), sums.error().round(3).tolist(), sums.documents
-    ([3.0], [1.333], 2)
-    """
+    """Sums over texts and over documents of many columns, from texts that come piece after piece, documents in a row."""
 
     def __init__(self) -> None:
         self._shift = np.zeros(0)
@@ -176,27 +165,8 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
 
 
 def heads_of_run(run: RunFolder) -> xr.Dataset:
-    """`over_documents` of a run, piece after piece; of pools the means and their errors, and of their windows the rest.
-
-    For the file of heads that a run leaves, however many pieces it has: they need not fit into memory together.
-
-    Parameters
-    ----------
-    run
-        Folder of a scan.
-
-    Examples
-    --------
-    >>> import json
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope import scan
-    >>> from attnscope.store import RunFolder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = scan(limit=4, window=32, out=f"{place}/run")
-    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
-    ...         heads_of_run(run).entropy.dims
-    ('layer', 'head')
+    """`over_documents` of a run, piece after piece; of pools the means and their errors, and of their windows the
+    rest.
     """
     texts, windows = _Gathered(), _Gathered()
     names = (run.signature.settings or {}).get("statistics", ())

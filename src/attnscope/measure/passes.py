@@ -34,54 +34,21 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class StatisticsObserver:
-    """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64, on the host.
+    """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64, on the host."""
 
-    Attributes
-    ----------
-    names, band, reach
-        Which statistics, the largest offset of the band, and the largest that has a bin.
-    reading
-        What the model reads: it tells real tokens from padding, and special tokens, on either side of a call.
-    groups
-        How many groups the tokens are in; 0 for none.
-    words
-        The same windows by words, where these are measured instead of tokens.
-    sample
-        Which rows are measured, where some stand for all.
-    heads_of
-        From a site and what is measured of its heads here to that of all its heads, where other processes have some.
-    observation
-        Queries at the end of each text over which ``recent_...`` statistics are.
-    chosen
-        Offsets at which ``weight_at`` is measured.
-    measured
-        By site index; under ``equal_...`` what equal weights over the visible tokens give, with one head.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model, watching
-    >>> from attnscope.read import texts_of, windows_of
-    >>> from attnscope.measure import Reading
-    >>> loaded = load_model("bundled", device="cpu")
-    >>> windows = list(windows_of(texts_of(["The tide is out."]), loaded.tokenizer, length=16))
-    >>> reading = Reading.of(windows, loaded.tokenizer.pad_token_id, torch.device("cpu"))
-    >>> observer = StatisticsObserver(["entropy"], 2, reading)
-    >>> with torch.no_grad(), watching(loaded.model, observer):
-    ...     _ = loaded.model(**reading.inputs(loaded.model))
-    >>> list(observer.measured), dict(observer.measured)[0]["entropy"].shape
-    ([0, 1, 2], torch.Size([1, 4]))
-    """
-
-    names: Sequence[str]
-    band: int
+    names: Sequence[str]  # which statistics, the largest offset of the band, and the largest that has a bin
+    band: int  # which statistics, the largest offset of the band, and the largest that has a bin
+    # what the model reads: it tells real tokens from padding, and special tokens, on either side of a call
     reading: Reading
-    reach: int = 0
-    groups: int = 0
-    words: WordReading | None = None
-    sample: RowSample | None = None
+    reach: int = 0  # which statistics, the largest offset of the band, and the largest that has a bin
+    groups: int = 0  # how many groups the tokens are in; 0 for none
+    words: WordReading | None = None  # the same windows by words, where these are measured instead of tokens
+    sample: RowSample | None = None  # which rows are measured, where some stand for all
+    # from a site and what is measured of its heads here to that of all its heads, where other processes have some
     heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
-    observation: int = OBSERVATION
-    chosen: Sequence[int] = ()
+    observation: int = OBSERVATION  # queries at the end of each text over which ``recent_...`` statistics are
+    chosen: Sequence[int] = ()  # offsets at which ``weight_at`` is measured
+    # by site index; under ``equal_...`` what equal weights over the visible tokens give, with one head
     measured: LeavingLayers = field(default_factory=LeavingLayers)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -129,10 +96,7 @@ class StatisticsObserver:
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """Which places of an attention call are real tokens, ``(batch, query)`` and ``(batch, key)``, and which special.
-
-    `groups` says in which group each is, where tokens are in groups.
-    """
+    """Which places of an attention call are real tokens, ``(batch, query)`` and ``(batch, key)``, and which special."""
 
     queries: Tensor
     keys: Tensor
@@ -152,12 +116,7 @@ def measure_call(
     observation: int = OBSERVATION,
     chosen: Sequence[int] = (),
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output and statistics of one attention call, ``(batch, head, ...)`` each, on its device.
-
-    With `mass`, rows are scaled to it.
-
-    What equal weights give is measured of `equal`, where these are not the same over all keys that are seen.
-    """
+    """Output and statistics of one attention call, ``(batch, head, ...)`` each, on its device."""
     columns = indicator_columns(marks.keys, marks.special, marks.groups)
     need = plan(names, band, columns, reach)
     asking = Asking.for_names(names, observation, reach, chosen)
@@ -204,10 +163,7 @@ def _of_all_rows(
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
-    """``(batch, layer, head, ...)`` each; NaN where a layer has fewer heads than another.
-
-    What equal weights give has no dimension of heads.
-    """
+    """``(batch, layer, head, ...)`` each; NaN where a layer has fewer heads than another."""
     heads = max(next(iter(layer.values())).shape[1] for layer in measured)
     arrays: dict[str, np.ndarray] = {}
     for name in measured[0]:
@@ -235,15 +191,7 @@ def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def dimensions(name: str) -> tuple[str, ...]:
-    """Names of the dimensions of a statistic in a result.
-
-    Examples
-    --------
-    >>> dimensions("profile")
-    ('text', 'layer', 'head', 'offset')
-    >>> dimensions("equal_entropy")
-    ('text', 'layer')
-    """
+    """Names of the dimensions of a statistic in a result."""
     own = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
     along = KNOWN[own].along
     along += ("group_query",) if name.endswith(BY_GROUP) else ()

@@ -19,39 +19,31 @@ NEAR = 8  # tokens on either side that are called local; further reaches are tol
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Shares of all weight, for any number of heads: ``(head,)`` unless stated.
+    """Shares of all weight, for any number of heads: ``(head,)`` unless stated."""
 
-    Attributes
-    ----------
-    offset
-        ``(head, offset)``: at each offset of the band.
-    first, special, none
-        On the first token, on other special tokens, on no token (a learned sink).
-    near, near_left, near_right
-        ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them.
-    left, right
-        On either side of the token, the first token not counted.
-    columns_left
-        What would be on the left if all rows had the same weights, those of their mean: a head that looks at one token
-        near the end of the text looks right from nearly everywhere, and yet knows no direction.
-    bins
-        ``(head, bin)``: in each bin of offsets.
-    entropy
-        Entropy of a row, nats.
-    """
-
-    offset: Float[np.ndarray, "head offset"]
-    first: Float[np.ndarray, " head"]
-    special: Float[np.ndarray, " head"]
-    none: Float[np.ndarray, " head"]
+    offset: Float[np.ndarray, "head offset"]  # ``(head, offset)``: at each offset of the band
+    first: Float[
+        np.ndarray, " head"
+    ]  # on the first token, on other special tokens, on no token (a learned sink)
+    special: Float[
+        np.ndarray, " head"
+    ]  # on the first token, on other special tokens, on no token (a learned sink)
+    none: Float[
+        np.ndarray, " head"
+    ]  # on the first token, on other special tokens, on no token (a learned sink)
+    # ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them
     near: Float[np.ndarray, "head reach"]
+    # ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them
     near_left: Float[np.ndarray, "head reach"]
+    # ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them
     near_right: Float[np.ndarray, "head reach"]
-    left: Float[np.ndarray, " head"]
-    right: Float[np.ndarray, " head"]
+    left: Float[np.ndarray, " head"]  # on either side of the token, the first token not counted
+    right: Float[np.ndarray, " head"]  # on either side of the token, the first token not counted
+    # what would be on the left if all rows had the same weights, those of their mean: a head that looks at one token
+    # near the end of the text looks right from nearly everywhere, and yet knows no direction
     columns_left: Float[np.ndarray, " head"]
-    bins: Float[np.ndarray, "head bin"]
-    entropy: Float[np.ndarray, " head"]
+    bins: Float[np.ndarray, "head bin"]  # ``(head, bin)``: in each bin of offsets
+    entropy: Float[np.ndarray, " head"]  # entropy of a row, nats
 
     def map(self, change: Callable[[np.ndarray], np.ndarray]) -> Shares:
         """The same change of every array."""
@@ -60,28 +52,15 @@ class Shares:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """What was measured of some heads, and of equal weights over the tokens that they may see.
+    """What was measured of some heads, and of equal weights over the tokens that they may see."""
 
-    Attributes
-    ----------
-    measured, equal
-        Measured, and of equal weights.
-    rows
-        ``(head,)``: rows that the shares are means over; where some stand for all, those.
-    kinds
-        ``(head,)``: kind of attention of each, ``self``, ``causal`` or ``cross``.
-    offsets
-        Offsets of the band.
-    reaches
-        Tokens on either side that `Shares.near` holds.
-    """
-
-    measured: Shares
-    equal: Shares
+    measured: Shares  # measured, and of equal weights
+    equal: Shares  # measured, and of equal weights
+    # ``(head,)``: rows that the shares are means over; where some stand for all, those
     rows: Float[np.ndarray, " head"]
-    kinds: np.ndarray
-    offsets: np.ndarray
-    reaches: list[int]
+    kinds: np.ndarray  # ``(head,)``: kind of attention of each, ``self``, ``causal`` or ``cross``
+    offsets: np.ndarray  # offsets of the band
+    reaches: list[int]  # tokens on either side that `Shares.near` holds
 
     def take(self, chosen: np.ndarray) -> Places:
         """Some of the heads."""
@@ -112,13 +91,7 @@ def _most_frequent(names: np.ndarray) -> str:
 
 
 def places_of(results: xr.Dataset) -> Places:
-    """Places of every head of a scan: text by text, if it has any, layer by layer, head by head.
-
-    Parameters
-    ----------
-    results
-        With the variables `NEEDED`, what equal weights give of each, ``rows ([text,] layer)``, ``layer_kind (layer)``.
-    """
+    """Places of every head of a scan: text by text, if it has any, layer by layer, head by head."""
     heads, layers = results.sizes["head"], results.sizes["layer"]
     own = results.rows.values.reshape(-1)  # of each layer, in each text
     rows = np.repeat(own, heads).astype(float)
@@ -184,11 +157,7 @@ def _reaches(results: xr.Dataset) -> list[int]:
 
 
 def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
-    """A scan with what `places_of` needs beside its variables.
-
-    If all rows had the weights a_j, the share on the left would be the sum of a_j (n - 1 - j) / n: it depends on the
-    mean key alone, and so on the mean offset.
-    """
+    """A scan with what `places_of` needs beside its variables."""
     if "layer" not in rows.dims:
         rows = rows.expand_dims(layer=results.sizes["layer"], axis=1)
     if "layer_kind" not in results.coords:

@@ -36,32 +36,7 @@ _SIZES = ("length", "target_length")
 
 
 def in_pools(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[dict[int, Window]]:
-    """Windows, by their numbers, in pools of `size` at least and fewer than three times as many, cut at documents.
-
-    A pool is of whole documents, or a part of one, so that documents tell which pools are independent of each other.
-    Documents that are held apart by a field (`Window.by`) are in a pool of their own value, which stays open while
-    those of other values are read. Fewer windows are in the pool before a document that makes pools of its own, in the
-    last of each value, and where windows of 8 pools wait in those that are open: then the fullest is closed, so that
-    memory does not grow with the number of values.
-
-    Parameters
-    ----------
-    numbered
-        Windows and their numbers, those of a document one after the other.
-    size
-        Number of windows in a pool at least.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> def pools(documents, values):
-    ...     windows = [SimpleNamespace(source=name, by=values[name]) for name in documents]
-    ...     return ["".join(window.source for window in pool.values()) for pool in in_pools(enumerate(windows), 3)]
-    >>> pools("aabccccccdeeee", dict.fromkeys("abcde", ""))
-    ['aab', 'ccc', 'ccc', 'deeee']
-    >>> pools("aabcdeef", dict(a="en", b="ja", c="en", d="ja", e="en", f="ja"))
-    ['aac', 'bdf', 'ee']
-    """
+    """Windows, by their numbers, in pools of `size` at least and fewer than three times as many, cut at documents."""
     unfilled: dict[str, dict[int, Window]] = {}
     for part, whole in _parts_of_documents(numbered, size):
         value = next(iter(part.values())).by
@@ -98,35 +73,7 @@ def _parts_of_documents(
 
 
 def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
-    """The windows of a pool as one entry of ``text``.
-
-    Sums are summed, and means over rows are means over the rows of all windows. ``..._variance`` is the variance of a
-    statistic over the windows, each weighted by its rows; ``window_...`` are the statistics of every window, float32,
-    and ``drawn_...`` sums of one window, drawn by the seed, alone. What is of the queries of a group of tokens is a
-    mean over those of all windows that have the groups: ``group_rows`` counts the queries of each group, and
-    ``group_pair_rows`` those of windows that have the group of keys too.
-
-    Parameters
-    ----------
-    results
-        The windows of the pool, as `Measurement` gives them.
-    number
-        Number of the pool.
-    seed
-        Seed of the drawing.
-
-    Examples
-    --------
-    >>> windows = xr.Dataset(
-    ...     {"length": ("text", [2, 6]), "entropy": (("text", "layer", "head"), [[[1.0]], [[2.0]]])},
-    ...     {"text": [4, 5], "source": ("text", ["a", "a"]), "layer": [0], "layer_kind": ("layer", ["self"])},
-    ... )
-    >>> pool = pooled(windows, 2, seed=0)
-    >>> pool.entropy.values.tolist(), pool.entropy_variance.values.tolist()  # of 2 and 6 rows
-    ([[[1.75]]], [[[0.1875]]])
-    >>> pool.text.values.tolist(), pool.window_entropy.values.ravel().tolist()
-    ([2], [1.0, 2.0])
-    """
+    """The windows of a pool as one entry of ``text``."""
     rows = rows_of(results).variable
     drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))
     results = _with_columns_left(results)
@@ -264,14 +211,7 @@ def in_order(parts: Iterable[xr.Dataset]) -> list[xr.Dataset]:
 
 
 def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
-    """Batches, or pools, in any order: those that follow each other as one Dataset.
-
-    Examples
-    --------
-    >>> parts = [xr.Dataset(coords={"text": texts}) for texts in ([4, 5], [0, 1], [2], [6])]
-    >>> [part.text.values.tolist() for part in stretches(parts)]
-    [[0, 1, 2], [4, 5, 6]]
-    """
+    """Batches, or pools, in any order: those that follow each other as one Dataset."""
     waiting: list[xr.Dataset] = []
     for part in in_order(parts):
         if waiting and part.text[0] != waiting[-1].text[-1] + 1:
@@ -286,23 +226,7 @@ _FIRST = 4  # batches before the first look; each look is at twice as many, so t
 
 
 def widest_interval(results: xr.Dataset) -> float:
-    """Width of the widest 95% interval of the mean of any head, over all statistics that are shares.
-
-    By documents (by texts where there are fewer than 6): see `attnscope.measure.documents.mean_by_document`. Infinite with
-    fewer than 6 texts.
-
-    Raises
-    ------
-    AttnscopeError
-        No statistic is a share.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> share = ("text", "layer", "head"), np.tile([[0.2, 0.3]], (8, 1, 1)), {"units": "share"}
-    >>> widest_interval(xr.Dataset({"first_token": share}, {"source": ("text", np.arange(8))})) < 1e-12
-    True
-    """
+    """Width of the widest 95% interval of the mean of any head, over all statistics that are shares."""
     shares = [
         values.transpose("text", "layer", "head").values.reshape(results.sizes["text"], -1)
         for values in _shares(results).data_vars.values()
@@ -320,28 +244,12 @@ def widest_interval(results: xr.Dataset) -> float:
 
 
 def is_look(batches: int) -> bool:
-    """Whether intervals are looked at after so many batches.
-
-    Examples
-    --------
-    >>> [batches for batches in range(1, 40) if is_look(batches)]
-    [4, 8, 16, 32]
-    """
+    """Whether intervals are looked at after so many batches."""
     return batches >= _FIRST and batches & (batches - 1) == 0
 
 
 class Enough:
-    """Looks at what is measured so far now and then, and ends the scan where it is enough.
-
-    The looks are after the same batches however often the scan was stopped and went on, so that it ends at the same.
-
-    Parameters
-    ----------
-    until
-        Width of the widest interval at which to end.
-    run
-        What holds the results of earlier calls, if something does.
-    """
+    """Looks at what is measured so far now and then, and ends the scan where it is enough."""
 
     def __init__(self, until: float, run: RunFolder | None) -> None:
         self.until, self.batches, self.texts = until, 0, 0
@@ -369,13 +277,7 @@ class Enough:
             return
 
     def note(self, each: str) -> dict[str, str]:
-        """What a reader has to know of how wide intervals are, and of a scan that ended before its texts did.
-
-        Parameters
-        ----------
-        each
-            What entries of ``text`` are called, in the plural.
-        """
+        """What a reader has to know of how wide intervals are, and of a scan that ended before its texts did."""
         whole = in_a_row(self.parts)
         if self.texts:
             whole = whole.isel(text=whole.text.values < self.texts)
@@ -420,26 +322,10 @@ def _shares(results: xr.Dataset) -> xr.Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Leaving:
-    """Tensors that leave a device: on CUDA behind what it was told to do before, and nobody waits until they are read.
+    """Tensors that leave a device: on CUDA behind what it was told to do before, and nobody waits until they are read."""
 
-    Each number that is asked for at once empties the queue of a GPU, which then stands still until more is told. Other
-    devices than CUDA are asked at once: not all of them say when such a copy is whole.
-
-    Attributes
-    ----------
-    copies
-        On the host, in pinned memory; not to be read before they have arrived.
-    done
-        Comes to pass when they are whole; None where they are.
-
-    Examples
-    --------
-    >>> Leaving.of({"entropy": torch.tensor([1.5])}).arrived()
-    {'entropy': tensor([1.5000])}
-    """
-
-    copies: dict[str, Tensor]
-    done: torch.cuda.Event | None
+    copies: dict[str, Tensor]  # on the host, in pinned memory; not to be read before they have arrived
+    done: torch.cuda.Event | None  # comes to pass when they are whole; None where they are
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Leaving:
@@ -461,15 +347,7 @@ class Leaving:
 
 
 class LeavingLayers(Mapping[int, "dict[str, Tensor]"]):
-    """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when read.
-
-    Examples
-    --------
-    >>> layers = LeavingLayers()
-    >>> layers[1] = {"entropy": torch.tensor([1.5])}
-    >>> dict(layers)
-    {1: {'entropy': tensor([1.5000])}}
-    """
+    """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when read."""
 
     def __init__(self) -> None:
         self._leaving: dict[int, Leaving] = {}

@@ -28,28 +28,12 @@ BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each gr
 
 @dataclass(frozen=True)
 class Wording:
-    """How a number of each head is named and read.
+    """How a number of each head is named and read."""
 
-    Attributes
-    ----------
-    long_name, units
-        For tables and axes.
-    reading
-        What small and large values mean, in a line.
-    signed
-        Whether 0 is the middle of the scale.
-
-    Examples
-    --------
-    >>> words = wording("entropy")
-    >>> words.long_name, words.attributes["units"], Wording("Weight", "share").largest
-    ('Entropy of a row', 'nats', 1.0)
-    """
-
-    long_name: str
-    units: str = ""
-    reading: str = ""
-    signed: bool = False
+    long_name: str  # for tables and axes
+    units: str = ""  # for tables and axes
+    reading: str = ""  # what small and large values mean, in a line
+    signed: bool = False  # whether 0 is the middle of the scale
 
     @property
     def largest(self) -> float:
@@ -404,13 +388,7 @@ KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
 
 def by_group(names: Sequence[str]) -> list[str]:
-    """Which of these statistics are had of the queries of each group too: those of one number a head, from its rows.
-
-    Examples
-    --------
-    >>> by_group(["profile", "entropy", "group_weight"])
-    ['entropy']
-    """
+    """Which of these statistics are had of the queries of each group too: those of one number a head, from its rows."""
     return [name for name in names if not KNOWN[name].along and KNOWN[name].is_row_wise]
 
 
@@ -484,17 +462,7 @@ SUMMARIES = {
 
 
 def wording(name: str) -> Wording:
-    """The words for a variable of a scan; its own name where there are none.
-
-    Examples
-    --------
-    >>> wording("equal_first_token").long_name, wording("my_statistic").long_name
-    ('Weight on the first token, of equal weights', 'my statistic')
-    >>> wording("map_block_recall_5").long_name
-    'Weight that the best 5% of the blocks of the whole map hold'
-    >>> wording("equal_weight_at_-128").long_name
-    'Share of the weight at offset -128, of equal weights'
-    """
+    """The words for a variable of a scan; its own name where there are none."""
     if name in SUMMARIES:
         return SUMMARIES[name]
     own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
@@ -522,20 +490,7 @@ def _of_one(name: str) -> Wording | None:
 
 
 def without_end(name: str) -> str:
-    """The name of the statistic of which a variable says how far its estimate may be off.
-
-    For tables and comparisons of statistics: a variable whose name it changes is none, but the error of one.
-
-    Parameters
-    ----------
-    name
-        Name of a variable of a scan; that of a statistic is given back as it is.
-
-    Examples
-    --------
-    >>> without_end("entropy_error"), without_end("entropy")
-    ('entropy', 'entropy')
-    """
+    """The name of the statistic of which a variable says how far its estimate may be off."""
     for end in OF_ESTIMATES:
         name = name.removesuffix(end)
     return name
@@ -559,39 +514,7 @@ def choose(
     of: str = "",
     brought: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Validate the names of statistics; None means `default`, one string holds names with commas between.
-
-    Among the names, ``default`` stands for all of `default`.
-
-    Parameters
-    ----------
-    names
-        Names of statistics.
-    known
-        Names that there are, in the order that is kept.
-    default
-        Names that None and ``default`` stand for.
-    of
-        Words for the error, such as those that name what reads the statistics; may be empty.
-    brought
-        Names that other options bring, such as ``weight_at``: they may be named too, and are not among what is given
-        back.
-
-    Raises
-    ------
-    AttnscopeError
-        If a name is unknown: the nearest one is named, and what they are statistics `of`, where that matters; or if
-        one is brought by an option that was not given.
-
-    Examples
-    --------
-    >>> choose(["entropy", "outside"])
-    ('outside', 'entropy')
-    >>> choose("entropy, outside")
-    ('outside', 'entropy')
-    >>> set(choose("default,top_key")) - set(DEFAULT)
-    {'top_key'}
-    """
+    """Validate the names of statistics; None means `default`, one string holds names with commas between."""
     if names is None:
         return default
     if isinstance(names, str):

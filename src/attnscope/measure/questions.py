@@ -32,28 +32,9 @@ BAND = 10  # tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What `attnscope.scan` is asked for of texts, images and sounds alike; see there.
+    """What `attnscope.scan` is asked for of texts, images and sounds alike; see there."""
 
-    Attributes
-    ----------
-    processor
-        What reads for the model: tokenizer, image processor, feature extractor, or a folder of them.
-    loading
-        How the model is loaded.
-
-    Raises
-    ------
-    AttnscopeError
-        If a number is none that can be.
-
-    Examples
-    --------
-    >>> Asked(limit=0)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: limit (--limit) is 0; expected a whole number of 1 or more
-    """
-
+    # what reads for the model: tokenizer, image processor, feature extractor, or a folder of them
     processor: Processor = None
     out: str | Path | Callable[[Signature], Path] | None = None
     repair: bool = False
@@ -69,7 +50,7 @@ class Asked:
     rows: int | None = None
     show: Sequence[tuple[int, int]] | None = None
     progress: Tell | None = None
-    loading: Loading = AS_SAVED
+    loading: Loading = AS_SAVED  # how the model is loaded
 
     def __post_init__(self) -> None:
         check_whole(
@@ -100,18 +81,7 @@ class Asked:
         task_in(self.task, self.out)
 
     def band_within(self, reach: int, where: str) -> int:
-        """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most.
-
-        Raises
-        ------
-        AttnscopeError
-            If a larger one was asked for.
-
-        Examples
-        --------
-        >>> Asked().band_within(30, "windows"), Asked().band_within(4, "windows")
-        (10, 4)
-        """
+        """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most."""
         if self.band is not None and self.band > reach:
             raise AttnscopeError(f"band (--band) is {self.band}; in {where} the largest offset is {reach}")
         return max(1, min(BAND, reach)) if self.band is None else self.band
@@ -126,18 +96,7 @@ BY_DEFAULT = Asked()
 
 
 class RankedHead(TypedDict):
-    """A head among those that a reader asks for first.
-
-    ``value`` is what it is ranked by; ``label`` its kind, empty where kinds are not known; ``attention`` the kind of
-    its layer, where these differ; ``offset`` where a positional head looks: tokens, or for a patch in words.
-
-    Examples
-    --------
-    >>> first = RankedHead(layer=0, head=3, value=0.9, label="previous", offset=-1)
-    >>> second = RankedHead(layer=1, head=0, value=0.5, label="")
-    >>> [head.get("offset", "not known") for head in (first, second)]
-    [-1, 'not known']
-    """
+    """A head among those that a reader asks for first."""
 
     layer: int
     head: int
@@ -149,47 +108,18 @@ class RankedHead(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What a reader asks of all heads.
+    """What a reader asks of all heads."""
 
-    Attributes
-    ----------
-    name
-        Name of what heads do, more or less.
-    score
-        How much each does it, ``(layer, head)``; NaN where it does not.
-    place
-        Where a head does it, from its layer and head; None where nothing is to be said.
-    """
-
-    name: str
-    score: xr.DataArray
+    name: str  # name of what heads do, more or less
+    score: xr.DataArray  # how much each does it, ``(layer, head)``; NaN where it does not
+    # where a head does it, from its layer and head; None where nothing is to be said
     place: Callable[[int, int], int | str] | None = None
 
 
 def beyond(
     shares: xr.DataArray, equal: xr.DataArray | None, least: float, rows: xr.DataArray | None = None
 ) -> xr.DataArray:
-    """Shares that are large, and larger than of equal weights and than by chance; NaN for others.
-
-    Parameters
-    ----------
-    shares
-        Means over texts.
-    equal
-        The same of equal weights; without them shares have to be large alone.
-    least
-        What is large.
-    rows
-        Rows that they are means over, for the bound by chance that kinds of heads have too; without it there is none.
-
-    Examples
-    --------
-    >>> shares, equal = xr.DataArray([0.3, 0.3, 0.05]), xr.DataArray([0.1, 0.2, 0.0])
-    >>> beyond(shares, equal, LEAST_SHARE).values.tolist()
-    [0.3, nan, nan]
-    >>> beyond(shares, equal, LEAST_SHARE, xr.DataArray(20.0)).values.tolist()
-    [nan, nan, nan]
-    """
+    """Shares that are large, and larger than of equal weights and than by chance; NaN for others."""
     enough = shares >= least
     if equal is None:
         return shares.where(enough)
@@ -201,11 +131,7 @@ def beyond(
 
 
 def sink_like(results: xr.Dataset, names: Iterable[str]) -> list[Question]:
-    """Which heads put most weight on one of these, where a scan has any: tokens that hold no place in particular.
-
-    All rows share them, so that no bound by chance holds (see `beyond_shared`): their odds must be six times those of
-    equal weights. A learned sink has none of these, and is held against nothing.
-    """
+    """Which heads put most weight on one of these, where a scan has any: tokens that hold no place in particular."""
     sinks: list[xr.DataArray] = []
     for name in names:
         if name not in results:
@@ -225,17 +151,7 @@ def _equal(results: xr.Dataset, name: str) -> xr.DataArray | None:
 
 
 def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> dict[str, list[RankedHead]]:
-    """The first heads of each question, those that do it most first; none of those that do not.
-
-    Where layers attend in more than one way, as in an encoder-decoder, ``attention`` says in which.
-
-    Examples
-    --------
-    >>> score = xr.DataArray([[0.1, np.nan, 0.8]], dims=("layer", "head"))
-    >>> answered([Question("local", score, lambda layer, head: head - 2)], xr.Dataset(), top=5)["local"]
-    [{'layer': 0, 'head': 2, 'value': 0.8, 'label': '', 'offset': 0}, \
-{'layer': 0, 'head': 0, 'value': 0.1, 'label': '', 'offset': -2}]
-    """
+    """The first heads of each question, those that do it most first; none of those that do not."""
     names = majority_names(results)
     attention = results.layer_kind.values if "layer_kind" in results.coords else []
     ranking: dict[str, list[RankedHead]] = {}
@@ -262,14 +178,7 @@ def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> di
 
 
 def majority_names(results: xr.Dataset) -> list[list[str]] | None:
-    """The kind that each head is of in most texts, by layer and head; None where kinds are not known.
-
-    Examples
-    --------
-    >>> share = (("layer", "head", "cluster"), [[[0.9, 0.1], [0.2, 0.8]]])
-    >>> majority_names(xr.Dataset({"label_share": share}, {"cluster": ["previous token", "spread"]}))
-    [['previous token', 'spread']]
-    """
+    """The kind that each head is of in most texts, by layer and head; None where kinds are not known."""
     if "label_share" not in results:
         return None
     shares = results.label_share.transpose("layer", "head", "cluster")
@@ -279,26 +188,12 @@ def majority_names(results: xr.Dataset) -> list[list[str]] | None:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a scan has counted of all before a batch or a pool, and where that begins.
+    """What a scan has counted of all before a batch or a pool, and where that begins."""
 
-    Attributes
-    ----------
-    parts
-        How many batches or pools come before.
-    place
-        Where its first window begins.
-    share
-        Part of all characters that came before.
-    tokens, unknown
-        How many came before, and how many of them the tokenizer does not know.
-    doubled, packed
-        Windows before with a special token twice at an end, and with several documents.
-    """
-
-    parts: int
-    place: Place
-    share: float
-    tokens: int
-    unknown: int
-    doubled: int = 0
-    packed: int = 0
+    parts: int  # how many batches or pools come before
+    place: Place  # where its first window begins
+    share: float  # part of all characters that came before
+    tokens: int  # how many came before, and how many of them the tokenizer does not know
+    unknown: int  # how many came before, and how many of them the tokenizer does not know
+    doubled: int = 0  # windows before with a special token twice at an end, and with several documents
+    packed: int = 0  # windows before with a special token twice at an end, and with several documents

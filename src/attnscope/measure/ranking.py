@@ -16,17 +16,7 @@ _SAME = 1e-6  # relative: what differs less between heads does not tell them apa
 
 
 def queries(results: xr.Dataset) -> xr.DataArray:
-    """Rows of each map, ``(text)`` or ``(text, layer)``: in a decoder that reads a target, as many as that has tokens.
-
-    Where each layer has a number of its own, it stands in ``queries (text, layer)``.
-
-    Examples
-    --------
-    >>> lengths = {"length": ("text", [3]), "target_length": ("text", [5])}
-    >>> kinds = {"layer_kind": ("layer", ["self", "causal", "cross"])}
-    >>> queries(xr.Dataset(lengths, coords=kinds)).values.tolist()
-    [[3, 5, 5]]
-    """
+    """Rows of each map, ``(text)`` or ``(text, layer)``: in a decoder that reads a target, as many as that has tokens."""
     if "queries" in results:
         return results.queries.transpose("text", "layer")
     if "target_length" not in results:
@@ -38,31 +28,7 @@ def queries(results: xr.Dataset) -> xr.DataArray:
 
 @reads("scan")
 def peaks(results: xr.Dataset) -> xr.Dataset | None:
-    """Where the profile of each head has its peak, by means over texts.
-
-    Parameters
-    ----------
-    results
-        From `scan`.
-
-    Returns
-    -------
-    xarray.Dataset or None
-        ``peak_offset`` (tokens; NaN where there is no head) and ``peak_weight`` ``(layer, head)``: the offset of the
-        band that holds the largest share of all weight, and that share. None without ``band_sum``.
-
-    Examples
-    --------
-    >>> sums = [[[[1.0, 6.0, 2.0]]]]
-    >>> highest = peaks(
-    ...     xr.Dataset(
-    ...         {"band_sum": (("text", "layer", "head", "offset"), sums), "length": ("text", [10])},
-    ...         coords={"offset": [-1, 0, 1]},
-    ...     )
-    ... )
-    >>> highest.peak_offset.item(), highest.peak_weight.item()
-    (0.0, 0.6)
-    """
+    """Where the profile of each head has its peak, by means over texts."""
     shares = _shares(results)
     if shares is None:
         return None
@@ -96,30 +62,7 @@ def _rows_told(results: xr.Dataset) -> xr.DataArray | None:
 
 @reads("scan")
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
-    """The most positional, most local and most sink-like heads, by means over texts; none where there is none.
-
-    ``positional``: largest share of all weight at one offset other than 0, at least 0.1. ``local``: most weight inside
-    the band, at least 0.5. ``sink-like``: most weight on the first token, on special tokens or on no token, whichever
-    is most, at least 0.1. The first two are at least twice what equal weights over the same tokens give, and more than
-    chance as kinds of heads are, where the result says so (``equal_...``, ``length``). Of the last the odds are at
-    least six times those of equal weights (which leave a learned sink nothing: there any share counts); it is a ranking
-    and no test, for all rows look at the same token, and heads of random weights may suit it: `attnscope.roles` sets
-    such heads beside. Where layers attend in more than one way,
-    as in an encoder-decoder, ``attention`` says in which: self, causal or cross.
-
-    Parameters
-    ----------
-    results
-        From `scan`.
-    top
-        Number of heads for each question at most.
-
-    Examples
-    --------
-    >>> entropy = xr.Dataset({"outside": (("text", "layer", "head"), [[[0.9, 0.2]]])})
-    >>> rank_heads(entropy)["local"]
-    [{'layer': 0, 'head': 1, 'value': 0.8, 'label': ''}]
-    """
+    """The most positional, most local and most sink-like heads, by means over texts; none where there is none."""
     if "row_offset" in results.dims:
         return rank_patch_heads(results, top)
     questions: list[Question] = []
@@ -143,32 +86,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
 
 @reads("scan")
 def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int, int]]] | None:
-    """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic.
-
-    Of a statistic without what equal weights give, those furthest from the median of all heads.
-
-    Parameters
-    ----------
-    results
-        From `scan`.
-    top
-        Number of heads at most.
-
-    Returns
-    -------
-    tuple or None
-        The first statistic whose means over texts are not the same for all heads, and so many heads (layer, head), the
-        furthest first. None where no statistic tells heads apart.
-
-    Examples
-    --------
-    >>> dims = ("text", "layer", "head")
-    >>> same, other = xr.DataArray([[[0.0, 0.0, 0.0]]], dims=dims), xr.DataArray([[[0.2, 0.3, 0.9]]], dims=dims)
-    >>> heads_apart(xr.Dataset({"learned_sink": same, "top_key": other}), top=1)
-    ('top_key', [(0, 2)])
-    >>> heads_apart(xr.Dataset({"learned_sink": same})) is None
-    True
-    """
+    """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic."""
     for key, variable in results.data_vars.items():
         name = str(key)
         if not {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head", *SEVERAL}:

@@ -451,10 +451,7 @@ def _check_alike(layers: Sequence[_Layer], *, whole: bool) -> None:
 
 
 def _refuse_left_padding(layers: Sequence[_Layer]) -> None:
-    """Reject texts whose first tokens get no weight in any layer, but for rows of padding: zeros, or the same for all.
-
-    Layers of cross-attention do not show it, and hard patterns of one head or layer do not either.
-    """
+    """Reject texts whose first tokens get no weight in any layer, but for rows of padding: zeros, or the same for all."""
     firsts: list[Tensor] = []
     for layer in layers:
         own = layer.weights

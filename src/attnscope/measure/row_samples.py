@@ -33,26 +33,11 @@ _FLOOR = 1e-4  # far weight below which rows differ by rounding
 
 @dataclass(frozen=True)
 class RowSample:
-    """How rows are drawn.
+    """How rows are drawn."""
 
-    Attributes
-    ----------
-    rows
-        Number of rows of each window; an even number.
-    seed
-        Seed of the random numbers, with the number of the window.
-    first
-        Number of the first window of a batch.
-
-    Raises
-    ------
-    AttnscopeError
-        If `rows` is odd, or too small for an interval.
-    """
-
-    rows: int
-    seed: int = 0
-    first: int = 0
+    rows: int  # number of rows of each window; an even number
+    seed: int = 0  # seed of the random numbers, with the number of the window
+    first: int = 0  # number of the first window of a batch
 
     def __post_init__(self) -> None:
         check_whole(LEAST, rows=self.rows)
@@ -62,22 +47,7 @@ class RowSample:
             )
 
     def draw(self, lengths: Sequence[int], sizes: Tensor | None = None) -> Draw:
-        """Draw rows of windows of these lengths.
-
-        The chance of each is half by its place, see `by_place`, half by `sizes`, ``(batch, kv_head, query)``, which sum
-        to 1 over the queries of a window. The chances, one after another, fill the stretch from 0 to 1; it is cut into
-        `rows` / 2 equal strata, and two points are drawn evenly from each. So a row may be drawn twice, and one whose
-        chance fills a stratum always is. Of a window with no more than `rows` queries all are taken, and nothing is
-        estimated.
-
-        Examples
-        --------
-        >>> draw = RowSample(rows=16).draw([100, 10])
-        >>> draw.queries.shape, draw.is_drawn.tolist()
-        (torch.Size([2, 1, 16]), [True, False])
-        >>> draw.queries[1, 0, :10].tolist(), draw.weight[1].sum().item()
-        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 10.0)
-        """
+        """Draw rows of windows of these lengths."""
         heads = 1 if sizes is None else sizes.shape[1]
         size = None if sizes is None else sizes.double().cpu().numpy()  # at once: a GPU waits each time
         queries = np.zeros((len(lengths), heads, self.rows), dtype=np.int64)
@@ -102,21 +72,13 @@ class RowSample:
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Rows that were drawn of some windows.
+    """Rows that were drawn of some windows."""
 
-    Attributes
-    ----------
-    queries
-        ``(batch, kv_head or 1, row)``; neighbours 2h and 2h + 1 are of one stratum.
-    weight
-        ``(batch, kv_head or 1, row)``: how many rows each stands for; 0 where a window has no more.
-    is_drawn
-        ``(batch,)``: False where all rows of a window were taken.
-    """
-
-    queries: Tensor
-    weight: Tensor
-    is_drawn: Tensor
+    queries: Tensor  # ``(batch, kv_head or 1, row)``; neighbours 2h and 2h + 1 are of one stratum
+    weight: (
+        Tensor  # ``(batch, kv_head or 1, row)``: how many rows each stands for; 0 where a window has no more
+    )
+    is_drawn: Tensor  # ``(batch,)``: False where all rows of a window were taken
 
     def of_heads(self, heads: int) -> Draw:
         """The same with queries and weights for each query head."""
@@ -127,36 +89,13 @@ class Draw:
 
 
 def by_place(length: int) -> np.ndarray:
-    """Chance of each query by its place: half of it spread evenly, half over the logarithm of the place.
-
-    The first queries of a causal model see few keys, and differ most from each other.
-
-    Examples
-    --------
-    >>> by_place(3).round(3).tolist()
-    [0.417, 0.313, 0.27]
-    """
+    """Chance of each query by its place: half of it spread evenly, half over the logarithm of the place."""
     place = np.arange(length + 1)
     return np.diff(place / length + np.log1p(place) / np.log1p(length)) / 2
 
 
 def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int) -> Tensor | None:
-    r"""How much of what lies far away is each row's, ``(batch, kv_head, query)``; they sum to 1. None without a band.
-
-    With :math:`w_i` the weight of row i beyond the offsets up to `near` and :math:`r_i` the largest distance that it
-    may look, the mean of the row's shares in the sums of :math:`w`, :math:`w r` and :math:`w r^2`, which bound what it
-    adds to the weight in a far bin, to the mean offset and to its variance; then the mean over the heads of a key head.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.kernels import AttentionCall, Need, measure
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> rows = measure(call, Need(band=1))[1]
-    >>> sizes_of(call, rows, rows.mass > 0, near=1)[0, 0].round(decimals=2).tolist()
-    [0.0, 0.0, 0.34, 0.66]
-    """
+    r"""How much of what lies far away is each row's, ``(batch, kv_head, query)``; they sum to 1. None without a band."""
     if every.band is None:
         return None
     reach = every.band.shape[-1] // 2
@@ -176,25 +115,15 @@ _STEP = 2.0**-12  # of a row's part, by which its influence is found
 
 @dataclass(frozen=True, eq=False)
 class KnownOfAll:
-    """What is known of all rows, whichever are drawn.
+    """What is known of all rows, whichever are drawn."""
 
-    Attributes
-    ----------
-    queries, keys
-        ``(batch,)``: real tokens on either side.
-    first_key
-        ``(batch,)``: place of the first real key.
-    rows
-        ``(batch, head)``: how many rows are counted.
-    band
-        ``(batch, head, offset)``: the weights at each offset, summed over rows, if they are wanted.
-    """
-
-    queries: Tensor
-    keys: Tensor
-    first_key: Tensor
-    rows: Tensor
-    band: Tensor | None
+    queries: Tensor  # ``(batch,)``: real tokens on either side
+    keys: Tensor  # ``(batch,)``: real tokens on either side
+    first_key: Tensor  # ``(batch,)``: place of the first real key
+    rows: Tensor  # ``(batch, head)``: how many rows are counted
+    band: (
+        Tensor | None
+    )  # ``(batch, head, offset)``: the weights at each offset, summed over rows, if they are wanted
 
     @classmethod
     def of(cls, every: RowMeasures, valid: tuple[Tensor, Tensor]) -> KnownOfAll:
@@ -208,30 +137,12 @@ class KnownOfAll:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SampledRows(Rows):
-    r"""Rows that stand for others.
+    r"""Rows that stand for others."""
 
-    A sum over all rows is estimated by :math:`\sum_r w_r y_r`, with :math:`w_r = 1 / (N p_r)` for N draws of chance
-    :math:`p_r` (Hansen and Hurwitz 1943); a mean is divided by the estimated number of rows (Hajek 1971). To it, along
-    a dimension before all others, come as many neighbours as there are rows: the estimate with a small part of
-    :math:`w_r y_r` added. Whatever smooth function of sums a statistic is, what that moves is each row's influence (the
-    delta method).
-
-    Attributes
-    ----------
-    drawn
-        ``(batch, head, row)``: the queries.
-    weight
-        ``(batch, head, row)``: :math:`w_r`.
-    is_drawn
-        ``(batch,)``: False where all rows of a window were taken, which have no influence.
-    known
-        What is known of all rows.
-    """
-
-    drawn: Tensor
-    weight: Tensor
-    is_drawn: Tensor
-    known: KnownOfAll
+    drawn: Tensor  # ``(batch, head, row)``: the queries
+    weight: Tensor  # ``(batch, head, row)``: :math:`w_r`
+    is_drawn: Tensor  # ``(batch,)``: False where all rows of a window were taken, which have no influence
+    known: KnownOfAll  # what is known of all rows
 
     @property
     def places(self) -> Tensor:
@@ -262,27 +173,14 @@ class SampledRows(Rows):
 
 @dataclass(frozen=True, eq=False)
 class Influences:
-    """Drawn rows' parts in the error of an estimate.
+    """Drawn rows' parts in the error of an estimate."""
 
-    Attributes
-    ----------
-    estimate
-        ``(batch, head, ...)``.
-    of_rows
-        ``(row, batch, head, ...)``: what each row moves it by.
-    share
-        ``(row, batch, head, ...)``: the share of all rows for which it stands.
-    """
-
-    estimate: Tensor
-    of_rows: Tensor
-    share: Tensor
+    estimate: Tensor  # ``(batch, head, ...)``
+    of_rows: Tensor  # ``(row, batch, head, ...)``: what each row moves it by
+    share: Tensor  # ``(row, batch, head, ...)``: the share of all rows for which it stands
 
     def variance(self) -> tuple[Tensor, Tensor]:
-        """That of the estimate from the differences of the pairs, and its degrees of freedom.
-
-        Each difference has one degree of freedom (Satterthwaite 1946); its fourth power is 3 times too large.
-        """
+        """That of the estimate from the differences of the pairs, and its degrees of freedom."""
         first, second = self.of_rows.unflatten(0, (-1, 2)).unbind(1)
         parts = (first - second).square()
         variance = parts.sum(0)
@@ -290,11 +188,7 @@ class Influences:
         return variance, freedom.clamp(1, len(parts))
 
     def third_moment(self) -> Tensor:
-        """The central one of the estimate, from neighbouring strata two by two.
-
-        A pair alone knows nothing of skewness. With m the mean of four and n = 4, n² / ((n - 1)(n - 2)) times the mean
-        of (u - m)³ is the unbiased third moment of each (Fisher 1929), and the sum of four has four of them.
-        """
+        """The central one of the estimate, from neighbouring strata two by two."""
         fours = self.of_rows[: len(self.of_rows) // 4 * 4].unflatten(0, (-1, 4))
         cubes = (fours - fours.mean(1, keepdim=True)).pow(3).sum((0, 1))
         return cubes * (8 / 3) * (len(self.of_rows) / (4 * len(fours)))
@@ -313,10 +207,7 @@ def sampled_statistics(
     sample: RowSample,
     asking: Asking,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output and statistics of one call, those that need more than the log-sum-exp with what their intervals need.
-
-    `valid` is of queries and keys, as in `reduce_call`; `asking` is of chosen offsets alone.
-    """
+    """Output and statistics of one call, those that need more than the log-sum-exp with what their intervals need."""
     output, every = measure_by_level(call, need)
     known = KnownOfAll.of(every, valid)
     counted = valid[0][:, None] & (every.mass > 0)
@@ -348,19 +239,7 @@ def _beyond(call: AttentionCall, need: Need, bins: Tensor) -> Tensor:
 
 
 def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: KnownOfAll) -> dict[str, Tensor]:
-    """Statistics of the rows that were drawn, each with what its interval needs: see `intervals`.
-
-    Parameters
-    ----------
-    rows
-        What was measured of the rows that were drawn.
-    names
-        Statistics.
-    draw
-        The rows.
-    known
-        Measures of all rows.
-    """
+    """Statistics of the rows that were drawn, each with what its interval needs: see `intervals`."""
     device = rows.mass.device
     draw = draw.of_heads(rows.mass.shape[1])
     weight, is_drawn = draw.weight.to(device), draw.is_drawn.to(device)

@@ -25,22 +25,14 @@ GROUPS = 2  # the first of those of groups, if there are some
 
 @dataclass(frozen=True, eq=False)
 class GroupMarks:
-    """In which group each token of an attention call is, by number; -1 where it is in none, as padding is.
+    """In which group each token of an attention call is, by number; -1 where it is in none, as padding is."""
 
-    Attributes
-    ----------
-    queries, keys
-        ``(batch, query)`` and ``(batch, key)``.
-    count
-        How many groups there are.
-    places
-        Where each group stands, as seen from each query; set by `measure_call`.
-    """
-
-    queries: Tensor
-    keys: Tensor
-    count: int
-    places: GroupPlaces | None = None
+    queries: Tensor  # ``(batch, query)`` and ``(batch, key)``
+    keys: Tensor  # ``(batch, query)`` and ``(batch, key)``
+    count: int  # how many groups there are
+    places: GroupPlaces | None = (
+        None  # where each group stands, as seen from each query; set by `measure_call`
+    )
 
     def columns(self, numbers: Tensor) -> Tensor:
         """Indicators of the groups, ``(batch, token, group)``, float32."""
@@ -49,57 +41,29 @@ class GroupMarks:
 
 @dataclass(frozen=True, eq=False)
 class SecondPass:
-    """Sums of the weights over the queries of one attention call; None where not asked for.
+    """Sums of the weights over the queries of one attention call; None where not asked for."""
 
-    Attributes
-    ----------
-    received
-        ``(batch, head, key)``: what each key receives from all queries that are real tokens.
-    recent
-        The same from the last of them alone, the observation window.
-    offsets
-        ``(batch, head, offset)``: the weights at every offset.
-    blocks
-        The weights in blocks.
-    chosen
-        ``(batch, head, chosen offset)``: the weights at offsets that were chosen.
-    """
-
+    # ``(batch, head, key)``: what each key receives from all queries that are real tokens
     received: Tensor | None = None
-    recent: Tensor | None = None
-    offsets: Tensor | None = None
-    blocks: BlockSums | None = None
-    chosen: Tensor | None = None
+    recent: Tensor | None = None  # the same from the last of them alone, the observation window
+    offsets: Tensor | None = None  # ``(batch, head, offset)``: the weights at every offset
+    blocks: BlockSums | None = None  # the weights in blocks
+    chosen: Tensor | None = None  # ``(batch, head, chosen offset)``: the weights at offsets that were chosen
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The measured rows of one attention call, with what is known of the texts.
+    """The measured rows of one attention call, with what is known of the texts."""
 
-    Attributes
-    ----------
-    measures
-        ``(batch, head, query)`` each.
-    counted
-        ``(batch, head, query)``: True for rows that enter the averages, False for padding, whatever it holds, and for
-        rows that may look nowhere.
-    queries, keys
-        ``(batch,)``: real tokens on either side.
-    first_key
-        ``(batch,)``: place of the first real key.
-    groups
-        The groups of the tokens, where they are in some.
-    second
-        What a second pass over the scores gave.
-    """
-
-    measures: RowMeasures
+    measures: RowMeasures  # ``(batch, head, query)`` each
+    # ``(batch, head, query)``: True for rows that enter the averages, False for padding, whatever it holds, and for
+    # rows that may look nowhere
     counted: Tensor
-    queries: Tensor
-    keys: Tensor
-    first_key: Tensor
-    groups: GroupMarks | None = None
-    second: SecondPass | None = None
+    queries: Tensor  # ``(batch,)``: real tokens on either side
+    keys: Tensor  # ``(batch,)``: real tokens on either side
+    first_key: Tensor  # ``(batch,)``: place of the first real key
+    groups: GroupMarks | None = None  # the groups of the tokens, where they are in some
+    second: SecondPass | None = None  # what a second pass over the scores gave
 
     @property
     def blocks(self) -> BlockSums:
@@ -142,10 +106,7 @@ class Rows:
 
     @cached_property
     def band_sum(self) -> Tensor:
-        """tr_t, ``(batch, head, offset)``: the weights at offset t, summed over rows.
-
-        See docs/mathematics.md, Offset profile.
-        """
+        """tr_t, ``(batch, head, offset)``: the weights at offset t, summed over rows."""
         return self.total(there(self.measures.band))
 
     @cached_property
@@ -237,10 +198,7 @@ class Rows:
 
     @property
     def group_weight(self) -> Tensor:
-        """``(batch, head, query group, key group)``: mean over the rows of one group of the weight on another.
-
-        Rows sum to 1 over key groups, less a learned sink. NaN where either group has no token in a text.
-        """
+        """``(batch, head, query group, key group)``: mean over the rows of one group of the weight on another."""
         on_keys = there(self.measures.columns)[..., GROUPS:].double()
         return self._by_groups(self._members.mT @ on_keys.where(self.counted[..., None], 0.0))
 
@@ -283,13 +241,7 @@ def there(measured: Measured | None) -> Measured:
 
 
 def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
-    """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds.
-
-    Examples
-    --------
-    >>> bin_coordinates(1, 4)["offset_bin"].tolist()
-    [-3, -2, -1, 0, 1, 2, 3]
-    """
+    """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds."""
     ranges = np.array(bin_ranges(band, reach))
     return {
         "offset_bin": np.where(ranges[:, 0] < 0, ranges[:, 1], ranges[:, 0]),
@@ -299,23 +251,7 @@ def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
 
 
 def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None = None) -> Tensor:
-    """Value columns for `FIRST` and `SPECIAL`, ``(batch, key, 2)``, and one for each group; float32.
-
-    Parameters
-    ----------
-    valid
-        Mask of real tokens, ``(batch, key)``.
-    special
-        Mask of special tokens, ``(batch, key)``.
-    groups
-        Groups of tokens, where sums by them are wanted.
-
-    Examples
-    --------
-    >>> import torch
-    >>> indicator_columns(torch.tensor([[False, True, True]]), torch.tensor([[False, True, False]])).tolist()
-    [[[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]]
-    """
+    """Value columns for `FIRST` and `SPECIAL`, ``(batch, key, 2)``, and one for each group; float32."""
     first = torch.zeros_like(special)
     first.scatter_(1, first_of(valid)[:, None], value=True)
     columns = torch.stack([first, special & valid], dim=-1).float()
@@ -323,11 +259,5 @@ def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None 
 
 
 def first_of(valid: Tensor) -> Tensor:
-    """Place of the first real token of each text, ``(batch,)``.
-
-    Examples
-    --------
-    >>> first_of(torch.tensor([[True, True], [False, True]])).tolist()
-    [0, 1]
-    """
+    """Place of the first real token of each text, ``(batch,)``."""
     return valid.to(torch.uint8).argmax(1)

@@ -44,15 +44,7 @@ KEYS = 1 << 23
 
 
 def refuse_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> None:
-    """Refuse heads to show that a model of so many layers, of so many heads at most, does not have.
-
-    Examples
-    --------
-    >>> refuse_absent([(0, 9)], 3, 4)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: there is no head 0.9 to show: layers go from 0 to 2, heads from 0 to 3
-    """
+    """Refuse heads to show that a model of so many layers, of so many heads at most, does not have."""
     for layer, head in asked or ():
         if not (0 <= layer < layers and 0 <= head < heads):
             raise AttnscopeError(
@@ -62,19 +54,7 @@ def refuse_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> Non
 
 
 def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, windows: int = 1) -> list[Place]:
-    """Heads to list token by token: those asked for and those that lead the rankings; all, where there is room.
-
-    Where nothing ranks heads, those that a statistic sets furthest apart take the place of those that lead.
-
-    Examples
-    --------
-    >>> outside = np.linspace(0.0, 0.9, 1024).reshape(1, 32, 32)
-    >>> results = xr.Dataset({"outside": (("text", "layer", "head"), outside)})
-    >>> shown_heads(results, [(3, 6)], tokens=2048)
-    [(3, 6), (0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
-    >>> len(shown_heads(results, [], tokens=20)), len(shown_heads(results, [], tokens=60, windows=3))
-    (1024, 5)
-    """
+    """Heads to list token by token: those asked for and those that lead the rankings; all, where there is room."""
     layers, heads = results.sizes["layer"], results.sizes["head"]
     refuse_absent(asked, layers, heads)
     ranked = [
@@ -92,38 +72,20 @@ def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, window
 
 @dataclass
 class MapObserver:
-    """Takes the maps of one window from a forward pass: `listed` heads token by token, all others in tiles.
+    """Takes the maps of one window from a forward pass: `listed` heads token by token, all others in tiles."""
 
-    Parameters
-    ----------
-    listed
-        Heads (layer, head).
-    room
-        How many weights the maps of this window may list together; what some do not need goes to the others.
-    tile
-        Tokens on a side of a tile; 0 for no tiles.
-    layer_done
-        Called after each layer.
-    words
-        The window by words, where these are shown instead of tokens.
-    first_head
-        From a site and its heads here to the number of the first, where other processes have those before.
-    receiving
-        Heads of which it is also taken what each key receives; none by default.
-    last
-        The last so many queries, from which alone it is taken beside that; of none by default.
-    block
-        Tokens on a side of the blocks that all heads are kept in beside that, to the end of a long window; 0 for none.
-    """
-
-    listed: Sequence[Place]
-    room: int
-    tile: int
-    layer_done: Callable[[], None]
-    words: WordReading | None = None
+    listed: Sequence[Place]  # heads (layer, head)
+    room: int  # how many weights the maps of this window may list together; what some do not need goes to the others
+    tile: int  # tokens on a side of a tile; 0 for no tiles
+    layer_done: Callable[[], None]  # called after each layer
+    words: WordReading | None = None  # the window by words, where these are shown instead of tokens
+    # from a site and its heads here to the number of the first, where other processes have those before
     first_head: Callable[[Site, int], int] | None = None
+    # heads of which it is also taken what each key receives; none by default
     receiving: Callable[[Place], bool] | None = None
+    # the last so many queries, from which alone it is taken beside that; of none by default
     last: int | None = field(default=None, kw_only=True)
+    # tokens on a side of the blocks that all heads are kept in beside that, to the end of a long window; 0 for none
     block: int = 0
     maps: dict[Place, tuple[np.ndarray, ...]] = field(
         default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]]
@@ -189,13 +151,7 @@ def _level(call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | N
 
 
 def tile_size(heads: int, tokens: int) -> int:
-    """Tokens on a side of a tile: a power of two, so large that the tiles of all heads keep to their room.
-
-    Examples
-    --------
-    >>> tile_size(1024, 2048), tile_size(144, 512)
-    (128, 16)
-    """
+    """Tokens on a side of a tile: a power of two, so large that the tiles of all heads keep to their room."""
     tile = 1
     while heads * (min(tokens, ROWS) / tile) ** 2 > TILES:
         tile *= 2
@@ -215,21 +171,7 @@ def sample_dataset(
     *,
     with_decoder: bool = False,
 ) -> xr.Dataset:
-    """Gather the maps of some windows.
-
-    A map is one head in one window: ``layer_of``, ``head_of``, ``window_of (map)``. ``count (map, query)`` says how
-    many ``key`` and ``weight (entry)`` a row lists, map after map and row after row; ``rest (map, query)`` is what it
-    leaves out. ``tile_sum`` and ``tile_max (layer, head, tile_query, tile_key)`` are of the first window, in tiles of
-    attribute ``tile`` tokens on a side; NaN for heads that are listed. ``token`` and ``special (window, query)`` are of
-    the text; with a decoder beside the encoder, ``target_token`` and ``target_special`` are of what it reads.
-    ``tokens`` and ``target_tokens (window)`` say how many tokens there are: beyond, rows are padding.
-
-    ``received (window, layer, head, position)`` is what each key receives from all queries, ``equal_received (window,
-    layer, position)`` what it would of equal weights, and ``position_token``, ``target_position_token (window,
-    position)`` name all tokens, also where maps show the first ones alone. ``recent (window, layer, head, position)``
-    and ``equal_recent`` are the same from the last queries, as many as attribute ``observation`` says, where a
-    statistic is over these.
-    """
+    """Gather the maps of some windows."""
     places = [(window, place) for window, observer in enumerate(observed) for place in observer.maps]
     maps = [observed[window].maps[place] for window, place in places]
     texts = {"": list(windows)} | (
@@ -358,44 +300,19 @@ _ROWS = 512  # of one head, written out at once
 
 @dataclass(frozen=True, eq=False)
 class MergedCall:
-    """What one attention call is from word to word.
+    """What one attention call is from word to word."""
 
-    Attributes
-    ----------
-    call
-        Attention call of these weights, each row scaled to sum to 1; it has no output.
-    mass
-        What the rows sum to, ``(batch, head, word)``.
-    equal
-        Equal weights over the tokens that each token may see, merged likewise, as those of one head.
-    """
-
-    call: AttentionCall
-    mass: Tensor
-    equal: AttentionCall
+    call: AttentionCall  # attention call of these weights, each row scaled to sum to 1; it has no output
+    mass: Tensor  # what the rows sum to, ``(batch, head, word)``
+    equal: AttentionCall  # equal weights over the tokens that each token may see, merged likewise, as those of one head
 
 
 @dataclass(frozen=True, eq=False)
 class WordReading:
-    """Windows side by side, read by tokens and measured by words.
+    """Windows side by side, read by tokens and measured by words."""
 
-    Attributes
-    ----------
-    words
-        The same windows as if their words were their tokens.
-    numbers
-        ``(batch, token)``: the number of each token's word, -1 on padding; of the text, and of what a decoder reads.
-
-    Examples
-    --------
-    >>> from attnscope.read import Window
-    >>> window = Window((5, 6, 7), (False,) * 3, ((0, 1), (1, 4), (4, 5)), "t", 0, ("e", "bbs", "."), words=(0, 0, 1))
-    >>> reading = WordReading.of([window])
-    >>> reading.words.text.valid.shape, reading.numbers[0].tolist()
-    (torch.Size([1, 2]), [[0, 0, 1]])
-    """
-
-    words: Reading
+    words: Reading  # the same windows as if their words were their tokens
+    # ``(batch, token)``: the number of each token's word, -1 on padding; of the text, and of what a decoder reads
     numbers: tuple[Tensor, Tensor]
 
     @classmethod
@@ -416,13 +333,7 @@ class WordReading:
         return merge_call(call, queries.to(call.query.device), keys.to(call.query.device))
 
     def weights(self, site: Site, call: AttentionCall) -> Tensor:
-        """The weights from word to word, ``(batch, head, word, word)``.
-
-        Raises
-        ------
-        AttnscopeError
-            If places of the call are not the tokens.
-        """
+        """The weights from word to word, ``(batch, head, word, word)``."""
         merged = self.merged(site.kind, call)
         if merged is None:
             raise AttnscopeError(
@@ -436,18 +347,7 @@ class WordReading:
 def merge_call(
     call: AttentionCall, queries: Int[Tensor, "batch query"], keys: Int[Tensor, "batch key"]
 ) -> MergedCall:
-    """Merge tokens to words, on either side by the number of each token's word; -1 is none (padding).
-
-    A token that may look nowhere is left out of the average over its word.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 3, 4)
-    >>> words = torch.tensor([[0, 0, 1]])
-    >>> merge_call(AttentionCall(x, x, x, scale=1.0, causal=True), words, words).call.bias.exp()[0, 0]
-    tensor([[1.0000, 0.0000],
-            [0.6667, 0.3333]])
-    """
+    """Merge tokens to words, on either side by the number of each token's word; -1 is none (padding)."""
     weights, mass = _words_words(call, queries, keys, range(call.query.shape[1]))
     nothing = torch.zeros_like(call.query[:, :1])
     flat = replace(

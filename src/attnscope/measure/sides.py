@@ -32,26 +32,7 @@ if TYPE_CHECKING:
 
 
 def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10) -> xr.Dataset:
-    """What `scan` finds on these windows, kinds of heads included.
-
-    Parameters
-    ----------
-    loaded
-        In eval mode.
-    windows
-        One at least.
-    band
-        Largest offset of the band, less where windows are shorter.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of, windows_of
-    >>> loaded = load_model("bundled", device="cpu")
-    >>> windows = list(windows_of(texts_of(["The tide comes in twice a day."]), loaded.tokenizer, length=16))
-    >>> dict(statistics_of(loaded, windows, band=3).profile.sizes)
-    {'text': 1, 'layer': 3, 'head': 4, 'offset': 7}
-    """
+    """What `scan` finds on these windows, kinds of heads included."""
     longest = max(max(len(window), len(window.target or window)) for window in windows)
     job = Measurement(
         loaded,
@@ -73,13 +54,7 @@ def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int =
 
 
 def observation_note(names: Sequence[str], observation: int, length: int) -> dict[str, str]:
-    """What a reader has to know where no window can have more queries than its observation window.
-
-    Examples
-    --------
-    >>> list(observation_note(["recent_top_key"], 32, 32)), list(observation_note(["recent_top_key"], 32, 33))
-    (['observation'], [])
-    """
+    """What a reader has to know where no window can have more queries than its observation window."""
     recent = _of_recent(names)
     if not recent or length > observation:
         return {}
@@ -155,16 +130,7 @@ def one_by_one(
     count: int,
     called: str = "windows",
 ) -> Iterator[xr.Dataset]:
-    """Measure each of `count` items, by itself and its number, but those that are done; tell how far it has come.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> told, of = [], lambda word, number: xr.Dataset({"length": len(word)})
-    >>> measured = one_by_one(["a", "tide", "is"], of, lambda texts: 1 in texts, told.append, count=3)
-    >>> [int(results.length) for results in measured], [progress.told for progress in told]
-    ([1, 2], [{'windows': 1}, {'windows': 2}, {'windows': 3}])
-    """
+    """Measure each of `count` items, by itself and its number, but those that are done; tell how far it has come."""
     for number, item in enumerate(items):
         if not done(range(number, number + 1)):
             yield measure(item, number)
@@ -182,20 +148,7 @@ def read_sides(
     chat_template: str | Path | None,
     by: str | None = None,
 ) -> tuple[Texts | Chats, Corpus | None]:
-    """What is read; with targets line by line, empty lines too, so that line i stays beside line i.
-
-    Raises
-    ------
-    AttnscopeError
-        Settings that do not go together, and what `texts_and_targets` and `Chats` raise.
-
-    Examples
-    --------
-    >>> settings = {"field": None, "by_line": False, "stride": None, "chat": False, "chat_template": None}
-    >>> corpus, _ = read_sides([{"role": "user", "content": "Is the tide out?"}], None, **settings)
-    >>> type(corpus).__name__
-    'Chats'
-    """
+    """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
     paired = targets is not None
     given = kept(texts)
     if chat or (not by_line and are_chats(given, field)):
@@ -226,18 +179,7 @@ def read_sides(
 
 
 def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | None:
-    """The groups asked for; those of a chat are its roles where nothing else is.
-
-    Raises
-    ------
-    AttnscopeError
-        Roles of what is no chat, and what `grouping_of` raises.
-
-    Examples
-    --------
-    >>> grouping_for(None, Chats([[{"role": "user", "content": "Is the tide out?"}]])).names
-    ('system', 'user', 'assistant', 'tool', 'template')
-    """
+    """The groups asked for; those of a chat are its roles where nothing else is."""
     is_chat = isinstance(corpus, Chats)
     if isinstance(groups, str) and groups == "roles" and not is_chat:
         raise AttnscopeError(

@@ -66,49 +66,7 @@ def scan_sounds(
     *,
     targets: Sources = None,
 ) -> xr.Dataset:
-    """Measure where every attention head of a model of sounds looks; `attnscope.scan` calls this for sounds.
-
-    Frames of the encoder are the tokens. Whisper's encoder always reads 30 seconds: only frames that are sound count as
-    queries; as keys the others count as special tokens, so that ``special_tokens`` is the weight on what is no sound.
-
-    Parameters
-    ----------
-    model
-        Whisper, or an encoder that reads the wave (Wav2Vec2, HuBERT, WavLM, ...).
-    sounds
-        From `attnscope.read.sounds.sounds_of`. Longer ones are cut into windows of 30 seconds; a rest below a second is left
-        out.
-    asked
-        What any scan is asked for: see `attnscope.scan`. Its ``processor`` is a feature extractor, one with a
-        tokenizer, or their folder; by default those beside the model.
-    targets
-        Transcripts for Whisper's decoder, one a line in the order of the sounds; by default ``name.txt`` beside each
-        ``name.wav``, where the model has a decoder. Without any, the encoder alone is measured.
-
-    Returns
-    -------
-    xarray.Dataset
-        As of text; ``start`` counts seconds, ``length`` the frames that are sound. In cross-attention, offsets count
-        frames from the number of the target token. The attribute ``sounds`` says how long a frame is and what counts.
-
-    Raises
-    ------
-    AttnscopeError
-        For anything that the caller can mend: see the message.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
-    >>> from attnscope.read import sounds_of
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    >>> convolutions = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    >>> model = Wav2Vec2Model(Wav2Vec2Config(**sizes, **convolutions)).eval()
-    >>> sounds = sounds_of({"array": np.random.default_rng(0).normal(size=16_000), "sampling_rate": 16_000})
-    >>> results = scan_sounds(model, sounds, Asked(processor=Wav2Vec2FeatureExtractor(), statistics="entropy"))
-    >>> results.length.values.tolist(), results.attrs["sounds"]
-    ([49], 'Tokens are frames of 20 ms, named by the second at which they begin.')
-    """
+    """Measure where every attention head of a model of sounds looks; `attnscope.scan` calls this for sounds."""
     names = choose(asked.statistics)
     speech, texts, said, unread = loaded_for(model, sounds, asked, targets)
     name, has_decoder = type(speech.loaded.model).__name__, speech.loaded.model.config.is_encoder_decoder
@@ -143,34 +101,7 @@ def loaded_for(
     asked: Asked,
     targets: Sources,
 ) -> tuple[SpeechModel, list[str] | None, list[Window] | None, bool]:
-    """The model, the transcripts that its decoder reads, as texts and as windows, and whether some are not read.
-
-    Parameters
-    ----------
-    model
-        A folder, a hub id, or a loaded model.
-    sounds
-        Sounds, with the transcripts that lie beside them.
-    asked
-        Settings of the scan.
-    targets
-        Transcripts; by default those that lie beside the sounds.
-
-    Raises
-    ------
-    AttnscopeError
-        For anything that the caller can mend: see the message.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.read import sounds_of
-    >>> sounds = sounds_of({"array": np.zeros(16_000), "sampling_rate": 16_000})
-    >>> loaded_for("bundled", sounds, BY_DEFAULT, None)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: EncoderForMaskedLM reads input_ids, not sounds: give it text, or take ...
-    """
+    """The model, the transcripts that its decoder reads, as texts and as windows, and whether some are not read."""
     texts = _transcripts(sounds, targets)
     speech = load_speech_model(
         model,
@@ -233,24 +164,7 @@ def _refuse_long(sounds: Sounds, longest: int) -> None:
 
 
 class SoundMeasurement:
-    """The forward passes of one scan of sounds: pieces have lengths of their own, and are read one at a time.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
-    >>> from attnscope.capture import load_speech_model
-    >>> from attnscope.read import sounds_of
-    >>> from attnscope.measure.questions import Asked
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    >>> convolutions = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    >>> encoder = Wav2Vec2Model(Wav2Vec2Config(**sizes, **convolutions)).eval()
-    >>> speech = load_speech_model(encoder, processor=Wav2Vec2FeatureExtractor())
-    >>> sounds = sounds_of([{"array": np.zeros(length), "sampling_rate": 16_000} for length in (16_000, 32_000)])
-    >>> job = SoundMeasurement(speech, sounds, None, ["entropy"], Asked())
-    >>> [int(part.length[0]) for part in job.batches()]  # frames
-    [49, 99]
-    """
+    """The forward passes of one scan of sounds: pieces have lengths of their own, and are read one at a time."""
 
     unit = UNIT
 
@@ -387,25 +301,13 @@ _LEAST = 1.0  # second: a shorter rest is left out
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """As much of one sound as a model reads at once.
+    """As much of one sound as a model reads at once."""
 
-    Attributes
-    ----------
-    source, start
-        Name of the sound, and from which second on.
-    samples
-        At the model's rate.
-    said
-        What the decoder reads; None without one.
-    left_out
-        Seconds of the sound behind it that are not read.
-    """
-
-    source: str
-    start: int
-    samples: np.ndarray
-    said: Window | None
-    left_out: float = 0.0
+    source: str  # name of the sound, and from which second on
+    start: int  # name of the sound, and from which second on
+    samples: np.ndarray  # at the model's rate
+    said: Window | None  # what the decoder reads; None without one
+    left_out: float = 0.0  # seconds of the sound behind it that are not read
 
     @property
     def name(self) -> str:
@@ -415,22 +317,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class SoundReading(Reading):
-    """One piece, as `StatisticsObserver` asks of it.
+    """One piece, as `StatisticsObserver` asks of it."""
 
-    Attributes
-    ----------
-    text
-        The encoder's frames as queries: those that are no sound do not count.
-    target
-        What the decoder reads.
-    frames
-        The encoder's frames as keys: those that are no sound count as special tokens.
-    given
-        Arguments of the forward pass.
-    """
-
-    frames: Batch
-    given: dict[str, Tensor]
+    frames: Batch  # the encoder's frames as keys: those that are no sound count as special tokens
+    given: dict[str, Tensor]  # arguments of the forward pass
 
     def sides(self, kind: str) -> tuple[Batch, Batch]:
         """What queries and keys of a site of that kind are made of."""

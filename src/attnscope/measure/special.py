@@ -19,10 +19,7 @@ def has_twice(window: Window) -> bool:
 
 
 def is_packed(window: Window, tokenizer: Any, *, looks_back: bool) -> bool:
-    """Whether a token that begins a text, or (in causal models) ends one, stands between other tokens of a window.
-
-    In encoders one that ends a text also stands between the two sentences of a pair.
-    """
+    """Whether a token that begins a text, or (in causal models) ends one, stands between other tokens of a window."""
     begin, end = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos"))
     borders = {begin, end} if looks_back else {begin} - {end}
     real = [place for place, special in enumerate(window.special) if not special]

@@ -62,28 +62,14 @@ _LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
 
 
 def unit_of(results: xr.Dataset) -> str:
-    """What lengths and offsets count: words where tokens are merged to them, frames of sounds, else tokens.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> unit_of(xr.Dataset(attrs={"words": "Tokens are merged to words."}))
-    'words'
-    """
+    """What lengths and offsets count: words where tokens are merged to them, frames of sounds, else tokens."""
     if "words" in results.attrs:
         return "words"
     return "frames" if results.attrs.get("reads") == "sounds" else "tokens"
 
 
 def notes_of(results: xr.Dataset) -> dict[str, str]:
-    """What tells a reader what is not as expected, by name.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> notes_of(xr.Dataset(attrs={"beyond": "Windows may have 64 tokens.", "model": "small"}))
-    {'beyond': 'Windows may have 64 tokens.'}
-    """
+    """What tells a reader what is not as expected, by name."""
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
     notes = with_local_heads(notes, str(results.attrs.get("kinds", "")))
     notes = notes_of_short(results, notes) | notes_of_nowhere(results, unit_of(results))
@@ -93,42 +79,13 @@ def notes_of(results: xr.Dataset) -> dict[str, str]:
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:
-    """What `scan` returns, from the folder of a finished run.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> from attnscope.measure import scan
-    >>> from attnscope.store import manifest_of
-    >>> with TemporaryDirectory() as folder:
-    ...     made = scan(texts=["The tide is out."], out=folder, statistics="entropy")
-    ...     signature = manifest_of(Path(folder)).state["signature"]
-    ...     with RunFolder(Path(folder), signature) as run:
-    ...         bool((load_scan(run).entropy == made.entropy).all())
-    True
-    """
+    """What `scan` returns, from the folder of a finished run."""
     with read_as(run.path):
         return _returned(run, run.results(), run.load(SUMMARY))
 
 
 def load_heads(run: RunFolder) -> xr.Dataset | None:
-    """What all texts of a finished scan with pools come to, head by head, with their kinds; no pool is read.
-
-    None where the run keeps no such thing.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import xarray as xr
-    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {"command": "scan"}) as run:
-    ...     before = load_heads(run)
-    ...     run.save(HEADS, xr.Dataset({"entropy": (("layer", "head"), [[1.5, 0.5]])}))
-    ...     run.finish(attributes={"model": "small"})
-    ...     heads = load_heads(run)
-    >>> before is None, heads.entropy.dims, heads.attrs["model"]
-    (True, ('layer', 'head'), 'small')
-    """
+    """What all texts of a finished scan with pools come to, head by head, with their kinds; no pool is read."""
     heads, summary = run.load(HEADS), run.load(SUMMARY)
     if heads is None:
         return None
@@ -142,20 +99,7 @@ def load_heads(run: RunFolder) -> xr.Dataset | None:
 
 
 def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
-    """The same, piece by piece along ``text``: never more in memory than one, and the kinds of all texts.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope import scan
-    >>> from attnscope.store import RunFolder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = scan(limit=4, window=32, batch_size=2, out=f"{place}/run")
-    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
-    ...         sum(piece.sizes["text"] for piece in scan_pieces(run))
-    4
-    """
+    """The same, piece by piece along ``text``: never more in memory than one, and the kinds of all texts."""
     summary = run.load(SUMMARY)
     for texts in run.pieces:
         part = summary
@@ -201,54 +145,19 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
 
 
 def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
-    """Whether the folder holds the attention that a page shows where these heads are asked for.
-
-    For the command, which reads texts again only where it does not.
-
-    Parameters
-    ----------
-    run
-        Folder of a scan.
-    heads
-        Pairs (layer, head), in the order in which they are asked for.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope import scan
-    >>> from attnscope.store import RunFolder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = scan(limit=2, window=32, out=f"{place}/run", show=[(0, 3)])
-    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
-    ...         keeps_maps_of(run, [(0, 3)]), keeps_maps_of(run, [(0, 1)])
-    (True, False)
-    """
+    """Whether the folder holds the attention that a page shows where these heads are asked for."""
     sample = run.load(SAMPLE)
     return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in heads]
 
 
 def default_out(signature: Signature | Mapping[str, object]) -> Path:
-    """Where a command puts its results when nothing was said: one folder for each signature.
-
-    Examples
-    --------
-    >>> default_out(Signature("scan", model={"name": "models/small"})).parts
-    ('attnscope-runs', 'small-...')
-    """
+    """Where a command puts its results when nothing was said: one folder for each signature."""
     signature = Signature.of(signature)
     return Path("attnscope-runs") / f"{Path(signature.name).name}-{signature.short}"
 
 
 def with_local_heads(notes: dict[str, str], kinds: str) -> dict[str, str]:
-    """Notes, without that on the bias where no head is named local.
-
-    Examples
-    --------
-    >>> notes = {"bias": "It adds to scores."}
-    >>> len(with_local_heads(notes, "Kinds of heads: previous: 2, local: 1.")), len(with_local_heads(notes, ""))
-    (1, 0)
-    """
+    """Notes, without that on the bias where no head is named local."""
     if _LOCAL.search(kinds):
         return notes
     return {name: note for name, note in notes.items() if name != "bias"}
@@ -270,25 +179,7 @@ _RANKED_BY_OF_IMAGES = {
 
 
 def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> str:
-    """By what heads are ranked; where none is, what none has.
-
-    Parameters
-    ----------
-    results
-        What `attnscope.scan` returns.
-    kind
-        Name of the ranking, such as ``"local"``.
-    rows
-        Heads that it has.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> ranking_said(xr.Dataset(), "local", [])
-    'no local head: none has 0.5 of its weight inside the band and twice what uniform attention gives, beyond chance'
-    >>> ranking_said(xr.Dataset(), "sink-like", [])[-33:]
-    '6 times the odds of equal weights'
-    """
+    """By what heads are ranked; where none is, what none has."""
     what, where = (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
     if rows:
         return f"most {kind} heads: {what}{_NO_TEST if kind == _SINKS else ''}"
@@ -309,16 +200,7 @@ def _uniform(results: xr.Dataset, kind: str) -> str:
 
 
 def kinds_said(results: xr.Dataset) -> str:
-    """How many heads there are of each kind; where that is not known, what is missing.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> kinds_said(xr.Dataset(attrs={"kinds": "Kinds of heads: previous: 2."}))
-    'Kinds of heads: previous: 2.'
-    >>> kinds_said(xr.Dataset(attrs={"reads": "images"}))
-    'No kinds of heads: no rows and columns of patches are known.'
-    """
+    """How many heads there are of each kind; where that is not known, what is missing."""
     if "kinds" in results.attrs:
         return str(results.attrs["kinds"])
     needed = NEEDED
@@ -331,25 +213,7 @@ def kinds_said(results: xr.Dataset) -> str:
 
 
 def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> str:
-    """Of what the numbers and kinds of ranked heads are, where several windows were read; else empty.
-
-    Parameters
-    ----------
-    results
-        What `attnscope.scan` returns.
-    ranked
-        The heads of each ranking.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> from attnscope.measure import rank_heads
-    >>> results = attnscope.scan(limit=2, window=32)
-    >>> means_note(results, rank_heads(results).values())[:55]
-    'Weights and offsets are of the mean over all windows; a'
-    >>> means_note(results, [])
-    ''
-    """
+    """Of what the numbers and kinds of ranked heads are, where several windows were read; else empty."""
     if results.sizes["text"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
         return ""
     return (
@@ -359,27 +223,12 @@ def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> s
 
 
 def entries_said(results: xr.Dataset) -> str:
-    """What each entry of ``text`` is, in the plural.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> entries_said(xr.Dataset()), entries_said(xr.Dataset({"window_count": ("text", [4])}))
-    ('windows', 'pools')
-    """
+    """What each entry of ``text`` is, in the plural."""
     return "pools" if "window_count" in results else called_in(results.attrs)["windows"]
 
 
 def layers_said(results: xr.Dataset) -> str:
-    """How many layers attend, each kind by itself where there are several.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> pair = xr.Dataset(coords={"layer_kind": ("layer", ["self", "self", "causal", "cross"])})
-    >>> layers_said(pair), layers_said(pair.isel(layer=[0, 1]))
-    ('2 encoder, 1 decoder and 1 cross-attention layers', '2 layers')
-    """
+    """How many layers attend, each kind by itself where there are several."""
     kinds = results["layer_kind"].values.tolist() if "layer_kind" in results.coords else []
     if "cross" not in kinds or len(set(kinds)) == 1:
         return count(results.sizes["layer"], "layer")
@@ -391,14 +240,7 @@ def layers_said(results: xr.Dataset) -> str:
 
 
 def corpus_said(results: xr.Dataset) -> str:
-    """How much was read.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> corpus_said(xr.Dataset({"length": ("text", [40, 40])}))
-    '2 windows (80 tokens)'
-    """
+    """How much was read."""
     texts = results.sizes["text"]
     if results.attrs.get("reads") != "images":
         if "length" not in results:

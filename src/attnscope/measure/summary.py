@@ -38,43 +38,7 @@ _MEANINGS = {
 
 
 def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0) -> xr.Dataset:
-    """Name the kind of every head in every text, and say how far it depends on the text.
-
-    Parameters
-    ----------
-    results
-        From a scan with the statistics `NEEDED`. With `clusters`, ``band_sum (text, layer, head, offset)``, ``length
-        (text)`` and of translations ``target_length (text)`` are enough.
-    clusters
-        k of a k-means over ``band_sum / length``, as the papers do it, whose clusters are the kinds. By default kinds
-        are the names that `kind_codes` gives, as many as there are.
-    seed
-        Seed of k-means, and of the intervals over documents (over texts where there are fewer than 6).
-
-    Returns
-    -------
-    xarray.Dataset
-        ``label (text, layer, head)``, -1 where there is no head; ``centroid (cluster, offset)``, with the
-        kinds' names as coordinate ``cluster``; ``label_share (layer, head, cluster)``, ``majority_share``,
-        ``effective_labels``, ``direction`` (mean over texts) and ``direction_sign_agreement (layer, head)``. The
-        attribute ``summary`` holds, as JSON, the statistics over heads with a name and without with their intervals;
-        ``kinds`` counts the kinds in words.
-
-    Examples
-    --------
-    >>> left = np.tile([0.0, 8.0, 1.0, 1.0, 0.0], (4, 1, 1, 1))
-    >>> summary = summarize(
-    ...     xr.Dataset(
-    ...         {"band_sum": (("text", "layer", "head", "offset"), left), "length": ("text", [10] * 4)},
-    ...         coords={"offset": [-2, -1, 0, 1, 2]},
-    ...     ),
-    ...     clusters=2,
-    ... )
-    >>> summary.cluster.values.tolist()
-    ['next-to-left']
-    >>> summary.kinds
-    '2 kinds were asked for, but no more than 1 profiles are different. Heads: next-to-left: 1.'
-    """
+    """Name the kind of every head in every text, and say how far it depends on the text."""
     texts, layers, heads, offsets = results.band_sum.shape
     shares = (results.band_sum / queries(results)).transpose("text", "layer", "head", "offset").values
     flat = shares.reshape(texts, layers * heads, offsets)
@@ -123,13 +87,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
 
 
 def kinds_of(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] | None:
-    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot.
-
-    Examples
-    --------
-    >>> kinds_of({"statistics": ["entropy"]}) is None
-    True
-    """
+    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot."""
     names, clusters = set(settings["statistics"]), settings.get("clusters")
     if set(NEEDED) <= names or (clusters is not None and "band_sum" in names):
         return partial(summarize, clusters=clusters, seed=settings.get("seed", 0))

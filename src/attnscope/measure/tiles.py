@@ -25,38 +25,21 @@ _RIGHT = 4  # of these that must be told by the token that changes most
 
 @dataclass(frozen=True)
 class Tile:
-    """An image, a frame of a video, or a part of an image that is read by itself, as tokens in rows and columns.
+    """An image, a frame of a video, or a part of an image that is read by itself, as tokens in rows and columns."""
 
-    Attributes
-    ----------
-    image, number
-        Number of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a
-        whole image.
-    rows, columns
-        Rows and columns of tokens.
-    tokens
-        Row by row.
-    source
-        Number among the pixels that the model is given, from 0; -1 where these are no images, but patches in a row.
-    kind
-        ``image`` or ``video``.
-    key
-        Under which the model is given the pixels.
-
-    Examples
-    --------
-    >>> Tile(1, 0, 1, 2, (5, 6), 0).names
-    {5: 'image 1 r0c0', 6: 'image 1 r0c1'}
-    """
-
+    # number of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a
+    # whole image
     image: int
+    # number of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a
+    # whole image
     number: int
-    rows: int
-    columns: int
-    tokens: tuple[int, ...]
+    rows: int  # rows and columns of tokens
+    columns: int  # rows and columns of tokens
+    tokens: tuple[int, ...]  # row by row
+    # number among the pixels that the model is given, from 0; -1 where these are no images, but patches in a row
     source: int
-    kind: str = IMAGE
-    key: str = PIXELS
+    kind: str = IMAGE  # ``image`` or ``video``
+    key: str = PIXELS  # under which the model is given the pixels
 
     @property
     def name(self) -> str:
@@ -75,42 +58,15 @@ class Tile:
 
 @dataclass(eq=False)
 class Tiles:
-    """Finds the tiles of texts with images.
+    """Finds the tiles of texts with images."""
 
-    Attributes
-    ----------
-    model
-        Which reads them.
-    unknown
-        Why there are none, where there are none.
-    told
-        How they are known: ``processor`` or ``pixels``.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> from attnscope.read import Expanded
-    >>> processor = SimpleNamespace(image_processor=SimpleNamespace(merge_size=2))
-    >>> tiles = Tiles(SimpleNamespace(processor=processor))
-    >>> expanded = Expanded("text 1", "##a", (9, 9, 3), ((0, 1), (1, 2), (2, 3)), ((0, 2),), frozenset({9}))
-    >>> (tile,) = tiles.of(expanded, {"image_grid_thw": torch.tensor([[1, 2, 4]])})  # 2 x 4 patches, merged by fours
-    >>> tile.rows, tile.columns, tile.tokens, tiles.told
-    (1, 2, (0, 1), {'processor'})
-    """
-
-    model: PicturedModel
-    unknown: str = ""
-    told: set[str] = field(default_factory=set[str])
+    model: PicturedModel  # which reads them
+    unknown: str = ""  # why there are none, where there are none
+    told: set[str] = field(default_factory=set[str])  # how they are known: ``processor`` or ``pixels``
     _probed: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def of(self, expanded: Expanded, given: dict[str, Any]) -> list[Tile]:
-        """The tiles of one text; none where they are not known.
-
-        Parameters
-        ----------
-        expanded, given
-            From `PicturedModel.read`.
-        """
+        """The tiles of one text; none where they are not known."""
         pieces = expanded.image_tokens()
         if not any(pieces):
             return []
@@ -203,12 +159,8 @@ class Tiles:
 
 
 def rows_and_columns(tokens: int, pixels: tuple[int, int] | torch.Size) -> tuple[int, int] | None:
-    """So many tokens in rows and columns of the shape of an image, ``(row, column)``; None where they do not fill them.
-
-    Examples
-    --------
-    >>> rows_and_columns(8, (16, 32)), rows_and_columns(9, (16, 32))
-    ((2, 4), None)
+    """So many tokens in rows and columns of the shape of an image, ``(row, column)``; None where they do not fill
+    them.
     """
     height, width = pixels
     rows = round((tokens * height / width) ** 0.5)
@@ -217,10 +169,7 @@ def rows_and_columns(tokens: int, pixels: tuple[int, int] | torch.Size) -> tuple
 
 
 def pixels_of(given: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
-    """The images, tiles or frames that a model is given, ``(channel, row, column)``; None for patches in a row.
-
-    Images of several sizes lie in the corner of the largest.
-    """
+    """The images, tiles or frames that a model is given, ``(channel, row, column)``; None for patches in a row."""
     values: Any = given.get(key)
     if not isinstance(values, torch.Tensor) or values.ndim not in (_IMAGES, _TILED):
         return None
@@ -256,34 +205,16 @@ def _changed(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Ten
 
 @dataclass(eq=False)
 class Frames:
-    """Finds the frames of texts with videos, and the rows and columns of each.
+    """Finds the frames of texts with videos, and the rows and columns of each."""
 
-    Attributes
-    ----------
-    model
-        Which reads them.
-    unknown
-        Why frames, or rows and columns, are not known, where they are not.
-    told
-        How frames are known: ``processor`` or ``pixels``.
-    """
-
-    model: PicturedModel
-    unknown: str = ""
-    told: set[str] = field(default_factory=set[str])
+    model: PicturedModel  # which reads them
+    unknown: str = ""  # why frames, or rows and columns, are not known, where they are not
+    told: set[str] = field(default_factory=set[str])  # how frames are known: ``processor`` or ``pixels``
 
     def of(
         self, expanded: Expanded, given: dict[str, Any], images: int
     ) -> tuple[list[list[list[int]]], list[Tile]]:
-        """The tokens of each frame of each video of a text, and the frames as tiles; both empty where not known.
-
-        Parameters
-        ----------
-        expanded, given
-            From `PicturedModel.read`.
-        images
-            How many the text has beside its videos.
-        """
+        """The tokens of each frame of each video of a text, and the frames as tiles; both empty where not known."""
         pieces = expanded.video_tokens()
         if not any(pieces):
             return [], []

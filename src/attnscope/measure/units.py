@@ -50,24 +50,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredUnit:
-    """What was measured of one unit.
+    """What was measured of one unit."""
 
-    Attributes
-    ----------
-    results
-        Texts that follow each other; none where the run has all of them already.
-    share
-        Part of all work that the unit is.
-    windows
-        How many it has.
-    following
-        Where the next unit begins; None where that cannot be told.
-    """
-
-    results: tuple[xr.Dataset, ...]
-    share: float
-    windows: int
-    following: UnitStart | None
+    results: tuple[
+        xr.Dataset, ...
+    ]  # texts that follow each other; none where the run has all of them already
+    share: float  # part of all work that the unit is
+    windows: int  # how many it has
+    following: UnitStart | None  # where the next unit begins; None where that cannot be told
 
 
 @dataclass(frozen=True)
@@ -88,11 +78,7 @@ class Opened:
 
 
 class Units:
-    """Batches of a scan, or its pools, some at a time.
-
-    Texts are read forward; from where a unit is known to begin, if that is nearer; and anew where an earlier unit is
-    asked for than the last.
-    """
+    """Batches of a scan, or its pools, some at a time."""
 
     def __init__(self, job: Measurement, said: Callable[[], float] = lambda: 0.0) -> None:
         self.job, self.size, self.said = job, job.unit, said
@@ -101,10 +87,7 @@ class Units:
     def measure(
         self, unit: int, done: Callable[[range], bool] = lambda _: False, known: UnitStart | None = None
     ) -> MeasuredUnit | None:
-        """What is not done of a unit, counted from 0; None where the texts end before.
-
-        `known` is where this unit begins, or one before it.
-        """
+        """What is not done of a unit, counted from 0; None where the texts end before."""
         if unit < self.following or (known is not None and known.unit > self.following):
             self._start(known)
         while self.following < unit:
@@ -149,31 +132,17 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """All that a process needs to take part in a scan.
-
-    Attributes
-    ----------
-    folder
-        The one that names of files are relative to.
-    show
-        Whether the attention over the first windows will be asked for.
-    """
+    """All that a process needs to take part in a scan."""
 
     model: str | Path
     texts: Sources
     asked: Asked
     of_texts: OfTexts
-    folder: Path
-    show: bool
+    folder: Path  # the one that names of files are relative to
+    show: bool  # whether the attention over the first windows will be asked for
 
     def __call__(self) -> tuple[Units, Opened]:
-        """Load the model and open the texts, on one thread.
-
-        Raises
-        ------
-        AttnscopeError
-            What `attnscope.scan` raises before it measures anything.
-        """
+        """Load the model and open the texts, on one thread."""
         enter(self.folder)
         torch.set_num_threads(1)
         shares = [0.0]
@@ -193,13 +162,7 @@ _NAMES = ("entropy",)  # nothing is measured, and something must be asked for
 def first_of(
     model: Model, sense: Sense, asked: Asked, targets: Sources = None
 ) -> ImageMeasurement | PicturedMeasurement | SoundMeasurement | VideoMeasurement:
-    """Load the model and check it on the first image, sound, video or text with images.
-
-    Raises
-    ------
-    AttnscopeError
-        What `attnscope.scan` raises of them.
-    """
+    """Load the model and check it on the first image, sound, video or text with images."""
     asked = replace(asked, limit=1)
     if isinstance(sense, PicturedTexts | Images | Videos) and targets is not None:
         raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
@@ -224,24 +187,16 @@ def first_of(
 
 @dataclass(eq=False)
 class MeasuredPass:
-    """What was measured of the calls of one forward pass.
+    """What was measured of the calls of one forward pass."""
 
-    Attributes
-    ----------
-    sites
-        Each call.
-    measured
-        Statistics of each call, from `measure_call`.
-    queries
-        ``(batch,)`` for each call: its queries that are real tokens.
-    reach
-        The largest offset that there was.
-    """
-
-    sites: list[Site] = field(default_factory=list)
-    measured: list[dict[str, Tensor]] = field(default_factory=list)
-    queries: list[Tensor] = field(default_factory=list)
-    reach: int = 0
+    sites: list[Site] = field(default_factory=list)  # each call
+    measured: list[dict[str, Tensor]] = field(
+        default_factory=list
+    )  # statistics of each call, from `measure_call`
+    queries: list[Tensor] = field(
+        default_factory=list
+    )  # ``(batch,)`` for each call: its queries that are real tokens
+    reach: int = 0  # the largest offset that there was
 
     def add(self, site: Site, measured: dict[str, Tensor], queries: Tensor, reach: int) -> None:
         """One more call."""
@@ -257,10 +212,7 @@ class MeasuredPass:
 
 
 def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -> xr.Dataset:
-    """Passes as one Dataset, one text after the other; with kinds of heads where all is there that they need.
-
-    Layers that have other numbers of queries than the first have them in ``queries (text, layer)``.
-    """
+    """Passes as one Dataset, one text after the other; with kinds of heads where all is there that they need."""
     reach = max(run.reach for run in passes)
     layered = any(not torch.equal(own, run.queries[0]) for run in passes for own in run.queries)
     parts: list[xr.Dataset] = []

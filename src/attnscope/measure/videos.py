@@ -66,43 +66,7 @@ def scan_videos(
     videos: Videos,
     asked: Asked = BY_DEFAULT,
 ) -> xr.Dataset:
-    """Measure where every attention head of a video encoder looks; `attnscope.scan` calls this for videos.
-
-    Parameters
-    ----------
-    model
-        A video encoder whose layers attend over the whole video (VideoMAE, ViViT, V-JEPA 2), or a classifier on one.
-    videos
-        From `attnscope.read.videos.videos_of`. Of more frames than the model reads, so many at even steps are taken.
-    asked
-        What any scan is asked for: see `attnscope.scan`. Its ``processor`` is the processor or the folder of one, by
-        default the one beside the model; its ``statistics`` and its ``band`` are those of text.
-
-    Returns
-    -------
-    xarray.Dataset
-        As of text with groups, one entry of ``text`` a video, ``source`` its name. Tokens are tubelets, and groups
-        (``group_weight``) frames, at most 8, and ``special``, what is no tubelet. Offsets and ``profile`` count tokens
-        in the order in which the model reads them, which the attribute ``videos`` tells. ``video_frames``,
-        ``video_rows`` and ``video_columns``: how many tubelets there are in time, and in each frame.
-
-    Raises
-    ------
-    AttnscopeError
-        For anything that the caller can mend: see the message.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.read import videos_of
-    >>> from transformers import VideoMAEConfig, VideoMAEModel
-    >>> config = VideoMAEConfig(
-    ...     image_size=8, patch_size=4, num_frames=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1
-    ... )
-    >>> results = scan_videos(VideoMAEModel(config), videos_of(torch.zeros(1, 4, 3, 8, 8)))
-    >>> results.group_query.values.tolist()
-    ['frames 1-2', 'frames 3-4']
-    """
+    """Measure where every attention head of a video encoder looks; `attnscope.scan` calls this for videos."""
     names = (*choose(asked.statistics), *OF_GROUPS)
     filmed = load_video_model(
         model, processor=asked.processor, need_processor=not videos.is_processed, loading=asked.loading
@@ -127,21 +91,7 @@ def scan_videos(
 
 
 class VideoMeasurement:
-    """The forward passes of one scan of videos: each is read by itself, and all have the same tubelets.
-
-    Examples
-    --------
-    >>> from transformers import VideoMAEConfig, VideoMAEModel
-    >>> from attnscope.capture import load_video_model
-    >>> from attnscope.read import videos_of
-    >>> from attnscope.measure.questions import Asked
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    >>> encoder = VideoMAEModel(VideoMAEConfig(image_size=8, patch_size=4, num_frames=4, **sizes)).eval()
-    >>> videos = videos_of(torch.zeros(1, 4, 3, 8, 8))
-    >>> job = VideoMeasurement(load_video_model(encoder, need_processor=False), videos, ["entropy"], Asked(band=1))
-    >>> job.grouping.names, next(job.batches()).entropy.shape
-    (('frames 1-2', 'frames 3-4'), (1, 1, 2))
-    """
+    """The forward passes of one scan of videos: each is read by itself, and all have the same tubelets."""
 
     unit = UNIT
 
@@ -230,13 +180,7 @@ class VideoMeasurement:
         )
 
     def _read(self, clip: Clip) -> tuple[PicturedReading, Window]:
-        """One video, and as a window.
-
-        Raises
-        ------
-        AttnscopeError
-            If it has other tubelets than the first.
-        """
+        """One video, and as a window."""
         given = self.model.given(clip)
         shape = tuple(given[self.model.key].shape)
         if shape != self.shape:
@@ -316,20 +260,9 @@ _BESIDE = "special"
 
 @dataclass(frozen=True)
 class TubeletStep(Tile):
-    """The tubelets of the same frames, as tokens in rows and columns.
+    """The tubelets of the same frames, as tokens in rows and columns."""
 
-    Attributes
-    ----------
-    together
-        How many frames are read as one.
-
-    Examples
-    --------
-    >>> TubeletStep(1, 2, 1, 2, (5, 6), 2, together=2).names
-    {5: 'frames 3-4 r0c0', 6: 'frames 3-4 r0c1'}
-    """
-
-    together: int = 1
+    together: int = 1  # how many frames are read as one
 
     @property
     def name(self) -> str:
@@ -339,35 +272,17 @@ class TubeletStep(Tile):
 
 @dataclass(frozen=True)
 class Tubelets:
-    """The tokens of one video.
+    """The tokens of one video."""
 
-    Attributes
-    ----------
-    steps, rows, columns
-        How many tubelets there are in time, and in each frame.
-    together
-        Frames in one tubelet.
-    first
-        The token of the first tubelet.
-    strides
-        How many tokens further the next one is in time, a row below, a column to the right.
-    tokens
-        All tokens, also those that are no tubelets.
-
-    Examples
-    --------
-    >>> tubelets = Tubelets(2, 1, 2, together=2, first=1, strides=(2, 2, 1), tokens=5)
-    >>> tubelets.window("video 1").tokens
-    ('[class]', 'frames 1-2 r0c0', 'frames 1-2 r0c1', 'frames 3-4 r0c0', 'frames 3-4 r0c1')
-    """
-
-    steps: int
-    rows: int
-    columns: int
-    together: int
-    first: int
-    strides: tuple[int, int, int]
-    tokens: int
+    steps: int  # how many tubelets there are in time, and in each frame
+    rows: int  # how many tubelets there are in time, and in each frame
+    columns: int  # how many tubelets there are in time, and in each frame
+    together: int  # frames in one tubelet
+    first: int  # the token of the first tubelet
+    strides: tuple[
+        int, int, int
+    ]  # how many tokens further the next one is in time, a row below, a column to the right
+    tokens: int  # all tokens, also those that are no tubelets
 
     def places(self) -> np.ndarray:
         """The token of each tubelet, ``(step, row, column)``."""
@@ -421,34 +336,7 @@ class Tubelets:
 
 @torch.no_grad()
 def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tubelets | str:
-    """Find the tubelets: which token changes before any attention when the pixels of one do.
-
-    The first tubelet, the next in time, the one below, the one to the right and the last tell where they begin and in
-    which order they stand. Each must change one token and no other.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    given
-        Arguments of its forward pass, with one video ``(1, frame, channel, row, column)``.
-    key
-        Name of that argument.
-
-    Returns
-    -------
-    Tubelets or str
-        Or why there are none.
-
-    Examples
-    --------
-    >>> from transformers import VideoMAEConfig, VideoMAEModel
-    >>> config = VideoMAEConfig(
-    ...     image_size=8, patch_size=4, num_frames=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=1
-    ... )
-    >>> tubelets_of(VideoMAEModel(config).eval(), {"pixel_values": torch.zeros(1, 4, 3, 8, 8)}, "pixel_values")
-    Tubelets(steps=2, rows=2, columns=2, together=2, first=0, strides=(4, 2, 1), tokens=8)
-    """
+    """Find the tubelets: which token changes before any attention when the pixels of one do."""
     size = tubelet_of(model.config)
     if size is None:
         return "its config tells no patch_size and tubelet_size"

@@ -23,39 +23,18 @@ def without_gaps(call: AttentionCall) -> bool:
 
 
 def bias_forbids(call: AttentionCall) -> bool:
-    """Whether a bias is so low somewhere that it is a mask.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import AttentionCall
-    >>> x = torch.zeros(1, 1, 2, 4)
-    >>> bias_forbids(AttentionCall(x, x, x, scale=1.0, bias=torch.tensor([[[[0.0, -torch.inf], [0.0, 0.0]]]])))
-    True
-    """
+    """Whether a bias is so low somewhere that it is a mask."""
     return call.bias is not None and float(call.bias.amin()) <= torch.finfo(call.bias.dtype).min / 2
 
 
 def keys_at(edges: Tensor, start: Tensor, stop: Tensor) -> Tensor:
-    """The first key from each edge on, an offset, among those from `start` to `stop`, of each query: ``(..., edge)``.
-
-    Examples
-    --------
-    >>> start, stop = torch.tensor([0, 0, 0]), torch.tensor([1, 2, 3])
-    >>> keys_at(torch.tensor([-1, 0, 1]), start, stop).tolist()
-    [[0, 0, 1], [0, 1, 2], [1, 2, 3]]
-    """
+    """The first key from each edge on, an offset, among those from `start` to `stop`, of each query: ``(..., edge)``."""
     own = torch.arange(start.shape[-1], device=edges.device)
     return torch.maximum(torch.minimum(own[:, None] + edges, stop[..., None]), start[..., None])
 
 
 def allowed_by_rows(call: AttentionCall, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Which keys so many queries at a time may see, text by text, where a mask has gaps: of the first head.
-
-    Yields
-    ------
-    tuple
-        The text's number, those of its queries ``(query,)`` and which keys they may see ``(query, key)``.
-    """
+    """Which keys so many queries at a time may see, text by text, where a mask has gaps: of the first head."""
     queries = call.query.shape[2]
     for text in range(call.query.shape[0]):
         for begin in range(0, queries, rows):
@@ -65,22 +44,7 @@ def allowed_by_rows(call: AttentionCall, rows: int) -> Iterator[tuple[int, Tenso
 
 
 def with_each(result: xr.Dataset) -> xr.Dataset:
-    """The result with a statistic for each of several numbers of a head: ``block_recall_5``, ``weight_at_-64``.
-
-    For tables and comparisons, which have one column or line for each statistic.
-
-    Parameters
-    ----------
-    result
-        A scan.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> recall = xr.DataArray([[[0.5, 0.75]]], dims=("layer", "head", "kept"), coords={"kept": [5, 10]})
-    >>> list(with_each(xr.Dataset({"block_recall": recall})))
-    ['block_recall', 'block_recall_5', 'block_recall_10']
-    """
+    """The result with a statistic for each of several numbers of a head: ``block_recall_5``, ``weight_at_-64``."""
     apart: dict[str, xr.DataArray] = {}
     for dim in SEVERAL:
         for own in of_several(result, dim):
@@ -93,23 +57,7 @@ def with_each(result: xr.Dataset) -> xr.Dataset:
 
 
 def of_several(result: xr.Dataset, dim: str) -> list[str]:
-    """Names of the variables that are several numbers of a head, along that dimension.
-
-    For what draws or lists them: such a variable has a curve for each head, where others have a number.
-
-    Parameters
-    ----------
-    result
-        A scan.
-    dim
-        One of `SEVERAL`.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> of_several(xr.Dataset({"block_recall": (("layer", "head", "kept"), [[[0.5, 0.75]]])}), "kept")
-    ['block_recall']
-    """
+    """Names of the variables that are several numbers of a head, along that dimension."""
     return [
         str(name)
         for name, variable in result.data_vars.items()

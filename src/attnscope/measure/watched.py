@@ -37,19 +37,7 @@ if TYPE_CHECKING:
 
 
 class Seen:
-    """What `watch` has measured so far.
-
-    Examples
-    --------
-    See `watch`.
-
-    >>> module = nn.MultiheadAttention(8, 2, batch_first=True).eval()
-    >>> x = torch.randn(3, 5, 8)
-    >>> with watch(module, band=2) as seen, torch.no_grad():
-    ...     _ = module(x, x, x)
-    >>> len(seen), seen.result().entropy.sizes["head"]
-    (3, 2)
-    """
+    """What `watch` has measured so far."""
 
     def __init__(self, module: nn.Module, names: Sequence[str], band: int) -> None:
         self._module, self._names, self._band = type(module).__name__, names, band
@@ -64,13 +52,7 @@ class Seen:
         return sum(seen.texts for seen in self._passes) + len(self._written)
 
     def result(self) -> xr.Dataset:
-        """All passes so far, as `attnscope.scan` gives them, or all texts that ``generate()`` wrote; see `watch`.
-
-        Raises
-        ------
-        AttnscopeError
-            If no attention call was seen, or both plain passes and ``generate()``.
-        """
+        """All passes so far, as `attnscope.scan` gives them, or all texts that ``generate()`` wrote; see `watch`."""
         if self._written:
             if self._passes:
                 raise AttnscopeError(

@@ -70,21 +70,12 @@ class OfTexts(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A scan of which nothing is measured yet.
+    """A scan of which nothing is measured yet."""
 
-    Attributes
-    ----------
-    job
-        Its forward passes.
-    signature, attributes
-        Signature and attributes of its results.
-    kinds
-        What finds the kinds of heads in them; None where something is not measured that they need.
-    """
-
-    job: Measurement
-    signature: Signature
-    attributes: dict[str, str]
+    job: Measurement  # its forward passes
+    signature: Signature  # signature and attributes of its results
+    attributes: dict[str, str]  # signature and attributes of its results
+    # what finds the kinds of heads in them; None where something is not measured that they need
     kinds: Callable[[xr.Dataset], xr.Dataset] | None
 
 
@@ -94,13 +85,7 @@ def scan_texts(
     asked: Asked,
     of_texts: OfTexts,
 ) -> xr.Dataset:
-    """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for texts.
-
-    Raises
-    ------
-    AttnscopeError
-        For anything that the caller can mend: see the message.
-    """
+    """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for texts."""
     ready = prepared(model, texts, asked, of_texts, show=asked.show is not None)
     return measured(ready.job, asked, ready.signature, ready.kinds, ready.attributes)
 
@@ -113,13 +98,7 @@ def prepared(
     *,
     show: bool,
 ) -> Prepared:
-    """Load the model and open the texts of a scan; `show` asks for the attention over the first windows.
-
-    Raises
-    ------
-    AttnscopeError
-        For anything that the caller can mend: see the message.
-    """
+    """Load the model and open the texts of a scan; `show` asks for the attention over the first windows."""
     band, stride = asked.band or BAND, given["stride"]
     check_whole(1, window=given["window"], stride=stride)
     check_whole(2, clusters=given["clusters"])
@@ -290,30 +269,7 @@ def _windows(
 
 
 def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict[str, str]:
-    """What a reader has to know of windows that are longer than the config says; rotary angles take any length.
-
-    For the attributes of every result that is measured on windows: ``beyond`` is told with its numbers. Empty where
-    nothing is to be said.
-
-    Parameters
-    ----------
-    loaded
-        The model with its tokenizer.
-    length
-        Tokens of a window.
-    what
-        Word for what is so long, with a capital.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> loaded = load_model("bundled", device="cpu")
-    >>> beyond_note(loaded, 64)
-    {}
-    >>> loaded.model.config.max_position_embeddings = 32
-    >>> beyond_note(loaded, 64)["beyond"]
-    "Windows may have 64 tokens; the model's config names 32 (max_position_embeddings). ..."
-    """
+    """What a reader has to know of windows that are longer than the config says; rotary angles take any length."""
     known = configured_length(loaded.model.config.get_text_config())
     if not known or known < 1 or length <= known:
         return {}
@@ -324,28 +280,7 @@ def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict
 
 
 def window_length(loaded: LoadedModel, window: int | None) -> int:
-    """The window asked for, if the model can take it; else what the model takes.
-
-    Parameters
-    ----------
-    loaded
-        The model with its tokenizer.
-    window
-        Tokens that are asked for; by default as many as position table, tokenizer and config admit, at most
-        `LONGEST_DEFAULT`.
-
-    Raises
-    ------
-    AttnscopeError
-        If the window is longer than the model's position table.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> loaded = load_model("bundled", device="cpu")
-    >>> window_length(loaded, None), window_length(loaded, 16)
-    (128, 16)
-    """
+    """The window asked for, if the model can take it; else what the model takes."""
     table = position_table_length(loaded.model)
     if window is not None:
         if table is not None and window > table:

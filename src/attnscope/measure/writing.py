@@ -43,14 +43,7 @@ FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
 
 @dataclass(frozen=True)
 class Held:
-    """The texts that a run had when it was opened, to be asked for others, also in another process.
-
-    Examples
-    --------
-    >>> held = Held((range(0, 8), range(16, 24)))
-    >>> held(range(4, 8)), held(range(8, 12))
-    (True, False)
-    """
+    """The texts that a run had when it was opened, to be asked for others, also in another process."""
 
     pieces: tuple[range, ...] = ()
 
@@ -148,34 +141,7 @@ def _part(
 
 
 def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
-    """Some texts of a piece; of pools, with their windows.
-
-    Parameters
-    ----------
-    part
-        Folder of results.
-    piece
-        Texts of the piece, by their numbers in the folder.
-    chosen
-        Texts that are wanted, by their places in the piece.
-
-    Returns
-    -------
-    tuple
-        Results of these texts; of pools, beside it under ``windows``, those of their windows.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> pools = xr.Dataset({"length": ("text", [9, 8]), "window_count": ("text", [2, 1])})
-    >>> windows = xr.Dataset({"window_length": ("window", [4, 5, 8])})
-    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {"command": "scan"}) as part:
-    ...     part.append(pools, 0, windows=windows)
-    ...     first, apart = rows_of_part(part, range(2), slice(0, 1))
-    >>> first.length.values.tolist(), apart["windows"].window_length.values.tolist()
-    ([9], [4, 5])
-    """
+    """Some texts of a piece; of pools, with their windows."""
     whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
     apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
     return whole.isel(text=chosen), apart

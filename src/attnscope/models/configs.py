@@ -164,14 +164,6 @@ class EncoderConfig(TransformerConfig):
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a word that means nothing here.
-
-    Examples
-    --------
-    >>> check_choice("cell", "rnn", ["gru", "lstm"])
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: cell 'rnn' is not known: choose gru, lstm
-    """
+    """Refuse a word that means nothing here."""
     if value not in known:
         raise AttnscopeError(f"{name} {value!r} is not known: choose {', '.join(known)}")

@@ -97,10 +97,7 @@ class RegisteredAttention(MultiHeadAttention):
 def _whole_vectors(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys that no query sees, up to a multiple of 16: what is left over of a row PyTorch's softmax takes one by one.
-
-    Of rows of 15 it takes ten times as long as of rows of 16.
-    """
+    """Keys that no query sees, up to a multiple of 16: what is left over of a row PyTorch's softmax takes one by one."""
     queries, keys = query.shape[2], key.shape[2]
     more = -keys % _VECTOR
     if not more or keys > _SHORT:
@@ -187,14 +184,7 @@ class FeedForward(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed table of sines and cosines, float64: no parameter, and without end, as it grows with the longest text.
-
-    Examples
-    --------
-    >>> table = SinusoidalPositions(4, 8)
-    >>> table(2, start=3).shape, table.weight.shape
-    (torch.Size([2, 8]), torch.Size([8, 8]))
-    """
+    """The fixed table of sines and cosines, float64: no parameter, and without end, as it grows with the longest text."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
@@ -284,17 +274,7 @@ _LEVELS = 2**16
 
 
 class Dropout(nn.Module):
-    """Zeros at random, and what stays divided by the share that stays, so that the mean stays (Hinton et al. 2012).
-
-    PyTorch draws a number of 64 bits for every element, one after the other; here four elements share one, so that the
-    rate is a multiple of ``2 ** -16``.
-
-    Examples
-    --------
-    >>> drop, ones = Dropout(0.25), torch.ones(1000)
-    >>> sorted(set(drop(ones).tolist())), drop.eval()(ones).unique().tolist()
-    ([0.0, 1.3333333730697632], [1.0])
-    """
+    """Zeros at random, and what stays divided by the share that stays, so that the mean stays (Hinton et al. 2012)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -318,11 +298,7 @@ class Dropout(nn.Module):
 
 
 def init_weights(module: nn.Module) -> None:
-    """Glorot for matrices, orthogonal for what turns a state into the next; biases are 0.
-
-    Rows of tokens and of learned positions have the deviation 1/sqrt(width), and both are multiplied by its inverse.
-    transformers' own functions are used, which leave alone what a checkpoint gave.
-    """
+    """Glorot for matrices, orthogonal for what turns a state into the next; biases are 0."""
     for name, parameter in module.named_parameters(recurse=False):
         if isinstance(module, (nn.Embedding, LearnedPositions)):
             init.normal_(parameter, std=parameter.shape[1] ** -0.5)
@@ -339,16 +315,7 @@ _IDLE = frozenset({"use_cache", "return_dict", "output_attentions", "token_type_
 
 
 def refuse_unused(given: dict[str, Any]) -> None:
-    """Refuse arguments that would be passed over in silence, such as a misspelt one.
-
-    Examples
-    --------
-    >>> refuse_unused({"use_cache": True, "output_hidden_states": False, "inputs_embeds": None})
-    >>> refuse_unused({"atention_mask": 1})
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: found argument 'atention_mask', which this model does not use: leave it out
-    """
+    """Refuse arguments that would be passed over in silence, such as a misspelt one."""
     for name, value in given.items():
         if value is None or value is False or name in _IDLE:
             continue
@@ -358,18 +325,7 @@ def refuse_unused(given: dict[str, Any]) -> None:
 
 
 def check_padding(mask: Bool[Tensor, "batch token"] | Int[Tensor, "batch token"], name: str) -> None:
-    """Refuse padding before a token.
-
-    Examples
-    --------
-    >>> import torch
-    >>> check_padding(torch.tensor([[1, 1, 0], [0, 0, 0]]), "attention_mask")
-    >>> check_padding(torch.tensor([[0, 1, 1]]), "attention_mask")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: attention_mask has padding before a token; expected it at the end of each text:
-    pad on the right
-    """
+    """Refuse padding before a token."""
     there = mask.bool()
     if bool((there[:, 1:] & ~there[:, :-1]).any()):
         raise AttnscopeError(

@@ -14,13 +14,7 @@ _CELLS = 2**21  # logits at a time: what the processor's cache holds
 
 
 def shift_right(labels: Int[Tensor, "batch target"], first: int, padding: int) -> Int[Tensor, "batch target"]:
-    """What the decoder reads when it shall say `labels`: each token one place later, `first` at the start.
-
-    Examples
-    --------
-    >>> shift_right(torch.tensor([[5, 6, 2], [7, 2, -100]]), first=1, padding=0).tolist()
-    [[1, 5, 6], [1, 7, 2]]
-    """
+    """What the decoder reads when it shall say `labels`: each token one place later, `first` at the start."""
     before = torch.cat([labels.new_full((len(labels), 1), first), labels[:, :-1]], 1)
     return before.masked_fill(before == IGNORED, padding)
 
@@ -30,14 +24,7 @@ def mean_cross_entropy(
     labels: Int[Tensor, "batch token"],
     count: Tensor | int | None = None,
 ) -> Float[Tensor, ""]:
-    """Mean over the places that have a label, in nats; the sum over `count` where that is given.
-
-    Examples
-    --------
-    >>> labels = torch.tensor([[1, 2, -100]])
-    >>> [round(float(mean_cross_entropy(torch.zeros(1, 3, 10), labels, count)), 4) for count in (None, 4)]
-    [2.3026, 1.1513]
-    """
+    """Mean over the places that have a label, in nats; the sum over `count` where that is given."""
     total = F.cross_entropy(
         logits.flatten(0, 1).float(),
         labels.flatten(),
@@ -48,14 +35,7 @@ def mean_cross_entropy(
 
 
 def both_passes(*batch: Tensor) -> tuple[Tensor, ...]:
-    """A batch twice, one after the other, for the two passes of R-Drop.
-
-    Examples
-    --------
-    >>> both_passes(torch.tensor([[5, 6]]))
-    (tensor([[5, 6],
-            [5, 6]]),)
-    """
+    """A batch twice, one after the other, for the two passes of R-Drop."""
     return tuple(torch.cat([tensor, tensor]) for tensor in batch)
 
 
@@ -66,38 +46,7 @@ def smoothed_cross_entropy(
     smoothing: float = 0.0,
     r_drop: float = 0.0,
 ) -> Float[Tensor, ""]:
-    r"""Sum over tokens of the cross-entropy of ``softmax(hidden @ weight.T)``, in nats.
-
-    With smoothing :math:`\varepsilon` the wanted distribution is :math:`(1-\varepsilon)` on the label and
-    :math:`\varepsilon/V` on every word (Szegedy et al. 2016, section 7). The logits are made some rows at a time, and
-    their gradient in the same pass, so that the whole matrix never exists.
-
-    With R-Drop the same tokens come twice, as dropout left them in two passes, and the loss is half of
-
-    .. math:: \sum_t \ell_1 + \ell_2 + \frac{\alpha}{2} \left(D(p_1 \| p_2) + D(p_2 \| p_1)\right),
-
-    the sum of both cross-entropies and of the divergences of Kullback and Leibler between the two predictions (Liang et
-    al. 2021, equation 3).
-
-    Parameters
-    ----------
-    hidden
-        What the output layer reads; padding left out. With R-Drop the rows of one pass, then those of the other.
-    weight
-        Rows of the vocabulary.
-    labels
-        Wanted tokens.
-    smoothing
-        :math:`\varepsilon`.
-    r_drop
-        :math:`\alpha`; 0 is without R-Drop.
-
-    Examples
-    --------
-    >>> hidden, weight = torch.zeros(3, 4), torch.zeros(10, 4)
-    >>> round(float(smoothed_cross_entropy(hidden, weight, torch.tensor([1, 2, 3]))) / 3, 4)  # ln 10
-    2.3026
-    """
+    r"""Sum over tokens of the cross-entropy of ``softmax(hidden @ weight.T)``, in nats."""
     if r_drop:
         return _FusedRDrop.apply(hidden, weight, labels, smoothing, r_drop)
     return _FusedCrossEntropy.apply(hidden, weight, labels, smoothing)

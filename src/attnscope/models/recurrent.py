@@ -19,13 +19,7 @@ from attnscope.models.translator import Decoded, Translator
 
 
 def make_score(config: RecurrentConfig) -> Score | None:
-    """The score function that a configuration names; None for the fixed vector.
-
-    Examples
-    --------
-    >>> make_score(RecurrentConfig(attention="bilinear")).weight
-    Linear(in_features=512, out_features=512, bias=False)
-    """
+    """The score function that a configuration names; None for the fixed vector."""
     state, annotation = config.decoder_width, 2 * config.encoder_width
     match config.attention:
         case "dot":
@@ -41,15 +35,7 @@ def make_score(config: RecurrentConfig) -> Score | None:
 
 
 class RecurrentEncoder(nn.Module):
-    r"""Annotations :math:`h_i`: the states of a recurrent network that reads the source both ways.
-
-    Examples
-    --------
-    >>> config = RecurrentConfig(vocab_size=9, embedding_width=4, encoder_width=3)
-    >>> encoder = RecurrentEncoder(config, nn.Embedding(9, 4))
-    >>> encoder(torch.tensor([[3, 4, 2], [5, 2, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])).last_hidden_state.shape
-    torch.Size([2, 3, 6])
-    """
+    r"""Annotations :math:`h_i`: the states of a recurrent network that reads the source both ways."""
 
     main_input_name = "input_ids"
 
@@ -86,13 +72,7 @@ class RecurrentEncoder(nn.Module):
 
 
 class RecurrentCache:
-    """The decoder between two steps: its state, the last context, and what was made of the source once.
-
-    Examples
-    --------
-    >>> RecurrentCache().get_seq_length()
-    0
-    """
+    """The decoder between two steps: its state, the last context, and what was made of the source once."""
 
     is_compileable = False
 
@@ -113,16 +93,7 @@ class RecurrentCache:
 
 
 class SourceAttention(nn.Module):
-    """Every step's attention as one call on transformers' registry, with one head, so that it can be watched.
-
-    Each context enters the next state, so the steps attend one after the other (`look`); where the attention that is
-    set is ``"eager"``, that is all. Another is called once the states are known, and the output layer reads what it
-    gives in place of the contexts. The states are never changed by it.
-
-    Queries, keys and scale are those of the score function: states :math:`s_t`, and annotations :math:`h_i` or
-    :math:`W h_i`. An additive score is no product of two vectors: it comes as ``position_bias``, beside queries and
-    keys that are zero. Values are the annotations.
-    """
+    """Every step's attention as one call on transformers' registry, with one head, so that it can be watched."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -164,22 +135,7 @@ class SourceAttention(nn.Module):
 
 
 class RecurrentDecoder(nn.Module):
-    r"""One step: :math:`s_t = \mathrm{RNN}(s_{t-1}, [y_{t-1}; c_{t-1}])`, :math:`c_t = \sum_i \alpha_{t,i} h_i`.
-
-    The weights :math:`\alpha_t` are the softmax of :math:`\mathrm{score}(s_t, h_i)`; the next token is read from
-    :math:`[s_t; c_t; y_{t-1}]`. That c enters the next state is Luong et al.'s (2015, 3.3) input feeding. Without a
-    score function c is the same at every step: the encoder's last states of both directions, side by side, are the
-    fixed vector (Cho et al. 2014), and the decoder sees nothing else of the source.
-
-    Examples
-    --------
-    >>> config = RecurrentConfig(vocab_size=9, embedding_width=4, encoder_width=3, decoder_width=5)
-    >>> decoder = RecurrentDecoder(config, nn.Embedding(9, 4))
-    >>> annotations, cache = torch.zeros(1, 3, 6), RecurrentCache()
-    >>> read, weights = decoder(torch.tensor([[1, 7]]), annotations, torch.ones(1, 3, dtype=torch.bool), cache)
-    >>> read.shape, weights.shape, cache.get_seq_length()
-    (torch.Size([1, 2, 4]), torch.Size([1, 1, 2, 3]), 2)
-    """
+    r"""One step: :math:`s_t = \mathrm{RNN}(s_{t-1}, [y_{t-1}; c_{t-1}])`, :math:`c_t = \sum_i \alpha_{t,i} h_i`."""
 
     def __init__(self, config: RecurrentConfig, embedding: nn.Embedding) -> None:
         super().__init__()
@@ -249,14 +205,7 @@ class RecurrentDecoder(nn.Module):
 def fixed_vector(
     annotations: Float[Tensor, "batch source annotation"], valid: Bool[Tensor, "batch source"]
 ) -> Float[Tensor, "batch annotation"]:
-    """One vector for the whole source: the last state of each direction, forward at the end, backward at the start.
-
-    Examples
-    --------
-    >>> h = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]])
-    >>> fixed_vector(h, torch.tensor([[True, True, False]])).tolist()
-    [[3.0, 2.0]]
-    """
+    """One vector for the whole source: the last state of each direction, forward at the end, backward at the start."""
     half = annotations.shape[-1] // 2
     last = (valid.sum(1) - 1).clamp_min(0)
     rows = torch.arange(len(annotations), device=annotations.device)

@@ -46,16 +46,7 @@ class EncoderLayer(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """All layers over one text.
-
-    Examples
-    --------
-    >>> import torch
-    >>> config = TransformerConfig(vocab_size=9, width=8, heads=2, feed_forward=16)
-    >>> encoder = TransformerEncoder(config, nn.Embedding(9, 8))
-    >>> encoder(torch.tensor([[3, 4, 2]])).last_hidden_state.shape
-    torch.Size([1, 3, 8])
-    """
+    """All layers over one text."""
 
     main_input_name = "input_ids"
 
@@ -138,17 +129,7 @@ class DecoderLayer(nn.Module):
 
 
 class TransformerDecoder(nn.Module):
-    """All layers over what was said so far.
-
-    Examples
-    --------
-    >>> import torch
-    >>> config = TransformerConfig(vocab_size=9, width=8, heads=2, feed_forward=16, attn_implementation="eager")
-    >>> decoder = TransformerDecoder(config, nn.Embedding(9, 8))
-    >>> read, own, cross = decoder(torch.tensor([[1, 7]]), torch.zeros(1, 3, 8), torch.ones(1, 3, dtype=torch.long))
-    >>> read.shape, own[0].shape, cross[0].shape
-    (torch.Size([1, 2, 8]), torch.Size([1, 2, 2, 2]), torch.Size([1, 2, 2, 3]))
-    """
+    """All layers over what was said so far."""
 
     def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
         super().__init__()

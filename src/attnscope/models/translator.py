@@ -24,19 +24,14 @@ from attnscope.models.loss import (
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """What a decoder hands back.
+    """What a decoder hands back."""
 
-    Attributes
-    ----------
-    hidden
-        What the output layer reads, ``(batch, target, width)``.
-    cross, own
-        Weights on the source, ``(batch, head, target, source)``, and on the target; a tensor a layer, where they
-        were made.
-    """
-
-    hidden: Tensor
+    hidden: Tensor  # what the output layer reads, ``(batch, target, width)``
+    # weights on the source, ``(batch, head, target, source)``, and on the target; a tensor a layer, where they were
+    # made
     cross: tuple[Tensor, ...] | None = None
+    # weights on the source, ``(batch, head, target, source)``, and on the target; a tensor a layer, where they were
+    # made
     own: tuple[Tensor, ...] | None = None
 
 
@@ -78,30 +73,7 @@ class Translator(PreTrainedModel, GenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits of the next target token at every place, and the mean loss in nats if there are labels.
-
-        Parameters
-        ----------
-        input_ids, attention_mask
-            Source tokens, and 1 where there is one (everywhere, if it is not given).
-        decoder_input_ids
-            What the decoder reads; made of `labels` if not given.
-        encoder_outputs, past_key_values
-            What `generate` keeps from step to step.
-        labels
-            Target tokens that shall be said; -100 where padded.
-        output_attentions
-            Whether the weights are wanted; None where attention is fused and never makes them.
-        num_items_in_batch
-            Labels of the larger batch that this one is a part of, as transformers' Trainer counts them.
-        **others
-            What transformers hands over unasked (`use_cache`), and a `decoder_attention_mask` with padding at the end.
-
-        Raises
-        ------
-        AttnscopeError
-            If there is an argument that is not used, or padding before a target token.
-        """
+        """Logits of the next target token at every place, and the mean loss in nats if there are labels."""
         refuse_unused(others)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -139,10 +111,7 @@ class Translator(PreTrainedModel, GenerationMixin):
         smoothing: float = 0.0,
         r_drop: float = 0.0,
     ) -> Float[Tensor, ""]:
-        """Loss summed over the target tokens, in nats, for training: logits of padding are never made.
-
-        With R-Drop the batch passes twice; see `smoothed_cross_entropy`.
-        """
+        """Loss summed over the target tokens, in nats, for training: logits of padding are never made."""
         if r_drop:
             input_ids, attention_mask, labels = both_passes(input_ids, attention_mask, labels)
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]

@@ -41,34 +41,7 @@ class Region(NamedTuple):
 
 
 class Chats:
-    """Chats before a template is known.
-
-    Parameters
-    ----------
-    given
-        A path, or several, of JSON Lines, of tables with a column of messages, or of data sets; or lists of messages.
-    field
-        Which field of a line holds the messages; by default ``messages`` or ``conversations``.
-    template
-        A Jinja template, or its file; by default the tokenizer's own.
-
-    Raises
-    ------
-    AttnscopeError
-        What is given holds no chats.
-
-    Examples
-    --------
-    See `ChatTexts`.
-
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> chats = Chats([[{"role": "user", "content": "Is the tide out?"}]])
-    >>> chats.read_with(AutoTokenizer.from_pretrained(MODEL))
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: the texts are chats, and the tokenizer has no chat template: give one, ...
-    """
+    """Chats before a template is known."""
 
     def __init__(
         self, given: object, *, field: str | None = None, template: str | Path | None = None
@@ -87,13 +60,7 @@ class Chats:
         self._template = template
 
     def read_with(self, tokenizer: Any, *, to_answer: bool = False) -> "ChatTexts":
-        """The chats as this tokenizer's template writes them; `to_answer`, up to where the assistant begins to speak.
-
-        Raises
-        ------
-        AttnscopeError
-            If there is no template.
-        """
+        """The chats as this tokenizer's template writes them; `to_answer`, up to where the assistant begins to speak."""
         if self._template is None and not getattr(tokenizer, "chat_template", None):
             raise AttnscopeError(
                 "the texts are chats, and the tokenizer has no chat template: give one, a Jinja file "
@@ -104,37 +71,14 @@ class Chats:
 
 @dataclass(frozen=True)
 class ChatTexts:
-    """Chats as one template writes them.
+    """Chats as one template writes them."""
 
-    Attributes
-    ----------
-    corpus : Corpus
-        Messages as JSON.
-    tokenizer : transformers.PreTrainedTokenizerBase
-        Whose template is taken.
-    template : str, optional
-        Another template.
-    to_answer : bool
-        Whether chats end where the assistant begins to speak: what it says last is left out.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> template = "{% for m in messages %}{{ m.role }}: {{ m.content }}. {% endfor %}"
-    >>> chats = Chats([[{"role": "user", "content": "Is the tide out?"}]], template=template)
-    >>> texts = chats.read_with(AutoTokenizer.from_pretrained(MODEL))
-    >>> [text.content for text in texts]
-    ['user: Is the tide out?. ']
-    >>> [window] = texts.windows(length=16)
-    >>> [token for token, role in zip(window.tokens, window.roles) if role == "user"]
-    [' I', 's', ' the', ' t', 'ide', ' o', 'ut', '?']
-    """
-
-    corpus: Corpus
-    tokenizer: Any
-    template: str | None = None
-    to_answer: bool = False
+    corpus: Corpus  # messages as JSON
+    tokenizer: Any  # whose template is taken
+    template: str | None = None  # another template
+    to_answer: bool = (
+        False  # whether chats end where the assistant begins to speak: what it says last is left out
+    )
 
     def __iter__(self) -> Iterator[Text]:
         """Each chat as it is written out."""
@@ -209,20 +153,7 @@ class ChatWindows:
 
 
 def are_chats(given: object, field: str | None = None) -> bool:
-    """Whether texts are chats, by what is given or by the first line of the first file.
-
-    Parameters
-    ----------
-    given
-        Texts, chats, or files of either.
-    field
-        Field that holds the text: where one is named, a line is no chat.
-
-    Examples
-    --------
-    >>> are_chats([[{"role": "user", "content": "Is the tide out?"}]]), are_chats("Is the tide out?")
-    (True, False)
-    """
+    """Whether texts are chats, by what is given or by the first line of the first file."""
     if is_chat(given):
         return True
     first: Any = cast("list[Any]", given)[0] if isinstance(given, list) and given else given
@@ -252,21 +183,7 @@ def written_out(
     *,
     to_answer: bool = False,
 ) -> tuple[str, list[Region]]:
-    """A chat as a template writes it, and where the contents of its messages lie.
-
-    The template writes the chat a second time, with a mark in the place of each content: what stands between the marks
-    is the template's own. Both must agree character for character, where a template may take off spaces at the ends of
-    a content.
-
-    Raises
-    ------
-    AttnscopeError
-        The template refuses the chat, or does not write each content as it stands.
-
-    Examples
-    --------
-    See `ChatTexts`.
-    """
+    """A chat as a template writes it, and where the contents of its messages lie."""
     marked = [
         {**message, "content": mark(number)} if message.get("content") else message
         for number, message in enumerate(messages)
@@ -285,22 +202,7 @@ def mark(number: int) -> str:
 
 
 def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], name: str) -> list[Region]:
-    """Where contents lie in a chat, from the chat and what the template writes with `mark` in place of each content.
-
-    Parameters
-    ----------
-    text, skeleton
-        The chat, and the same with marks.
-    said
-        Each content and who says it, by the numbers of the marks.
-    name
-        Name of the chat, for errors.
-
-    Raises
-    ------
-    AttnscopeError
-        A content is not written, or what is around it depends on it.
-    """
+    """Where contents lie in a chat, from the chat and what the template writes with `mark` in place of each content."""
     between, numbers = _MARK.split(skeleton)[::2], [int(number) for number in _MARK.findall(skeleton)]
     if not numbers:
         raise AttnscopeError(
@@ -332,13 +234,7 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
 
 
 def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple[str, ...]:
-    """Who says each token: a token with a character of a content belongs to it, all others to the template.
-
-    Examples
-    --------
-    >>> roles_of(((0, 2), (2, 4), (4, 5)), [Region(3, 4, "user")])
-    ('template', 'user', 'template')
-    """
+    """Who says each token: a token with a character of a content belongs to it, all others to the template."""
     ends = [region.end for region in regions]
     roles: list[str] = []
     for start, end in spans:
@@ -351,13 +247,7 @@ def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple
 def applied(
     messages: list[dict[str, Any]], name: str, writer: Any, template: str | None, **settings: Any
 ) -> str:
-    """A chat of that name as a template writes it, by a tokenizer or a processor.
-
-    Raises
-    ------
-    AttnscopeError
-        The template refuses the chat.
-    """
+    """A chat of that name as a template writes it, by a tokenizer or a processor."""
     try:
         with _within(SECONDS):
             text = str(

@@ -16,16 +16,7 @@ from attnscope.support.errors import AttnscopeError, reason_of
 
 
 class Names:
-    """Gives each file a name of its own, by which results refer to it and intervals tell documents apart.
-
-    Names do not hold the place of a folder, so that the same files have the same names wherever they lie.
-
-    Examples
-    --------
-    >>> names = Names()
-    >>> [names.new(name) for name in ("a.png", "b.png", "a.png", "a.png")]
-    ['a.png', 'b.png', 'a.png (2)', 'a.png (3)']
-    """
+    """Gives each file a name of its own, by which results refer to it and intervals tell documents apart."""
 
     def __init__(self) -> None:
         self._count = Counter[str]()
@@ -42,16 +33,7 @@ _LENGTH = struct.Struct(">Q")
 
 
 class Spool:
-    """Strings in their order: few are held in memory, many in a file that goes with this object.
-
-    Examples
-    --------
-    >>> spool = Spool()
-    >>> for text in ("The tide", "is out."):
-    ...     spool.add(text)
-    >>> list(spool), list(spool)
-    (['The tide', 'is out.'], ['The tide', 'is out.'])
-    """
+    """Strings in their order: few are held in memory, many in a file that goes with this object."""
 
     def __init__(self, in_memory: int = _IN_MEMORY) -> None:
         self._file = SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115 it lives as long as this
@@ -80,57 +62,19 @@ _ROWS = 1024
 
 
 def column(path: Path | Url, field: str) -> Iterator[str]:
-    """The strings of one column, row after row; what is null is blank.
-
-    Parameters
-    ----------
-    path
-        A Parquet file, or an Arrow file or stream (as Hugging Face datasets are saved to disk).
-    field
-        Name of the column.
-
-    Raises
-    ------
-    AttnscopeError
-        If pyarrow is not installed, the file is of another kind, or there is no such column of strings.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import pyarrow as pa
-    >>> from pyarrow import parquet
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.parquet")
-    ...     parquet.write_table(pa.table({"text": ["One.", None, "Two."]}), path)
-    ...     list(column(path, "text"))
-    ['One.', '', 'Two.']
-    """
+    """The strings of one column, row after row; what is null is blank."""
     for value in _values(path, field, lambda schema: _check_field(path, schema, field)):
         yield value or ""
 
 
 def chat_column(path: Path | Url, field: str) -> Iterator[list[Any]]:
-    """The lists of messages in one column, row after row; what is null has none.
-
-    What a message does not have is null in a table, and left out here.
-
-    Raises
-    ------
-    AttnscopeError
-        As `column` does; if the column holds no lists.
-    """
+    """The lists of messages in one column, row after row; what is null has none."""
     for value in _values(path, field, lambda schema: _check_lists(path, schema, field)):
         yield without_nothing({field: value or []})[field]
 
 
 def list_columns(path: Path | Url) -> dict[str, bool]:
-    """The names of all columns, and whether each holds lists.
-
-    Raises
-    ------
-    AttnscopeError
-        If pyarrow is not installed, or the file is of another kind.
-    """
+    """The names of all columns, and whether each holds lists."""
     schemas: list[Any] = []
     next(_values(path, "", schemas.append), None)
     return {column.name: _is_list(column.type) for schema in schemas for column in schema}

@@ -24,26 +24,7 @@ _BESIDE = frozenset(  # what else a tokenizer gives, and no forward pass takes
 
 
 class EncodedTexts:
-    """Texts that are token ids already: each row is one window as it stands.
-
-    Parameters
-    ----------
-    given
-        What a tokenizer of transformers returns, with ``input_ids`` and, where rows are padded, ``attention_mask``; a
-        tensor or an array, one text a row; lists of token ids.
-
-    Raises
-    ------
-    AttnscopeError
-        No row, a row without a token or with something else than whole numbers from 0, a mask that does not fit, or
-        another input of the model beside the ids, which would not be read.
-
-    Examples
-    --------
-    >>> texts = EncodedTexts({"input_ids": [[1, 9, 2], [1, 2, 0]], "attention_mask": [[1, 1, 1], [1, 1, 0]]})
-    >>> texts.rows
-    [(1, 9, 2), (1, 2)]
-    """
+    """Texts that are token ids already: each row is one window as it stands."""
 
     def __init__(self, given: Any) -> None:
         named: Mapping[str, Any] = given if isinstance(given, Mapping) else {"input_ids": given}
@@ -61,50 +42,14 @@ class EncodedTexts:
         return sum(map(len, self.rows))
 
     def sha256(self) -> str:
-        """Hash all ids: 64 hexadecimal digits.
-
-        Examples
-        --------
-        >>> EncodedTexts([[1, 9, 2]]).sha256() == EncodedTexts([1, 9, 2]).sha256()
-        True
-        """
+        """Hash all ids: 64 hexadecimal digits."""
         digest = hashlib.sha256(b"token ids")
         for row in self.rows:
             digest.update(len(row).to_bytes(8, "big") + array("q", row).tobytes())
         return digest.hexdigest()
 
     def windows(self, tokenizer: Any, *, length: int, limit: int | None = None) -> list[Window]:
-        """Each row as a window.
-
-        Parameters
-        ----------
-        tokenizer : transformers.PreTrainedTokenizerBase
-            It knows which tokens are special, and what to show for each.
-        length : int
-            Most tokens of a row.
-        limit : int, optional
-            Take so many rows.
-
-        Returns
-        -------
-        list of Window
-            ``text 1``, ``text 2``, ...; their spans count tokens, as there are no characters.
-
-        Raises
-        ------
-        AttnscopeError
-            `limit` is below 1, or a row is too long, is padded without a mask that says so, or has an id that the
-            tokenizer does not know.
-
-        Examples
-        --------
-        >>> from attnscope.bundled import MODEL
-        >>> from transformers import AutoTokenizer
-        >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-        >>> [window] = EncodedTexts(tokenizer("The tide")).windows(tokenizer, length=128)
-        >>> window.tokens, window.special
-        (('<s>', ' The', ' t', 'ide', '</s>'), (True, False, False, False, True))
-        """
+        """Each row as a window."""
         check_limit(limit)
         rows = self.rows[:limit]
         for number, row in enumerate(rows, start=1):
@@ -133,25 +78,7 @@ Texts = Corpus | EncodedTexts
 
 
 def texts_of(given: Sources, **options: Any) -> Texts:
-    """Take texts in whatever form they are given.
-
-    Parameters
-    ----------
-    given
-        Strings, paths, or token ids.
-    **options
-        See `Corpus.from_sources`.
-
-    Raises
-    ------
-    AttnscopeError
-        What `Corpus.from_sources` and `EncodedTexts` raise.
-
-    Examples
-    --------
-    >>> type(texts_of(["The tide is out."])).__name__, type(texts_of([[1, 9, 2]])).__name__
-    ('Corpus', 'EncodedTexts')
-    """
+    """Take texts in whatever form they are given."""
     given = kept(given)
     if not _are_token_ids(given):
         return Corpus.from_sources(given, **options)
@@ -162,27 +89,7 @@ def texts_of(given: Sources, **options: Any) -> Texts:
 
 
 def texts_and_targets(texts: Sources, targets: Sources, **options: Any) -> tuple[Texts, Corpus | None]:
-    """Take texts and, where there are some, their translations.
-
-    Parameters
-    ----------
-    texts, targets
-        What was given as texts and as their translations.
-    **options
-        See `Corpus.from_sources`.
-
-    Raises
-    ------
-    AttnscopeError
-        Targets without texts, token ids where there are targets, or standard input for both.
-
-    Examples
-    --------
-    >>> texts_and_targets(None, ["Ein Hund bellt."])
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: a target is given and no text that it translates: give the source text too
-    """
+    """Take texts and, where there are some, their translations."""
     read = texts_of(texts, **options)
     if targets is None:
         return read, None
@@ -208,28 +115,7 @@ def windows_of(
     stride: int | None = None,
     limit: int | None = None,
 ) -> Windows | ChatWindows | list[Window]:
-    """Windows of texts in whatever form they were given.
-
-    Parameters
-    ----------
-    texts
-        See `texts_of`; or chats.
-    tokenizer, length, stride, limit
-        See `cut_windows`; token ids are not cut.
-
-    Raises
-    ------
-    AttnscopeError
-        What `cut_windows` and `EncodedTexts.windows` raise, or a stride for token ids.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> [len(window) for window in windows_of(texts_of([[1, 9, 2]]), tokenizer, length=128)]
-    [3]
-    """
+    """Windows of texts in whatever form they were given."""
     if isinstance(texts, Corpus):
         return cut_windows(texts, tokenizer, length=length, stride=stride, limit=limit)
     if isinstance(texts, ChatTexts):

@@ -26,18 +26,7 @@ BLOCK = 1 << 20  # bytes that are read at once
 
 
 def read_bytes(path: Path) -> bytes:
-    """All bytes of a file, a pipe or (``-``) standard input.
-
-    Raises
-    ------
-    AttnscopeError
-        It cannot be read, is a device that holds no text, or a pipe to which nobody writes.
-
-    Examples
-    --------
-    >>> len(read_bytes(Path(__file__))) > 0
-    True
-    """
+    """All bytes of a file, a pipe or (``-``) standard input."""
     with opened(path) as file:
         return file.read()
 
@@ -50,18 +39,7 @@ def read_blocks(path: Path | Url) -> Iterator[bytes]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All files of a folder and its subfolders, sorted; hidden ones and links to folders are left out.
-
-    Raises
-    ------
-    AttnscopeError
-        A folder cannot be read.
-
-    Examples
-    --------
-    >>> Path(__file__) in files_below(Path(__file__).parent)
-    True
-    """
+    """All files of a folder and its subfolders, sorted; hidden ones and links to folders are left out."""
 
     def stop(error: OSError) -> None:
         raise unreadable(Path(error.filename), error) from error
@@ -74,18 +52,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def decode_utf8(data: bytes, name: str, offset: int = 0) -> str:
-    r"""Characters of UTF-8 bytes, without a byte order mark; `offset` is where `data` begins in its file.
-
-    Raises
-    ------
-    AttnscopeError
-        Not UTF-8, or no text, as it holds the character NUL; the message gives the byte and its offset in the file.
-
-    Examples
-    --------
-    >>> decode_utf8(b"\xef\xbb\xbfThe tide", "a.txt")
-    'The tide'
-    """
+    r"""Characters of UTF-8 bytes, without a byte order mark; `offset` is where `data` begins in its file."""
     mark = codecs.BOM_UTF8 if offset == 0 and data.startswith(codecs.BOM_UTF8) else b""
     try:
         content = data[len(mark) :].decode("utf-8")
@@ -115,13 +82,7 @@ def _encoding(data: bytes, offset: int) -> str:
 
 
 def lines_of(content: str) -> list[str]:
-    r"""The lines of a parallel file: only ``\n`` and ``\r\n`` end one, so that line i stays line i.
-
-    Examples
-    --------
-    >>> lines_of("a b\r\n\r\nc\u2028d\n")
-    ['a b', '', 'c\u2028d']
-    """
+    r"""The lines of a parallel file: only ``\n`` and ``\r\n`` end one, so that line i stays line i."""
     lines = content.replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -129,27 +90,7 @@ def lines_of(content: str) -> list[str]:
 def json_objects(
     path: Path | Url, field: str, blocks: Iterable[bytes] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    r"""Objects of a JSON Lines file with their line numbers from 1; blank lines are passed over.
-
-    Parameters
-    ----------
-    path
-        The file.
-    field
-        A field that is wanted, for the error message alone.
-    blocks
-        What the file holds; by default it is read.
-
-    Raises
-    ------
-    AttnscopeError
-        The file cannot be read or is not UTF-8, or a line holds no JSON object.
-
-    Examples
-    --------
-    >>> list(json_objects(Path("a.jsonl"), "text", [b'{"text": "On', b'e."}\n{}']))
-    [(1, {'text': 'One.'}), (2, {})]
-    """
+    r"""Objects of a JSON Lines file with their line numbers from 1; blank lines are passed over."""
     offset = 0
     for number, line in enumerate(_lines(read_blocks(path) if blocks is None else blocks), start=1):
         where = f"{shown(path)}, line {number}"
@@ -189,18 +130,7 @@ def _json_object(line: str, field: str, where: str) -> dict[str, Any]:
 
 
 def value_field(value: dict[str, Any], field: str, where: str) -> str:
-    """The word or number in one field of a JSON object, as a string.
-
-    Raises
-    ------
-    AttnscopeError
-        No such field, or something else in it.
-
-    Examples
-    --------
-    >>> value_field({"text": "One.", "year": 1901}, "year", "a.jsonl, line 1")
-    '1901'
-    """
+    """The word or number in one field of a JSON object, as a string."""
     content = value.get(field)
     if content is None or isinstance(content, (list, dict)) or str(content).strip() == "":
         kind = "no value" if content is None or isinstance(content, str) else f"a JSON {_kind(content)}"
@@ -214,18 +144,7 @@ def value_field(value: dict[str, Any], field: str, where: str) -> str:
 
 
 def text_field(value: dict[str, Any], field: str, where: str) -> str:
-    """The string in one field of a JSON object.
-
-    Raises
-    ------
-    AttnscopeError
-        No such field, no string in it, or a string that is not Unicode text.
-
-    Examples
-    --------
-    >>> text_field({"text": "One."}, "text", "a.jsonl, line 1")
-    'One.'
-    """
+    """The string in one field of a JSON object."""
     if field not in value:
         keys = ", ".join(map(repr, value)) or "none"
         raise AttnscopeError(
@@ -245,17 +164,7 @@ def text_field(value: dict[str, Any], field: str, where: str) -> str:
 
 
 def check_characters(content: str, where: str) -> None:
-    """Refuse lone surrogates, which no tokenizer takes, and NUL, which is in no text but one that was read wrongly.
-
-    Raises
-    ------
-    AttnscopeError
-        One of them; the message gives its place.
-
-    Examples
-    --------
-    >>> check_characters("The tide", "text 1")
-    """
+    """Refuse lone surrogates, which no tokenizer takes, and NUL, which is in no text but one that was read wrongly."""
     try:
         content.encode()
     except UnicodeEncodeError as error:
@@ -289,42 +198,19 @@ _HIDDEN = frozenset(["Cc", "Cs", "Zl", "Zp"])  # controls, stray bytes, line end
 
 
 def is_standard_input(path: Path) -> bool:
-    """Whether a path stands for standard input.
-
-    Examples
-    --------
-    >>> is_standard_input(Path("-")), is_standard_input(Path("/dev/stdin")), is_standard_input(Path("a.txt"))
-    (True, True, False)
-    """
+    """Whether a path stands for standard input."""
     return str(path) in _OF_STANDARD_INPUT
 
 
 def shown(path: Path | Url | str) -> str:
-    r"""Write a path so that it can be printed and hashed, whatever bytes and controls its name holds.
-
-    Examples
-    --------
-    >>> print(shown(Path("caf\udce9\n.txt")))
-    caf\xe9\n.txt
-    """
+    r"""Write a path so that it can be printed and hashed, whatever bytes and controls its name holds."""
     return "".join(
         _escaped(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in str(path)
     )
 
 
 def file_mode(path: Path) -> int:
-    """Mode of a file or folder, checked to exist and to be readable.
-
-    Raises
-    ------
-    AttnscopeError
-        Nothing there, no permission to read it, or a device that holds no text.
-
-    Examples
-    --------
-    >>> stat.S_ISDIR(file_mode(Path.cwd()))
-    True
-    """
+    """Mode of a file or folder, checked to exist and to be readable."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
@@ -345,19 +231,7 @@ def file_mode(path: Path) -> int:
 
 @contextmanager
 def opened(path: Path | Url) -> Generator[BinaryIO]:
-    """Open a file, a pipe, a terminal, standard input or what a URL names to read bytes.
-
-    Raises
-    ------
-    AttnscopeError
-        It cannot be read, is a device that holds no text, or a pipe to which nobody writes.
-
-    Examples
-    --------
-    >>> with opened(Path(__file__)) as file:
-    ...     len(file.read(3))
-    3
-    """
+    """Open a file, a pipe, a terminal, standard input or what a URL names to read bytes."""
     if isinstance(path, Url):
         with opened_there(path) as file:
             yield file
@@ -382,13 +256,7 @@ def opened(path: Path | Url) -> Generator[BinaryIO]:
 
 
 def unreadable(path: Path, error: Exception | str) -> AttnscopeError:
-    """The error for a file that is not there or cannot be read.
-
-    Examples
-    --------
-    >>> str(unreadable(Path("a.txt"), "no permission"))
-    'a.txt: cannot be read (no permission); expected a readable file or folder: check its permissions'
-    """
+    """The error for a file that is not there or cannot be read."""
     if isinstance(error, FileNotFoundError):
         return AttnscopeError(f"{shown(path)}: no such file or folder: check the path")
     if isinstance(error, IsADirectoryError):
@@ -453,39 +321,13 @@ COMPRESSED = tuple(_OPENERS)
 
 
 def inner_suffix(path: Path | Url) -> str:
-    """The suffix of what a file holds: that before ``.gz``, ``.bz2`` or ``.xz``, in lower case.
-
-    Examples
-    --------
-    >>> inner_suffix(Path("pile.JSONL.gz")), inner_suffix(Path("notes.txt"))
-    ('.jsonl', '.txt')
-    """
+    """The suffix of what a file holds: that before ``.gz``, ``.bz2`` or ``.xz``, in lower case."""
     last = path.suffix.lower()
     return Path(path.stem).suffix.lower() if last in COMPRESSED else last
 
 
 def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    r"""What a file holds: its bytes as they are, or unpacked by its suffix.
-
-    Parameters
-    ----------
-    path
-        Its name says how it is packed.
-    blocks
-        Its bytes.
-
-    Raises
-    ------
-    AttnscopeError
-        If they are not packed as the name says, or end too early.
-
-    Examples
-    --------
-    >>> import gzip
-    >>> packed = gzip.compress(b"The tide ") + gzip.compress(b"is out.")
-    >>> b"".join(unpacked(Path("a.txt.gz"), [packed[:20], packed[20:]]))
-    b'The tide is out.'
-    """
+    r"""What a file holds: its bytes as they are, or unpacked by its suffix."""
     opener = _OPENERS.get(path.suffix.lower())
     if opener is None:
         yield from blocks
@@ -526,25 +368,7 @@ def _pieces(machine: Any, packed: bytes) -> Iterator[bytes]:
 
 
 class Unchanged:
-    """A file whose bytes are those of its first reading, or an error before any other is handed out.
-
-    A digest of each block is kept from the first reading on, so that memory does not grow with the file. What a
-    URL names is refused before it is read where its store says that it was written anew.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.txt")
-    ...     _ = path.write_text("The tide is out.")
-    ...     file = Unchanged(path)
-    ...     print(file.read())
-    ...     _ = path.write_text("The tide is in.")
-    ...     file.read()
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: .../a.txt: changed while it was being read; ...
-    """
+    """A file whose bytes are those of its first reading, or an error before any other is handed out."""
 
     def __init__(self, path: Path | Url) -> None:
         self.path = path

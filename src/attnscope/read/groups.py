@@ -29,36 +29,14 @@ Groups = str | Path | Callable[[Sequence[str]], Sequence[str]]
 
 @dataclass(frozen=True)
 class Grouping:
-    """A rule that puts every token of a window into a group.
+    """A rule that puts every token of a window into a group."""
 
-    Attributes
-    ----------
-    signature : str
-        What the groups depend on, in a word.
-    names : tuple of str
-        All groups, in their order; empty as long as only the windows tell (see `over`).
-    rule : callable
-        From a window to a name for each of its tokens.
-
-    Examples
-    --------
-    >>> window = Window((0, 5, 6), (True, False, False), ((0, 0), (0, 3), (3, 4)), "text 1", 0, ("<s>", "The", "."))
-    >>> grouping_of("kinds").marked(window).groups
-    (0, 4, 2)
-    """
-
-    signature: str
-    names: tuple[str, ...]
-    rule: Callable[[Window], Sequence[str]]
+    signature: str  # what the groups depend on, in a word
+    names: tuple[str, ...]  # all groups, in their order; empty as long as only the windows tell (see `over`)
+    rule: Callable[[Window], Sequence[str]]  # from a window to a name for each of its tokens
 
     def over(self, windows: Iterable[Window]) -> "Grouping":
-        """The same, with the groups that a function gives: it is asked of all windows once, and known by its answers.
-
-        Raises
-        ------
-        AttnscopeError
-            If it gives something else than a name for each token, or more than 16 groups.
-        """
+        """The same, with the groups that a function gives: it is asked of all windows once, and known by its answers."""
         if self.names:
             return self
         names: dict[str, None] = {}
@@ -72,13 +50,7 @@ class Grouping:
         return replace(self, names=tuple(names), signature=f"{self.signature}:{digest.hexdigest()[:16]}")
 
     def marked(self, window: Window, number: int = 0) -> Window:
-        """The window with the number of the group of each token, those of its target too.
-
-        Raises
-        ------
-        AttnscopeError
-            If a function gives other groups than it gave before.
-        """
+        """The window with the number of the group of each token, those of its target too."""
         given = self.given(window, number)
         unknown = set(given) - set(self.names)
         if unknown:
@@ -90,13 +62,7 @@ class Grouping:
         return replace(window, groups=tuple(map(self.names.index, given)), target=target)
 
     def given(self, window: Window, number: int = 0) -> list[str]:
-        """The name of the group of each token of a window.
-
-        Raises
-        ------
-        AttnscopeError
-            If a function gives something else.
-        """
+        """The name of the group of each token of a window."""
         unit = in_words(window)
         given: Any = self.rule(unit)
         if isinstance(given, str) or not isinstance(given, Iterable):
@@ -116,16 +82,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupedWindows:
-    """Windows whose tokens carry the numbers of their groups.
-
-    Examples
-    --------
-    See `Grouping`.
-
-    >>> window = Window((0, 5, 6), (True, False, False), ((0, 0), (0, 3), (3, 4)), "text 1", 0, ("<s>", "The", "."))
-    >>> [marked.groups for marked in GroupedWindows([window], grouping_of("kinds"))]
-    [(0, 4, 2)]
-    """
+    """Windows whose tokens carry the numbers of their groups."""
 
     windows: Iterable[Window]
     grouping: Grouping
@@ -136,42 +93,7 @@ class GroupedWindows:
 
 
 def grouping_of(given: Groups) -> Grouping:
-    r"""Take groups in whatever form they are given.
-
-    Parameters
-    ----------
-    given : str, Path or callable
-        ``"kinds"``, ``"roles"`` (of a chat), a file of rules, or a function from the tokens of a window, as they are
-        shown, to a name for each.
-
-    Returns
-    -------
-    Grouping
-
-    Raises
-    ------
-    AttnscopeError
-        There is no such rule, or a file holds something else.
-
-    Notes
-    -----
-    A file of rules holds a JSON object a line, with the name of a ``group`` and ``tokens`` (as they are shown, spaces
-    at their ends left out) or ``kinds`` (see `KINDS`) that belong to it. The first line that holds a token says its
-    group; the group of all others is ``other``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "rules.jsonl")
-    ...     _ = path.write_text('{"group": "he", "tokens": ["he"]}\n{"group": "marks", "kinds": ["punctuation"]}')
-    ...     grouping_of(path).names
-    ('he', 'marks', 'other')
-    >>> grouping_of("colours")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: there is no rule of groups 'colours': choose kinds or roles, or a file
-    """
+    r"""Take groups in whatever form they are given."""
     if isinstance(given, Path):
         return _of_file(given)
     if callable(given):
@@ -186,19 +108,7 @@ def grouping_of(given: Groups) -> Grouping:
 
 
 def kinds_of(window: Window) -> list[str]:
-    """What kind each token is of, by its characters: one of `KINDS`.
-
-    A token with a letter belongs to a word: it starts one if it begins with a space or the token before belongs to
-    none, so that a word of a script without spaces lasts until something else comes. Of the others, one with a
-    decimal digit is a number, one without characters but spaces is a space, and the rest is punctuation, symbols too.
-
-    Examples
-    --------
-    >>> tokens = ("<s>", " mud", "dy", " 1", "-", "猫₁", " ")
-    >>> window = Window((0,) * 7, (True, *[False] * 6), ((0, 0),) * 7, "text 1", 0, tokens)
-    >>> kinds_of(window)
-    ['special', 'word start', 'word rest', 'number', 'punctuation', 'word start', 'space']
-    """
+    """What kind each token is of, by its characters: one of `KINDS`."""
     kinds: list[str] = []
     for token, special in zip(window.tokens, window.special, strict=True):
         in_word = bool(kinds) and kinds[-1] in {WORD_START, WORD_REST}
@@ -207,20 +117,7 @@ def kinds_of(window: Window) -> list[str]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that no table can show, and more groups than can be kept.
-
-    Raises
-    ------
-    AttnscopeError
-        One of them.
-
-    Examples
-    --------
-    >>> check_names(["a", ""])
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: a group has the name ''; expected 1 to 40 characters, not all of them spaces
-    """
+    """Refuse names that no table can show, and more groups than can be kept."""
     for name in names:
         if not name.strip() or len(name) > LONGEST:
             raise AttnscopeError(

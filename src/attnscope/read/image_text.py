@@ -38,34 +38,16 @@ _NAMES = (b'"image', b'"video')  # how the names of fields and parts begin that 
 
 @dataclass(frozen=True, eq=False)
 class PicturedText:
-    """A text or a chat, and its images and videos.
+    """A text or a chat, and its images and videos."""
 
-    Attributes
-    ----------
-    name
-        By which results refer to it.
-    text
-        With ``<image>`` where an image stands and ``<video>`` where a video does, or a model's own mark for it; None
-        for a chat.
-    messages
-        Messages of a chat: ``role`` and ``content`` each, the content a list of parts as chat templates read them.
-    images
-        In the order of their places.
-    videos
-        In the order of their places.
-
-    Examples
-    --------
-    >>> (item,) = pictured_of([{"text": "<image> What is this?", "images": [np.zeros((8, 6, 3), np.uint8)]}])
-    >>> item.text, [pixels.shape for pixels in item.pixels()], item.messages  # it is no chat
-    ('<image> What is this?', [(8, 6, 3)], ())
-    """
-
-    name: str
+    name: str  # by which results refer to it
+    # with ``<image>`` where an image stands and ``<video>`` where a video does, or a model's own mark for it; None
+    # for a chat
     text: str | None
+    # messages of a chat: ``role`` and ``content`` each, the content a list of parts as chat templates read them
     messages: tuple[dict[str, Any], ...]
-    images: Images
-    videos: tuple[Video, ...] = ()
+    images: Images  # in the order of their places
+    videos: tuple[Video, ...] = ()  # in the order of their places
 
     def pixels(self) -> list[np.ndarray]:
         """RGB of each image, ``(row, column, 3)`` of 8 bits."""
@@ -73,19 +55,7 @@ class PicturedText:
 
 
 class PicturedTexts:
-    """Texts with images; built by `pictured_of`.
-
-    Attributes
-    ----------
-    beside_images
-        Whether a folder that was given holds images too, so that it may be meant for a vision encoder.
-
-    Examples
-    --------
-    >>> texts = pictured_of([{"text": "<image> What is this?", "images": [np.zeros((8, 8, 3), np.uint8)]}])
-    >>> [(one.name, one.text, len(one.images)) for one in texts]
-    [('text 1', '<image> What is this?', 1)]
-    """
+    """Texts with images; built by `pictured_of`."""
 
     def __init__(self, items: Sequence[PicturedText], *, beside_images: bool = False) -> None:
         self._items, self.beside_images = items, beside_images
@@ -112,15 +82,7 @@ class PicturedTexts:
         ]
 
     def sha256(self) -> str:
-        """Hash names, texts and images in order.
-
-        Examples
-        --------
-        >>> black, white = (np.full((8, 8, 3), value, np.uint8) for value in (0, 255))
-        >>> one, two = (pictured_of([{"text": "<image>", "image": image}]) for image in (black, white))
-        >>> one.sha256() == two.sha256()
-        False
-        """
+        """Hash names, texts and images in order."""
         digest = hashlib.sha256(b"pictured")
         for item in self._items:
             parts = [item.name, item.text, item.messages, item.images.sha256()]
@@ -130,30 +92,7 @@ class PicturedTexts:
 
 
 def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None:
-    """Take texts with images or videos; None where what is given holds neither beside a text.
-
-    Parameters
-    ----------
-    given
-        Objects with ``text``, or ``messages`` (``conversations``), and with ``image`` or ``images``: paths, Pillow's
-        images, or arrays of pixels ``(row, column, 3)`` of 8 bits; or with ``video`` or ``videos``, each a folder of
-        frames, a list of images or an array ``(frame, row, column, 3)``, and ``fps``, their frames a second. Or a
-        path of JSON Lines with such objects, of which one at least has one of these, or of a folder of them; paths in a
-        file count from its own folder.
-    field
-        Where a field of the text is named, the text alone is read, and this gives None.
-
-    Raises
-    ------
-    AttnscopeError
-        A film is given, a line has no text, an image is not there or is none, or places do not agree with images or
-        videos.
-
-    Examples
-    --------
-    >>> pictured_of(["The tide is out."]) is None
-    True
-    """
+    """Take texts with images or videos; None where what is given holds neither beside a text."""
     if field is not None:
         return None
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
@@ -268,38 +207,7 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
 def written_in_parts(
     item: PicturedText, processor: Any, template: str | None = None
 ) -> tuple[str, list[Region]]:
-    """A chat as a template writes it, and where the texts of its messages lie.
-
-    Parameters
-    ----------
-    item
-        A chat with images.
-    processor
-        With ``apply_chat_template``.
-    template
-        Another template than that of the processor or of its tokenizer.
-
-    Raises
-    ------
-    AttnscopeError
-        There is no template, it refuses the chat, or does not write each text as it stands.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.bundled import MODEL
-    >>> from attnscope.read import Images
-    >>> from transformers import AutoTokenizer
-    >>> parts = [{"type": "image"}, {"type": "text", "text": "What?"}]
-    >>> images = Images([np.zeros((8, 8, 3), np.uint8)])
-    >>> chat = PicturedText("text 1", None, ({"role": "user", "content": parts},), images)
-    >>> template = (
-    ...     "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}"
-    ...     "{{ '<image>' if part.type == 'image' else part.text }}{% endfor %}{% endfor %}"
-    ... )
-    >>> written_in_parts(chat, AutoTokenizer.from_pretrained(MODEL), template)
-    ('[user]<image>What?', [Region(start=13, end=18, role='user')])
-    """
+    """A chat as a template writes it, and where the texts of its messages lie."""
     template = template or getattr(processor, "chat_template", None) or processor.tokenizer.chat_template
     if not template:
         raise AttnscopeError(
@@ -328,48 +236,23 @@ _ROLE = re.compile(f"({IMAGE}|{VIDEO}) ([0-9]+)(?: {FRAME} ([0-9]+))?")
 
 @dataclass(frozen=True)
 class Expanded:
-    """What a processor made of a text with images or videos.
+    """What a processor made of a text with images or videos."""
 
-    Attributes
-    ----------
-    name
-        Name of the text.
-    text
-        What the tokenizer read: each place of an image or a video as the processor writes it out.
-    ids, spans
-        Numbers of the tokens, and for each its first character and one past its last.
-    images, videos
-        The characters that the processor wrote for each image and each video: first, and one past the last.
-    pieces
-        The tokens that stand for a piece of an image or of a frame.
-    contents
-        Contents of the messages of a chat; None for a text.
-
-    Examples
-    --------
-    >>> spans = ((0, 1), (1, 2), (2, 3), (3, 4))
-    >>> expanded = Expanded("text 1", "#a##", (9, 3, 9, 9), spans, ((0, 1), (2, 4)), frozenset({9}))
-    >>> expanded.image_tokens()  # two images, of one piece and of two
-    [[0], [2, 3]]
-    """
-
-    name: str
-    text: str
-    ids: tuple[int, ...]
-    spans: tuple[tuple[int, int], ...]
+    name: str  # name of the text
+    text: str  # what the tokenizer read: each place of an image or a video as the processor writes it out
+    ids: tuple[int, ...]  # numbers of the tokens, and for each its first character and one past its last
+    spans: tuple[
+        tuple[int, int], ...
+    ]  # numbers of the tokens, and for each its first character and one past its last
+    # the characters that the processor wrote for each image and each video: first, and one past the last
     images: tuple[tuple[int, int], ...]
-    pieces: frozenset[int]
-    contents: tuple[Region, ...] | None = None
+    pieces: frozenset[int]  # the tokens that stand for a piece of an image or of a frame
+    contents: tuple[Region, ...] | None = None  # contents of the messages of a chat; None for a text
+    # the characters that the processor wrote for each image and each video: first, and one past the last
     videos: tuple[tuple[int, int], ...] = ()
 
     def image_tokens(self) -> list[list[int]]:
-        """The tokens that are pieces of each image, in order.
-
-        Examples
-        --------
-        >>> Expanded("text 1", "##a", (9, 9, 3), ((0, 1), (1, 2), (2, 3)), ((0, 2),), frozenset({9})).image_tokens()
-        [[0, 1]]
-        """
+        """The tokens that are pieces of each image, in order."""
         return self._tokens_in(self.images)
 
     def video_tokens(self) -> list[list[int]]:
@@ -393,36 +276,7 @@ def pictured_window(
     places: Mapping[int, str],
     frames: Sequence[Sequence[Sequence[int]]] = (),
 ) -> Window:
-    """The window of a text with images; `roles` says what each token is.
-
-    That is ``image 1``, ``image 2``, ... for the pieces of images, ``video 1 frame 1``, ... for those of videos, or
-    ``video 1`` where frames are not known; of a chat the role of who says the token, or ``template``; else ``special``
-    (marks that the processor writes about an image are special too) or ``text``.
-
-    Parameters
-    ----------
-    expanded
-        What the processor made of the text.
-    tokenizer
-        Its tokenizer.
-    places
-        What to show for tokens that are pieces of images; others are numbered.
-    frames
-        Tokens of each frame of each video; none where they are not known.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> text = "<mask><mask> tide"  # a processor has written two pieces of an image, here as masks
-    >>> ids, mask = tokenizer(text, add_special_tokens=False).input_ids, tokenizer.mask_token_id
-    >>> spans = ((0, 6), (6, 12), (12, 14), (14, 17))
-    >>> expanded = Expanded("text 1", text, tuple(ids), spans, ((0, 12),), frozenset({mask}))
-    >>> window = pictured_window(expanded, tokenizer, {0: "image 1 r0c0"})
-    >>> list(zip(window.tokens, window.roles))
-    [('image 1 r0c0', 'image 1'), ('image 1 piece 2', 'image 1'), (' t', 'text'), ('ide', 'text')]
-    """
+    """The window of a text with images; `roles` says what each token is."""
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
     spans = without_added_spaces(expanded.text, names, expanded.spans)
     written = frozenset(tokenizer.all_special_tokens)
@@ -464,21 +318,7 @@ def pictured_window(
 
 
 def picture_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:
-    """Windows whose images and frames have the names of groups, and these names.
-
-    Images are groups of their own where a text has several, at most 8; else they are ``image``. So are videos. Where no
-    text has more than one video, and it has at most 8 frames, the frames are groups: ``frame 1``, ``frame 2``, ...
-
-    Examples
-    --------
-    >>> def window(*roles):
-    ...     count = len(roles)
-    ...     return Window((9,) * count, (False,) * count, ((0, 1),) * count, "text 1", 0, ("",) * count, roles=roles)
-    >>> picture_groups([window("image 1", "text")])[1]
-    ['image']
-    >>> picture_groups([window("video 1 frame 1", "video 1 frame 2", "text")])[1]
-    ['frame 1', 'frame 2']
-    """
+    """Windows whose images and frames have the names of groups, and these names."""
     parsed = [_parsed(role) for role in {role for window in windows for role in window.roles}]
     images, videos = (
         max((number for kind, number, _ in parsed if kind == wanted), default=0) for wanted in (IMAGE, VIDEO)

@@ -37,24 +37,12 @@ _WIDE = {"I": "whole ones of 32 bits", "F": "floats"}  # modes of Pillow's that 
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """One image and the name by which results refer to it.
+    """One image and the name by which results refer to it."""
 
-    Attributes
-    ----------
-    name
-        File name, path inside the given folder (with a number where another has the same), or ``image 1`` for one that
-        was given as an object.
-    pixels
-        RGB, ``(row, column, 3)``, of 8 bits; or what an image processor made of it, ``(channel, row, column)`` float.
-
-    Examples
-    --------
-    >>> (image,) = images_of(np.zeros((8, 6, 3), np.uint8))
-    >>> image.name, image.pixels.shape
-    ('image 1', (8, 6, 3))
-    """
-
+    # file name, path inside the given folder (with a number where another has the same), or ``image 1`` for one that
+    # was given as an object
     name: str
+    # RGB, ``(row, column, 3)``, of 8 bits; or what an image processor made of it, ``(channel, row, column)`` float
     pixels: np.ndarray | Tensor
 
 
@@ -123,26 +111,7 @@ class Images:
 
 
 def images_of(given: Any) -> Images | None:
-    """Take images in whatever form they are given; None where what is given holds no image.
-
-    Parameters
-    ----------
-    given
-        Paths of ``.png``, ``.jpg`` and ``.webp`` files or folders that hold them; Pillow's images; arrays of pixels
-        ``(row, column, 3)`` of 8 bits; ``pixel_values``, a float tensor ``(image, channel, row, column)`` (or one image
-        of it), also as an image processor returns them; one of these or a list.
-
-    Raises
-    ------
-    AttnscopeError
-        If images stand beside something else, arrays are of other pixels, or a folder cannot be read.
-
-    Examples
-    --------
-    >>> import torch
-    >>> images_of(["The tide is out."]) is None, len(images_of(torch.zeros(2, 3, 8, 8)))
-    (True, 2)
-    """
+    """Take images in whatever form they are given; None where what is given holds no image."""
     if isinstance(given, Mapping) and _PROCESSED in given:
         given = cast("Mapping[str, Any]", given)[_PROCESSED]
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])

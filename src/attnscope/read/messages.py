@@ -20,28 +20,7 @@ _KNOWN = ("system", "user", "assistant", "tool")
 
 
 def messages_of(chat: object, where: str, field: str | None = None) -> list[dict[str, Any]]:
-    """The messages of one chat, each with its ``role`` and ``content`` and whatever else it has.
-
-    Parameters
-    ----------
-    chat
-        A list of messages, or an object that holds it as ``messages``, ``conversations`` or `field`. A message is
-        ``{"role": ..., "content": ...}`` or ``{"from": ..., "value": ...}``.
-    where
-        Its name, for errors.
-    field
-        Which field holds the messages.
-
-    Raises
-    ------
-    AttnscopeError
-        There are none, or one has no role or no text.
-
-    Examples
-    --------
-    >>> messages_of({"conversations": [{"from": "human", "value": "Is it low tide?"}]}, "a.jsonl:1")
-    [{'role': 'user', 'content': 'Is it low tide?'}]
-    """
+    """The messages of one chat, each with its ``role`` and ``content`` and whatever else it has."""
     if isinstance(chat, Mapping):
         fields = CHAT_FIELDS if field is None else (field,)
         chat = next((chat[name] for name in fields if name in chat), None)
@@ -56,13 +35,7 @@ def messages_of(chat: object, where: str, field: str | None = None) -> list[dict
 
 
 def is_chat(value: object) -> bool:
-    """Whether this is a list of messages, or an object with one.
-
-    Examples
-    --------
-    >>> is_chat({"messages": [{"role": "user", "content": "Hi"}]}), is_chat({"text": "Hi", "messages": 3})
-    (True, False)
-    """
+    """Whether this is a list of messages, or an object with one."""
     if isinstance(value, Mapping):
         return "text" not in value and any(is_chat(value.get(name)) for name in CHAT_FIELDS)
     if not isinstance(value, list) or not value:
@@ -74,13 +47,7 @@ def is_chat(value: object) -> bool:
 
 
 def without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table whose messages have no part that is null: a table has a place for every part of any message.
-
-    Examples
-    --------
-    >>> without_nothing({"messages": [{"role": "user", "content": "Hi", "name": None}]})
-    {'messages': [{'role': 'user', 'content': 'Hi'}]}
-    """
+    """A row of a table whose messages have no part that is null: a table has a place for every part of any message."""
     return {
         name: [
             {key: part for key, part in cast("Mapping[str, Any]", item).items() if part is not None}
@@ -95,13 +62,7 @@ def without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_of_role(role: str) -> str:
-    """The role by its usual name.
-
-    Examples
-    --------
-    >>> group_of_role("developer"), group_of_role("user")
-    ('system', 'user')
-    """
+    """The role by its usual name."""
     return _ROLES.get(role, role)
 
 

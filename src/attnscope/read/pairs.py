@@ -16,16 +16,7 @@ Start = Callable[[Sequence[int]], int]
 
 
 class TargetTokenizer:
-    """A tokenizer that reads every text as a translation (transformers' ``text_target``).
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> TargetTokenizer(tokenizer)("The tide")["input_ids"] == tokenizer(text_target="The tide")["input_ids"]
-    True
-    """
+    """A tokenizer that reads every text as a translation (transformers' ``text_target``)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -39,31 +30,7 @@ class TargetTokenizer:
 
 
 def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
-    """What a decoder reads to say a window in training: a start token, and then all that it says but the last.
-
-    Parameters
-    ----------
-    said : Window
-        The target, special tokens included (the labels).
-    tokenizer : transformers.PreTrainedTokenizerBase
-        It names the start token.
-    start : callable
-        From the token ids of `said` to the start token's.
-
-    Returns
-    -------
-    Window
-        As long as `said`.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> said = Window((9, 2), (False, True), ((0, 3), (0, 0)), "text 1", 0, ("The", "</s>"))
-    >>> read = shifted(said, AutoTokenizer.from_pretrained(MODEL), lambda ids: 1)
-    >>> read.ids, read.tokens, read.special
-    ((1, 9), ('<s>', 'The'), (True, False))
-    """
+    """What a decoder reads to say a window in training: a start token, and then all that it says but the last."""
     first = start(said.ids)
     here = (said.start, said.start)
     return replace(
@@ -76,39 +43,7 @@ def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
 
 
 class LinePairs:
-    """Sentences and their translations, line by line: each pair a window whose `target` the decoder reads.
-
-    Pairs of two blank lines are passed over.
-
-    Parameters
-    ----------
-    texts, targets : Corpus
-        Text i of one is the translation of text i of the other; made with ``blank_lines=True``, so that blank lines
-        count.
-    tokenizer : transformers.PreTrainedTokenizerBase
-        A fast tokenizer.
-    start : callable
-        See `shifted`.
-    length : int
-        Most tokens of a line on either side, special tokens included.
-    limit : int, optional
-        Stop after this many pairs.
-
-    Raises
-    ------
-    AttnscopeError
-        `limit` is below 1; while iterating, a line that is too long, or blank on one side alone.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> texts, targets = Corpus.from_sources(["A dog barks."]), Corpus.from_sources(["Ein Hund bellt."])
-    >>> pairs = LinePairs(texts, targets, AutoTokenizer.from_pretrained(MODEL), lambda ids: 2, length=32)
-    >>> pair = next(iter(pairs))
-    >>> pair.tokens[1], pair.target.tokens[:2]
-    (' A', ('</s>', '<s>'))
-    """
+    """Sentences and their translations, line by line: each pair a window whose `target` the decoder reads."""
 
     def __init__(
         self,
@@ -130,18 +65,7 @@ class LinePairs:
         return islice(self._pairs(), self._limit)
 
     def check(self) -> int:
-        """Go through all pairs once, so that what is wrong with a line is said before any is measured.
-
-        Returns
-        -------
-        int
-            Tokens of the longest line on either side.
-
-        Raises
-        ------
-        AttnscopeError
-            The numbers of lines differ, or what iterating raises.
-        """
+        """Go through all pairs once, so that what is wrong with a line is said before any is measured."""
         lines, translations = (sum(1 for _ in corpus) for corpus in (self._texts, self._targets))
         if lines != translations:
             raise AttnscopeError(

@@ -15,15 +15,7 @@ _KIND_OF = {place: kind for kind, place in PLACES.items()}
 
 
 def has_pictures(value: object) -> bool:
-    """Whether this is a text or a chat with a field of images or videos, or a chat with such parts.
-
-    Examples
-    --------
-    >>> has_pictures({"text": "<image> What?", "image": "a.png"}), has_pictures({"text": "What?"})
-    (True, False)
-    >>> has_pictures({"messages": [{"role": "user", "content": [{"type": "image", "path": "a.png"}]}]})
-    True
-    """
+    """Whether this is a text or a chat with a field of images or videos, or a chat with such parts."""
     if not isinstance(value, Mapping):
         return False
     if not any(is_chat(value.get(name)) for name in CHAT_FIELDS) and not isinstance(value.get("text"), str):
@@ -40,17 +32,7 @@ def has_pictures(value: object) -> bool:
 
 
 def sources_of(value: Mapping[str, Any], where: str, kind: str = IMAGE) -> list[Any]:
-    """The images, or the videos, that an object names beside its text: one, or a list.
-
-    A list in ``video`` is one video, of which it names the frames.
-
-    Examples
-    --------
-    >>> sources_of({"image": "a.png"}, "line 1"), sources_of({"images": ["a.png", "b.png"]}, "line 1")
-    (['a.png'], ['a.png', 'b.png'])
-    >>> sources_of({"video": ["a.png", "b.png"]}, "line 1", "video")
-    [['a.png', 'b.png']]
-    """
+    """The images, or the videos, that an object names beside its text: one, or a list."""
     single, several = _fields(kind)
     given = [name for name in (single, several) if value.get(name) is not None]
     if len(given) > 1:
@@ -63,24 +45,7 @@ def sources_of(value: Mapping[str, Any], where: str, kind: str = IMAGE) -> list[
 
 
 def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
-    """The messages, their contents in parts as chat templates read them, and images and videos in their order.
-
-    ``<image>`` within a string is an image too, ``<video>`` a video. A part that names none of its own takes the next
-    one that the object names.
-
-    Raises
-    ------
-    AttnscopeError
-        There are fewer places for images or videos than there are of these, or more; a message is none, or a part is
-        neither text nor image nor video.
-
-    Examples
-    --------
-    >>> chat = {"image": "a.png", "messages": [{"role": "user", "content": "<image>Is the tide out?"}]}
-    >>> messages, sources = chat_of(chat, "line 1")
-    >>> messages[0]["content"], sources
-    ([{'type': 'image'}, {'type': 'text', 'text': 'Is the tide out?'}], {'image': ['a.png'], 'video': []})
-    """
+    """The messages, their contents in parts as chat templates read them, and images and videos in their order."""
     chat = _messages(value)
     split = [
         _parts(message, f"{where}, message {number}") if isinstance(message, Mapping) else []

@@ -19,11 +19,7 @@ UNKNOWN = "\ufffd"  # what a piece of a character is decoded to
 def shown_tokens(
     text: str, names: Sequence[str], spans: Sequence[tuple[int, int]], written: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """The characters of each token; those that several tokens share are numbered.
-
-    A token that begins a word begins with a space, wherever the tokenizer has left it; but not a special one that is
-    `written` out in the text.
-    """
+    """The characters of each token; those that several tokens share are numbered."""
     numbered = _Numbered(text, spans)
     known: dict[tuple[str, str, str, bool], str] = {}  # most tokens of a text were there before
     reached, follows = 0, True
@@ -80,16 +76,7 @@ def _shared(spans: Sequence[tuple[int, int]]) -> set[int]:
 
 
 class IdNames:
-    """What to show for tokens of which there is no text: each by its own, pieces of a character together.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> IdNames(tokenizer).of(tokenizer("The 猫")["input_ids"])
-    ('<s>', ' The', ' ', '猫₁', '猫₂', '猫₃', '</s>')
-    """
+    """What to show for tokens of which there is no text: each by its own, pieces of a character together."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer, self._special = tokenizer, frozenset(tokenizer.all_special_ids)
@@ -132,24 +119,12 @@ def marked(name: str, covered: str) -> bool:
 
 
 def with_marked_spaces(token: str) -> str:
-    """The token with a mark for each space at its ends, at most four of them, so that they can be seen.
-
-    Examples
-    --------
-    >>> with_marked_spaces(" the"), with_marked_spaces("  "), with_marked_spaces("a b")
-    ('␣the', '␣␣', 'a b')
-    """
+    """The token with a mark for each space at its ends, at most four of them, so that they can be seen."""
     return re.sub(r"^ +| +$", lambda spaces: SPACE * min(len(spaces[0]), 4), token)
 
 
 def split_character(tokens: Sequence[str]) -> tuple[str, ...]:
-    """The pieces of the first character that is split into several tokens, as they are shown; none where none is.
-
-    Examples
-    --------
-    >>> split_character([" a", " 猫₁", "猫₂", "猫₃", "語₁", "語₂"]), split_character(["H₂O", "x₁"])
-    (('猫₁', '猫₂', '猫₃'), ())
-    """
+    """The pieces of the first character that is split into several tokens, as they are shown; none where none is."""
     for i, token in enumerate(tokens):
         pieces: list[str] = []
         for later in tokens[i:]:
@@ -247,10 +222,7 @@ def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
 def without_added_spaces(
     text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Empty the span of a space that the tokenizer put before a word and gave the word's first character.
-
-    Where the text has a space of its own there, that one is the next token's: it begins with a mark too.
-    """
+    """Empty the span of a space that the tokenizer put before a word and gave the word's first character."""
     result = [*spans]
     for i, name in enumerate(names[:-1]):
         if name not in SPACE_MARKS:

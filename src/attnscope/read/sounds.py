@@ -26,37 +26,16 @@ _HALF = {"u": 0.5, "i": 0.0}  # unsigned samples lie about the middle of their r
 
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """One sound and the name by which results refer to it.
+    """One sound and the name by which results refer to it."""
 
-    Attributes
-    ----------
-    name
-        File name, path inside the given folder (with a number where another has the same), or ``sound 1`` for one that
-        was given as an array.
-    samples
-        One channel, float, -1 to 1.
-    rate
-        Samples a second.
-
-    Examples
-    --------
-    >>> (sound,) = sounds_of({"array": np.zeros(44_100), "sampling_rate": 44_100})
-    >>> sound.name, sound.rate, len(sound.at_rate(16_000))
-    ('sound 1', 44100, 16000)
-    """
-
+    # file name, path inside the given folder (with a number where another has the same), or ``sound 1`` for one that
+    # was given as an array
     name: str
-    samples: np.ndarray
-    rate: int
+    samples: np.ndarray  # one channel, float, -1 to 1
+    rate: int  # samples a second
 
     def at_rate(self, rate: int) -> np.ndarray:
-        """The samples at another rate, by a polyphase filter.
-
-        Examples
-        --------
-        >>> Sound("a", np.zeros(48_000), 48_000).at_rate(16_000).shape
-        (16000,)
-        """
+        """The samples at another rate, by a polyphase filter."""
         from scipy.signal import resample_poly
 
         common = gcd(rate, self.rate)
@@ -143,24 +122,7 @@ class Sounds:
 
 
 def sounds_of(given: Any) -> Sounds | None:
-    """Take sounds in whatever form they are given; None where what is given holds no sound.
-
-    Parameters
-    ----------
-    given
-        Paths of ``.wav`` files or of folders that hold them; ``{"array": samples, "sampling_rate": rate}``, as data
-        sets of sounds have it, with samples ``(time,)`` of floats; one of these or a list.
-
-    Raises
-    ------
-    AttnscopeError
-        If sounds stand beside something else, or a folder cannot be read.
-
-    Examples
-    --------
-    >>> sounds_of("The tide is out.") is None, len(sounds_of({"array": np.zeros(160), "sampling_rate": 16_000}))
-    (True, 1)
-    """
+    """Take sounds in whatever form they are given; None where what is given holds no sound."""
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
     items: list[Sound | tuple[str, Path]] = []
     there: list[bool] = []

@@ -317,27 +317,7 @@ _MISSING = frozenset(["nan", "<NA>", "NaT"])  # how tables write that there is n
 
 
 def each(given: Any) -> Iterator[str | Path | Url]:
-    """Strings and paths in their order; one stands for a list of one.
-
-    Parameters
-    ----------
-    given
-        A string, a path, or any iterable of them.
-
-    Raises
-    ------
-    AttnscopeError
-        Something else; the message says what was found and what to give instead.
-
-    Examples
-    --------
-    >>> list(each(text for text in ("The tide is out.", Path("a.txt"))))
-    ['The tide is out.', PosixPath('a.txt')]
-    >>> list(each(["The tide is out.", None]))
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: item 2 of the texts is None; expected a string or a pathlib.Path: leave it out
-    """
+    """Strings and paths in their order; one stands for a list of one."""
     texts = kept(given)
     many = texts if isinstance(texts, list | Iterator) else [texts]
     for number, item in enumerate(cast("Iterable[Any]", many), start=1):
@@ -345,23 +325,7 @@ def each(given: Any) -> Iterator[str | Path | Url]:
 
 
 def kept(given: Any) -> Any:
-    """What is given, as a list where it has items.
-
-    A string, a path and a mapping stay what they are. Of strings that come one by one nothing more is taken here than
-    the first: they may be more than memory holds.
-
-    Raises
-    ------
-    AttnscopeError
-        It has no items, or none in an order.
-
-    Examples
-    --------
-    >>> kept(("a", "b")), kept(iter([1, 9, 2])), kept("a b")
-    (['a', 'b'], [1, 9, 2], 'a b')
-    >>> list(kept(iter(["a", "b"])))
-    ['a', 'b']
-    """
+    """What is given, as a list where it has items."""
     if given is None or isinstance(given, str | os.PathLike | Mapping | Url):
         return given
     columns = getattr(given, "column_names", None) or getattr(given, "columns", None)
@@ -390,13 +354,7 @@ def kept(given: Any) -> Any:
 
 
 def kind(value: object) -> str:
-    """Name what a value is.
-
-    Examples
-    --------
-    >>> kind(None), kind(0.5), kind([1])
-    ('None', 'the number 0.5', 'of type list')
-    """
+    """Name what a value is."""
     if isinstance(value, int | float):
         return f"the number {value}"
     return "None" if value is None else f"of type {type(value).__name__}"
@@ -434,27 +392,13 @@ def _no_column(table: object, names: Iterable[Any]) -> str:
 
 @dataclass(frozen=True)
 class Text:
-    r"""One text and the name by which results refer to it.
+    r"""One text and the name by which results refer to it."""
 
-    Attributes
-    ----------
-    name : str
-        File name, path inside the given folder, ``FILE.jsonl:LINE``, ``text 1`` for a string, or
-        ``standard input``; with a number where a file before has the same name.
-    content : str
-        The characters of the text, unmodified except that a byte order mark is taken off; ``\r\n`` is kept.
-    by : str
-        The value of the field by which texts are held apart, where one is named.
-
-    Examples
-    --------
-    >>> Text("text 1", "The tide is out.").content
-    'The tide is out.'
-    """
-
+    # file name, path inside the given folder, ``FILE.jsonl:LINE``, ``text 1`` for a string, or ``standard input``;
+    # with a number where a file before has the same name
     name: str
-    content: str
-    by: str = ""
+    content: str  # the characters of the text, unmodified except that a byte order mark is taken off; ``\r\n`` is kept
+    by: str = ""  # the value of the field by which texts are held apart, where one is named
 
 
 PREFIX = "datasets:"
@@ -462,33 +406,12 @@ _FORM = "datasets:NAME, datasets:NAME:SPLIT or datasets:NAME:CONFIG:SPLIT"
 
 
 def names_a_dataset(path: Path) -> bool:
-    """Whether a path stands for a data set of the hub.
-
-    Examples
-    --------
-    >>> names_a_dataset(Path("datasets:Salesforce/wikitext:wikitext-2-raw-v1:test")), names_a_dataset(Path("a.txt"))
-    (True, False)
-    """
+    """Whether a path stands for a data set of the hub."""
     return str(path).startswith(PREFIX)
 
 
 def dataset_rows(path: Path, field: str) -> Iterator[str]:
-    """The strings of one column of a data set, as they stream in; what is null is blank.
-
-    Parameters
-    ----------
-    path
-        ``datasets:NAME``, ``datasets:NAME:SPLIT`` or ``datasets:NAME:CONFIG:SPLIT``; the name is an id on the hub or a
-        folder that ``datasets.load_dataset`` takes.
-    field
-        Name of the column.
-
-    Raises
-    ------
-    AttnscopeError
-        If the package datasets is not installed, there is no such data set, configuration, split or column of
-        strings, or several splits and no name of one.
-    """
+    """The strings of one column of a data set, as they stream in; what is null is blank."""
     for number, row in enumerate(_rows(path), start=1):
         if field not in row:
             raise AttnscopeError(
@@ -504,20 +427,7 @@ def dataset_rows(path: Path, field: str) -> Iterator[str]:
 
 
 def dataset_chats(path: Path, field: str | None = None) -> Iterator[list[dict[str, Any]]]:
-    """The messages of the chats of a data set, as they stream in.
-
-    Parameters
-    ----------
-    path
-        See `dataset_rows`.
-    field
-        Name of the column; by default ``messages`` or ``conversations``.
-
-    Raises
-    ------
-    AttnscopeError
-        As `dataset_rows` does; if a row is no chat.
-    """
+    """The messages of the chats of a data set, as they stream in."""
     for number, row in enumerate(_rows(path), start=1):
         yield messages_of(without_nothing(row), f"{path}, row {number}", field)
 

@@ -30,25 +30,7 @@ from attnscope.support.errors import AttnscopeError
 
 
 class Corpus:
-    """Named texts, read one at a time as they are reached.
-
-    Built by `from_sources`. Sources are checked when the corpus is built and read when it is iterated, so a
-    corpus may be larger than the memory. Iterating again reads the files again, and gives the same texts: a
-    file that was changed meanwhile is refused. What can be read only once (standard input, a named pipe) is read
-    at its first use and kept.
-
-    Raises
-    ------
-    AttnscopeError
-        While iterating: a file that cannot be read, is not UTF-8 or is not what it was when it was first read, a
-        broken JSON line, or, at the end, a corpus in which no text holds anything but white space.
-
-    Examples
-    --------
-    >>> corpus = Corpus.from_sources(["The tide is out.", "The boats lie on the mud."])
-    >>> [text.name for text in corpus]
-    ['text 1', 'text 2']
-    """
+    """Named texts, read one at a time as they are reached."""
 
     def __init__(self, sources: "Sequence[Source]") -> None:
         self._sources = tuple(sources)
@@ -64,56 +46,7 @@ class Corpus:
         chats: bool = False,
         by: str | None = None,
     ) -> "Corpus":
-        r"""Build a corpus from strings, files, folders and standard input.
-
-        Parameters
-        ----------
-        sources : str, Path, or an iterable of them
-            By default the bundled sample. A list, a column of a table, a generator (read at once, and kept on disk if
-            it is long): anything that gives strings or paths in an order. A `str` is a text itself; one that is, or
-            looks like, the name of a file is refused. Strings that are URLs (``s3://bucket/corpus/``,
-            ``https://host/a.jsonl.gz``) name files and folders that fsspec reads; beside strings that are texts
-            they are refused, so that nothing is fetched for a text. A `Path` is a file, a folder, ``Path("-")`` for
-            standard input, or ``Path("datasets:NAME:CONFIG:SPLIT")``, a data set of Hugging Face by its id on the hub
-            or its folder. In a folder, all ``.txt``, ``.md`` and ``.jsonl`` files are taken, also compressed
-            (``.gz``, ``.bz2``, ``.xz``), and ``.parquet`` and ``.arrow`` files, in sorted order, subfolders included;
-            hidden files and folders are passed over, and links to folders are not followed. A file that is
-            named itself may have any suffix. Each line of a ``.jsonl`` file is a text, and so is each row of a
-            ``.parquet`` or ``.arrow`` file; any other file is one.
-        field : str, optional
-            Which field of each JSON object of a ``.jsonl`` file, or which column of a table, is the text (default
-            ``text``).
-        by_line : bool, optional
-            Take every line of any other file as a text of its own (sentences, reactions), blank lines left out.
-        blank_lines : bool, optional
-            With `by_line`, keep blank lines and end lines at ``\n`` and ``\r\n`` alone, so that the lines of parallel
-            files stay beside each other.
-        chats : bool, optional
-            Take files and standard input as JSON Lines of chats. Each text is then the messages of one, as JSON.
-        by : str, optional
-            Another field of each JSON object of a ``.jsonl`` file (language, source, year), by which texts are held
-            apart. All sources must have it.
-
-        Returns
-        -------
-        Corpus
-            The texts in the order of the sources.
-
-        Raises
-        ------
-        AttnscopeError
-            Something else than strings and paths, no source, only blank strings, a string that names a file or cannot
-            be written as UTF-8, a missing or unreadable file or folder, a device, a folder without text files, standard
-            input given twice, or `field` without a ``.jsonl`` file.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "a.jsonl").write_text('{"body": "One."}\n{"body": "Two."}\n')
-        ...     [(text.name, text.content) for text in Corpus.from_sources([Path(folder)], field="body")]
-        [('a.jsonl:1', 'One.'), ('a.jsonl:2', 'Two.')]
-        """
+        r"""Build a corpus from strings, files, folders and standard input."""
         opened_sources: list[Source] = []
         strings, names = 0, Names()
         given = TEXT if sources is None else kept(sources)
@@ -191,31 +124,11 @@ class Corpus:
             raise _no_text(count)
 
     def characters(self) -> int:
-        """How long all texts are; they are read for it, if not for `sha256` before.
-
-        Examples
-        --------
-        >>> Corpus.from_sources(["One.", "Two."]).characters()
-        8
-        """
+        """How long all texts are; they are read for it, if not for `sha256` before."""
         return self._measured[1]
 
     def sha256(self) -> str:
-        """Hash names and contents of all texts, in order.
-
-        Names do not hold the place of a file or folder, so the same texts have the same hash wherever they
-        lie. All texts are read for it.
-
-        Returns
-        -------
-        str
-            64 hexadecimal digits.
-
-        Examples
-        --------
-        >>> Corpus.from_sources(["The tide is out."]).sha256()[:16]
-        '36e53a76b27d455c'
-        """
+        """Hash names and contents of all texts, in order."""
         return self._measured[0]
 
     @cached_property

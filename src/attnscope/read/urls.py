@@ -45,18 +45,7 @@ _Result = TypeVar("_Result")
 
 
 def patiently(call: Callable[[], _Result]) -> _Result:
-    """Call, and call again a few times where a store or the network fails for a moment.
-
-    Raises
-    ------
-    Exception
-        What the last call raised, or what no other call would mend.
-
-    Examples
-    --------
-    >>> patiently(lambda: "there")
-    'there'
-    """
+    """Call, and call again a few times where a store or the network fails for a moment."""
     began = time.monotonic()
     for wait in WAITS:
         try:
@@ -69,18 +58,7 @@ def patiently(call: Callable[[], _Result]) -> _Result:
 
 
 def answering(call: Callable[[], _Result], url: Url) -> _Result:
-    """The same, of a store that may be dead: libraries would ask one that says nothing for minutes.
-
-    Raises
-    ------
-    AttnscopeError
-        Nothing answers within `ANSWER` seconds.
-
-    Examples
-    --------
-    >>> answering(lambda: "there", Url("memory://bucket/a.txt"))
-    'there'
-    """
+    """The same, of a store that may be dead: libraries would ask one that says nothing for minutes."""
     store = url.scheme, url.inner.partition("/")[0]
     if store in _answered:
         return patiently(call)
@@ -115,13 +93,7 @@ def answering(call: Callable[[], _Result], url: Url) -> _Result:
 
 
 def passes(error: Exception) -> bool:
-    """Whether an error may be gone at the next try.
-
-    Examples
-    --------
-    >>> passes(ConnectionResetError()), passes(FileNotFoundError()), passes(OSError(errno.ENOSPC, "full"))
-    (True, False, False)
-    """
+    """Whether an error may be gone at the next try."""
     error = _behind(error)
     status = _status(error)
     if status is not None:
@@ -133,28 +105,7 @@ def passes(error: Exception) -> bool:
 
 @contextmanager
 def explained(url: Url, action: str = "read") -> Generator[None]:
-    """Turn whatever a store refuses into one line, without secrets.
-
-    Parameters
-    ----------
-    url
-        Address that is asked for.
-    action
-        Word for what is done there: ``"read"``, ``"write"``, ...
-
-    Raises
-    ------
-    AttnscopeError
-        In place of any other exception from within: the address, what was found and what to do.
-
-    Examples
-    --------
-    >>> with explained(Url("s3://bucket/a.txt")):
-    ...     raise FileNotFoundError("bucket/a.txt")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: s3://bucket/a.txt: nothing is there; expected a file, or a folder of them: ...
-    """
+    """Turn whatever a store refuses into one line, without secrets."""
     try:
         yield
     except AttnscopeError:
@@ -206,41 +157,13 @@ _TIMES = ("LastModified", "last_modified", "Last-Modified", "updated", "mtime", 
 
 
 def stamp(url: Url) -> tuple[str, ...]:
-    """What changes when a file is written anew: its size, with the store's checksum or else the time of writing.
-
-    Raises
-    ------
-    AttnscopeError
-        It cannot be read.
-
-    Examples
-    --------
-    >>> import fsspec
-    >>> fsspec.filesystem("memory").pipe_file("/stamp/a.txt", b"The tide")
-    >>> stamp(Url("memory://stamp/a.txt"))[0]
-    '8'
-    """
+    """What changes when a file is written anew: its size, with the store's checksum or else the time of writing."""
     with explained(url):
         return _stamp(_info(url))
 
 
 def files_below(url: Url) -> list[Url] | None:
-    """All files of a folder and its subfolders, in the order of `pathlib`; hidden ones are left out. None of a file.
-
-    Raises
-    ------
-    AttnscopeError
-        There is nothing, or it cannot be listed.
-
-    Examples
-    --------
-    >>> import fsspec
-    >>> store = fsspec.filesystem("memory")
-    >>> for name in ("b/c.txt", "b.txt", ".hidden/d.txt"):
-    ...     store.pipe_file(f"/below/{name}", b"The tide")
-    >>> [file.name for file in files_below(Url("memory://below"))], files_below(Url("memory://below/b.txt"))
-    (['c.txt', 'b.txt'], None)
-    """
+    """All files of a folder and its subfolders, in the order of `pathlib`; hidden ones are left out. None of a file."""
     if url.is_web:
         if url.inner.endswith("/"):
             raise AttnscopeError(
@@ -259,21 +182,7 @@ def files_below(url: Url) -> list[Url] | None:
 
 @contextmanager
 def opened(url: Url) -> Generator[BinaryIO]:
-    """Open a file to read bytes, and to seek where the store can.
-
-    Raises
-    ------
-    AttnscopeError
-        It cannot be read, or changes while it is read.
-
-    Examples
-    --------
-    >>> import fsspec
-    >>> fsspec.filesystem("memory").pipe_file("/opened/a.txt", b"The tide")
-    >>> with opened(Url("memory://opened/a.txt")) as file:
-    ...     file.read()
-    b'The tide'
-    """
+    """Open a file to read bytes, and to seek where the store can."""
     with explained(url):
         raw = _Raw(url)
     with io.BufferedReader(raw, BLOCK) as file:
@@ -402,33 +311,14 @@ _HIDDEN = "..."
 
 
 def is_url(given: object) -> bool:
-    """Whether a string is a URL: one word, ``scheme://`` and more.
-
-    Examples
-    --------
-    >>> is_url("s3://bucket/a.txt"), is_url("See https://example.org."), is_url(Path("a.txt"))
-    (True, False, False)
-    """
+    """Whether a string is a URL: one word, ``scheme://`` and more."""
     if not isinstance(given, str) or len(given) > _LONGEST or any(map(str.isspace, given)):
         return False
     return _FORM.match(given) is not None
 
 
 def refuse_path_of_url(path: Path) -> None:
-    """Refuse ``Path("s3://bucket/a.txt")``: a path keeps only one of the slashes.
-
-    Raises
-    ------
-    AttnscopeError
-        It is one, and no such file is here.
-
-    Examples
-    --------
-    >>> refuse_path_of_url(Path("s3://bucket/a.txt"))
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: s3:/bucket/a.txt is a URL as a pathlib.Path, which ...
-    """
+    """Refuse ``Path("s3://bucket/a.txt")``: a path keeps only one of the slashes."""
     match = _COLLAPSED.match(str(path))
     if match and match[1].lower() in _schemes() and not is_path(path, "exists"):
         shown = Url(str(path).replace(":/", "://", 1))
@@ -440,30 +330,9 @@ def refuse_path_of_url(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Url:
-    """A file or folder that fsspec reads, named as paths are; as text it is without user, password and query.
+    """A file or folder that fsspec reads, named as paths are; as text it is without user, password and query."""
 
-    Its name may hold spaces, unlike that of a string that is taken for a URL.
-
-    Parameters
-    ----------
-    address
-        As it was given.
-
-    Raises
-    ------
-    AttnscopeError
-        Its scheme is none that fsspec knows.
-
-    Examples
-    --------
-    >>> url = Url("https://me:key@example.org/a%20b.txt.gz?signature=secret")
-    >>> str(url), url.name, url.suffix
-    ('https://example.org/a%20b.txt.gz?...', 'a b.txt.gz', '.gz')
-    >>> Url("s3://bucket/corpus/").child("a.txt")
-    Url(s3://bucket/corpus/a.txt)
-    """
-
-    address: str = field(repr=False)
+    address: str = field(repr=False)  # as it was given
 
     def __post_init__(self) -> None:
         if _FORM.match(self.address) is None or self.scheme not in _schemes():
@@ -520,13 +389,7 @@ class Url:
         return Url(f"{body.rstrip('/')}/{name}{self.address[len(body) :]}") if name else self
 
     def place(self) -> tuple[Any, str]:
-        """What reads it, of fsspec, and its name there.
-
-        Raises
-        ------
-        AttnscopeError
-            The package for its scheme is not installed.
-        """
+        """What reads it, of fsspec, and its name there."""
         from fsspec.core import url_to_fs
 
         try:

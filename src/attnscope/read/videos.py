@@ -39,24 +39,13 @@ _ONE, _SEVERAL = 4, 5  # dimensions of one video, and of several
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """One video and the name by which results refer to it.
+    """One video and the name by which results refer to it."""
 
-    Attributes
-    ----------
-    name
-        Path of its folder inside the given one, file and line (``clips.jsonl:1``), or ``video 1`` for an object.
-    video
-        Its frames; or what a processor made of them, ``(frame, channel, row, column)`` float.
-
-    Examples
-    --------
-    >>> (clip,) = videos_of(np.zeros((2, 8, 8, 3), np.uint8))
-    >>> clip.name, clip.video.pixels().shape
-    ('video 1', (2, 8, 8, 3))
-    """
-
+    # path of its folder inside the given one, file and line (``clips.jsonl:1``), or ``video 1`` for an object
     name: str
-    video: Video | Tensor
+    video: (
+        Video | Tensor
+    )  # its frames; or what a processor made of them, ``(frame, channel, row, column)`` float
 
 
 class Videos:
@@ -113,27 +102,7 @@ class Videos:
 
 
 def videos_of(given: Any) -> Videos | None:
-    """Take videos in whatever form they are given; None where what is given holds none.
-
-    Parameters
-    ----------
-    given
-        A path of a folder of frames, or of a folder of such folders (each folder that holds images is a video); of JSON
-        Lines whose objects have ``video`` (a folder of frames or a list of images, from the file's own folder); such an
-        object itself; an array ``(frame, row, column, 3)`` of 8 bits; what a video processor gives, floats ``(video,
-        frame, channel, row, column)``; one of these or a list.
-
-    Raises
-    ------
-    AttnscopeError
-        If videos stand beside something else, a film is given, or a line names none.
-
-    Examples
-    --------
-    >>> import torch
-    >>> videos_of(["The tide is out."]) is None, len(videos_of(torch.zeros(2, 4, 3, 8, 8)))
-    (True, 2)
-    """
+    """Take videos in whatever form they are given; None where what is given holds none."""
     if isinstance(given, Mapping):
         mapping = cast("Mapping[str, Any]", given)
         given = next((mapping[name] for name in _PROCESSED if name in mapping), given)
@@ -226,35 +195,13 @@ _NUMBERS = re.compile(r"(\d+)")
 
 @dataclass(frozen=True, eq=False)
 class Video:
-    """Frames that belong together.
+    """Frames that belong together."""
 
-    Attributes
-    ----------
-    frames
-        In order.
-    rate
-        Frames a second; None where it was not told.
-
-    Examples
-    --------
-    >>> from attnscope.read import Images
-    >>> Video(Images([np.zeros((8, 8, 3), np.uint8), np.zeros((8, 6, 3), np.uint8)])).pixels()
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: frames of one video have 8 x 6 and 8 x 8 pixels: expected one size ...
-    """
-
-    frames: Images
-    rate: float | None = None
+    frames: Images  # in order
+    rate: float | None = None  # frames a second; None where it was not told
 
     def pixels(self) -> np.ndarray:
-        """RGB of all frames, ``(frame, row, column, 3)`` of 8 bits.
-
-        Raises
-        ------
-        AttnscopeError
-            If the frames are not all of one size.
-        """
+        """RGB of all frames, ``(frame, row, column, 3)`` of 8 bits."""
         frames = [cast("np.ndarray", image.pixels) for image in self.frames]
         sizes = sorted({frame.shape[:2] for frame in frames})
         if len(sizes) > 1:
@@ -266,30 +213,7 @@ class Video:
 
 
 def video_of(source: Any, rate: object, where: str, folder: Path | None) -> Video:
-    """Take the frames of one video.
-
-    Parameters
-    ----------
-    source
-        Path of a folder of frames (``.png``, ``.jpg``, ``.webp``; by the numbers in their names), a list of paths, of
-        Pillow's images or of arrays ``(row, column, 3)``, or an array ``(frame, row, column, 3)`` of 8 bits.
-    rate
-        Frames a second, or None.
-    where
-        Its name, for errors.
-    folder
-        From which paths count; None for the working folder.
-
-    Raises
-    ------
-    AttnscopeError
-        If there are no frames, or it is a film, which is not decoded here.
-
-    Examples
-    --------
-    >>> len(video_of(np.zeros((2, 8, 8, 3), np.uint8), None, "text 1", None).frames)
-    2
-    """
+    """Take the frames of one video."""
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
         raise AttnscopeError(f"{where}: fps is {rate!r:.40}; expected frames a second, above 0")
     if isinstance(source, str | Path):
@@ -320,13 +244,7 @@ def frames_in(folder: Path) -> list[Path]:
 
 
 def is_film(path: Path) -> bool:
-    """Whether a name is that of a film.
-
-    Examples
-    --------
-    >>> is_film(Path("boat.MP4")), is_film(Path("boat.png"))
-    (True, False)
-    """
+    """Whether a name is that of a film."""
     return path.suffix.lower() in _FILMS
 
 

@@ -19,62 +19,29 @@ _REMEMBERED = 100_000  # windows whose places are known: more than those that wa
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of one text as a model sees it.
+    """A stretch of one text as a model sees it."""
 
-    Attributes
-    ----------
-    ids : tuple of int
-        Token ids, the special tokens around the text included.
-    special : tuple of bool
-        Which tokens are special: those the tokenizer puts around a text, and any beginning, end, separator,
-        class or padding token that is written out in the text itself.
-    spans : tuple of (int, int)
-        First character and one past the last character of each token in the text, as the tokenizer gives
-        them. A token put around the text has ``(start, start)``; a space that the tokenizer puts in has an
-        empty span.
-    source : str
-        Name of the text.
-    start : int
-        Where in the text the window's first token begins, in characters.
-    tokens : tuple of str
-        What to show for each token: the characters it covers. A token that begins a word begins with a space: with
-        the one that the tokenizer makes part of it (``▁the``, ``Ġthe``), or with the one before it in the text.
-        Where several tokens share a character (a byte-level tokenizer may split 語 into three), the number of the
-        piece follows it: ``語₁``, ``語₂``, ``語₃``. What begins with a combining mark or an invisible joiner is shown
-        on a dotted circle, ``◌́``. A space that the tokenizer puts in is shown as a space, and a token put around the
-        text by its own name, ``[CLS]``.
-    target : Window, optional
-        What the decoder of an encoder-decoder reads beside this window; None for the same tokens.
-    roles : tuple of str
-        In a chat, who says each token, ``template`` for the marks of its template; else empty.
-    groups : tuple of int
-        The number of the group of each token, where tokens are in groups; else empty.
-    text : str
-        The whole text, whose characters the spans count; empty where token ids alone are known.
-    words : tuple of int
-        The number of the word of each token, from 0, where tokens are merged to words; else empty.
-    by : str
-        Value of the text: see `Text`.
-
-    Examples
-    --------
-    >>> window = Window((0, 5), (True, False), ((0, 0), (0, 3)), "text 1", 0, ("<s>", "The"))
-    >>> len(window)
-    2
-    """
-
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # token ids, the special tokens around the text included
+    # which tokens are special: those the tokenizer puts around a text, and any beginning, end, separator, class or
+    # padding token that is written out in the text itself
     special: tuple[bool, ...]
+    # first character and one past the last character of each token in the text, as the tokenizer gives them
     spans: tuple[tuple[int, int], ...]
-    source: str
-    start: int
-    tokens: tuple[str, ...]
+    source: str  # name of the text
+    start: int  # where in the text the window's first token begins, in characters
+    tokens: tuple[str, ...]  # what to show for each token: the characters it covers
+    # what the decoder of an encoder-decoder reads beside this window; None for the same tokens
     target: "Window | None" = None
+    # in a chat, who says each token, ``template`` for the marks of its template; else empty
     roles: tuple[str, ...] = ()
-    groups: tuple[int, ...] = ()
+    groups: tuple[
+        int, ...
+    ] = ()  # the number of the group of each token, where tokens are in groups; else empty
+    # the whole text, whose characters the spans count; empty where token ids alone are known
     text: str = field(default="", repr=False)
+    # the number of the word of each token, from 0, where tokens are merged to words; else empty
     words: tuple[int, ...] = ()
-    by: str = ""
+    by: str = ""  # value of the text: see `Text`
 
     def __len__(self) -> int:
         """Number of tokens, those of the target not counted."""
@@ -82,20 +49,7 @@ class Window:
 
 
 def window_name(window: "Window | Sequence[int]", number: int) -> str:
-    """What to call a window in an error, by its number from 0; of bare token ids no more is known.
-
-    Parameters
-    ----------
-    window
-        A window, or token ids.
-    number
-        Number of the window, from 0.
-
-    Examples
-    --------
-    >>> window_name(Window((0, 5), (True, False), ((0, 0), (0, 3)), "essay.txt", 3520, ("<s>", "The")), 10)
-    'window 11 (essay.txt from character 3520)'
-    """
+    """What to call a window in an error, by its number from 0; of bare token ids no more is known."""
     where = f" ({window.source} from character {window.start})" if isinstance(window, Window) else ""
     return f"window {number + 1}{where}"
 
@@ -109,61 +63,7 @@ def cut_windows(
     limit: int | None = None,
     frame: "Frame | None" = None,
 ) -> "Windows":
-    """Cut every text of a corpus into windows of `length` tokens.
-
-    Windows follow each other within a text and never cross from one text to the next. Around each stand the
-    special tokens that the tokenizer puts around a single text. A text shorter than a window gives one
-    shorter window. Of a longer text, the rest that follows the last full window makes a shorter window if
-    that holds at least half as many tokens of the text as a full one; otherwise the rest is dropped and
-    counted. Texts without tokens are passed over.
-
-    Parameters
-    ----------
-    corpus : iterable of Text
-        The texts, such as a `Corpus`.
-    tokenizer : transformers.PreTrainedTokenizerBase
-        A fast tokenizer; only these know which characters a token covers.
-    length : int
-        Tokens in a window, special tokens included.
-    stride : int, optional
-        Tokens of the text between the starts of successive windows, at most as many as a window holds of them
-        (default: that many, so that windows do not overlap).
-    limit : int, optional
-        Stop after this many windows. What follows in the corpus is not tokenized.
-    frame : Frame, optional
-        Special tokens around each window; by default those that the tokenizer puts around a single text.
-
-    Returns
-    -------
-    Windows
-        Iterable over `Window`; the work is done while it is iterated.
-
-    Raises
-    ------
-    AttnscopeError
-        The tokenizer is not fast, `length` leaves no room beside the special tokens, `stride` or `limit` is
-        out of range; while iterating, what reading the corpus raises, or that the corpus has no token.
-
-    Notes
-    -----
-    A long text is tokenized in pieces of about 100,000 characters, cut at a line break and read with some
-    characters on both sides, so that memory stays bounded and `limit` is cheap. A text without line breaks is
-    taken whole.
-
-    Examples
-    --------
-    >>> from tokenizers import Tokenizer, models, pre_tokenizers
-    >>> from transformers import PreTrainedTokenizerFast
-    >>> from attnscope.read import Corpus
-    >>> words = Tokenizer(models.WordLevel({"?": 0, "tide": 1, "out": 2}, unk_token="?"))
-    >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
-    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
-    >>> windows = cut_windows(Corpus.from_sources(["The tide is out"]), tokenizer, length=2)
-    >>> [(window.tokens, window.start) for window in windows]
-    [(('The', ' tide'), 0), ((' is', ' out'), 9)]
-    >>> windows.dropped_tokens
-    0
-    """
+    """Cut every text of a corpus into windows of `length` tokens."""
     if not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(
             f"found {type(tokenizer).__name__}, which does not tell the characters behind a token; expected "
@@ -188,15 +88,7 @@ def cut_windows(
 
 
 def check_limit(limit: int | None) -> None:
-    """Refuse to take no window at all.
-
-    Examples
-    --------
-    >>> check_limit(0)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: found limit 0; expected at least 1 window: raise it, or leave it out to take all
-    """
+    """Refuse to take no window at all."""
     if limit is not None and limit < 1:
         raise AttnscopeError(
             f"found limit {limit}; expected at least 1 window: raise it, or leave it out to take all"
@@ -204,27 +96,7 @@ def check_limit(limit: int | None) -> None:
 
 
 class Windows:
-    """The windows of a corpus, cut while they are iterated. Made by `cut_windows`.
-
-    Attributes
-    ----------
-    dropped_tokens : int
-        Tokens at the ends of texts that came into no window, so far in the latest iteration.
-
-    Examples
-    --------
-    See `cut_windows`.
-
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> from attnscope.read import Corpus
-    >>> corpus = Corpus.from_sources(["The tide is out."])
-    >>> windows = cut_windows(corpus, AutoTokenizer.from_pretrained(MODEL), length=6)
-    >>> [list(window.tokens) for window in windows]
-    [['<s>', ' The', ' t', 'ide', ' is', '</s>'], ['<s>', ' o', 'ut', '.', '</s>']]
-    >>> [window.start for window in windows.beginning(Place(1, 0, 1))]  # cut anew, from the second on
-    [11]
-    """
+    """The windows of a corpus, cut while they are iterated. Made by `cut_windows`."""
 
     def __init__(
         self,
@@ -285,41 +157,15 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a window begins, so that windows can be cut from there on.
+    """Where a window begins, so that windows can be cut from there on."""
 
-    Attributes
-    ----------
-    windows
-        How many come before it.
-    documents
-        How many texts come before its own.
-    within
-        How many windows of its own text come before it.
-
-    Examples
-    --------
-    >>> place = Place(windows=12, documents=3, within=2)
-    >>> place.windows - place.within  # windows before its text
-    10
-    """
-
-    windows: int = 0
-    documents: int = 0
-    within: int = 0
+    windows: int = 0  # how many come before it
+    documents: int = 0  # how many texts come before its own
+    within: int = 0  # how many windows of its own text come before it
 
 
 class Cutting(Iterator[Window]):
-    """Windows as they are cut, which remembers where those cut lately began. Made by `Windows.beginning`.
-
-    Examples
-    --------
-    >>> window = Window((0, 5), (True, False), ((0, 0), (0, 3)), "text 1", 0, ("<s>", "The"))
-    >>> cutting = Cutting(iter([(window, place) for place in (Place(), Place(1, 0, 1), Place(2, 5, 0))]))
-    >>> len(list(cutting))
-    3
-    >>> cutting.place(1), cutting.place(3), cutting.place(9)
-    (Place(windows=1, documents=0, within=1), Place(windows=3, documents=5, within=1), None)
-    """
+    """Windows as they are cut, which remembers where those cut lately began. Made by `Windows.beginning`."""
 
     def __init__(self, cut: Iterator[tuple[Window, Place]]) -> None:
         self._cut = cut
@@ -344,16 +190,7 @@ class Cutting(Iterator[Window]):
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens that stand around a window.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> frame = Frame.of(AutoTokenizer.from_pretrained(MODEL))
-    >>> frame.prefix, frame.suffix, frame.names
-    ((1,), (2,), {1: '<s>', 2: '</s>'})
-    """
+    """The special tokens that stand around a window."""
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
@@ -395,29 +232,12 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Windows side by side, padded on the right.
+    """Windows side by side, padded on the right."""
 
-    Attributes
-    ----------
-    input_ids : Int64[Tensor, "batch position"]
-        Token ids.
-    valid : Bool[Tensor, "batch position"]
-        False on padding.
-    special : Bool[Tensor, "batch position"]
-        True on special tokens, False on padding.
-    groups : Int64[Tensor, "batch position"], optional
-        The number of the group of each token, -1 on padding; None where tokens are in no groups.
-
-    Examples
-    --------
-    >>> window = Window((0, 5), (True, False), ((0, 0), (0, 3)), "text 1", 0, ("<s>", "The"))
-    >>> collate([window], pad_id=1).input_ids
-    tensor([[0, 5]])
-    """
-
-    input_ids: Int[Tensor, "batch position"]
-    valid: Bool[Tensor, "batch position"]
-    special: Bool[Tensor, "batch position"]
+    input_ids: Int[Tensor, "batch position"]  # token ids
+    valid: Bool[Tensor, "batch position"]  # false on padding
+    special: Bool[Tensor, "batch position"]  # true on special tokens, False on padding
+    # the number of the group of each token, -1 on padding; None where tokens are in no groups
     groups: Int[Tensor, "batch position"] | None = None
 
     @property
@@ -432,33 +252,7 @@ class Batch:
 
 
 def collate(windows: Sequence[Window], pad_id: int) -> Batch:
-    """Put windows side by side, padded on the right to the longest.
-
-    Parameters
-    ----------
-    windows : sequence of Window
-        At least one.
-    pad_id : int
-        Token id for padding. Padding is masked, so any id that the model knows will do.
-
-    Returns
-    -------
-    Batch
-        Tensors of shape ``(batch, position)``.
-
-    Raises
-    ------
-    AttnscopeError
-        No window.
-
-    Examples
-    --------
-    >>> short = Window((0,), (True,), ((0, 0),), "text 1", 0, ("<s>",))
-    >>> long = Window((0, 5), (True, False), ((0, 0), (0, 3)), "text 2", 0, ("<s>", "The"))
-    >>> collate([short, long], pad_id=1).attention_mask
-    tensor([[1, 0],
-            [1, 1]])
-    """
+    """Put windows side by side, padded on the right to the longest."""
     if not windows:
         raise AttnscopeError("found no window to put into a batch; expected at least one: give some windows")
     longest = max(map(len, windows))

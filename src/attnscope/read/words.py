@@ -29,32 +29,14 @@ _EXAMPLE = '{"text": "The tide", "spans": [[0, 3], [4, 8]]}'
 
 @dataclass(frozen=True)
 class WordRule:
-    """A rule that says where the words of a text are.
+    """A rule that says where the words of a text are."""
 
-    Attributes
-    ----------
-    signature : str
-        What the words depend on.
-    spans : callable
-        From a text to the first character and one past the last of each word, in their order.
-
-    Examples
-    --------
-    >>> word_rule_of("unicode").spans("It's out, 1.5 m.")
-    [(0, 4), (5, 8), (8, 9), (10, 13), (14, 15), (15, 16)]
-    """
-
-    signature: str
+    signature: str  # what the words depend on
+    # from a text to the first character and one past the last of each word, in their order
     spans: Callable[[str], list[Span]]
 
     def over(self, windows: Iterable[Window]) -> "WordRule":
-        """The same, with what a function gives in its signature: it is asked of all texts once.
-
-        Raises
-        ------
-        AttnscopeError
-            See `WordedWindows`.
-        """
+        """The same, with what a function gives in its signature: it is asked of all texts once."""
         if not self.signature.startswith("function "):
             return self
         digest = hashlib.sha256()
@@ -66,36 +48,13 @@ class WordRule:
 
 @dataclass(eq=False)
 class WordedWindows:
-    """Windows whose tokens carry the number of the word that they are of.
+    """Windows whose tokens carry the number of the word that they are of."""
 
-    A token belongs to the word of its first character that is in one; one that is in no word, and a special token, is a
-    word of its own. A token of nothing but spaces belongs to what follows it: the tokenizer may have put it in.
-
-    Attributes
-    ----------
-    windows
-        Windows of texts that are known, so not of bare token ids.
-    rule
-        Where the words are.
-    tokens, across
-        Tokens so far in the latest iteration, and how many of them reach over the end of a word into another.
-
-    Raises
-    ------
-    AttnscopeError
-        While iterating: a text is not known, or the rule gives what are no spans of it.
-
-    Examples
-    --------
-    >>> spans = ((0, 0), (0, 3), (3, 7), (7, 8))
-    >>> window = Window((0, 5, 6, 7), (True, False, False, False), spans, "text 1", 0, (), text="The ebbs")
-    >>> [one.words for one in WordedWindows([window], word_rule_of("unicode"))]
-    [(0, 1, 2, 2)]
-    """
-
-    windows: Iterable[Window]
-    rule: WordRule
+    windows: Iterable[Window]  # windows of texts that are known, so not of bare token ids
+    rule: WordRule  # where the words are
+    # tokens so far in the latest iteration, and how many of them reach over the end of a word into another
     tokens: int = field(default=0, init=False)
+    # tokens so far in the latest iteration, and how many of them reach over the end of a word into another
     across: int = field(default=0, init=False)
     _last: tuple[str, list[Span], list[int]] = field(default=("", [], []), init=False, repr=False)
 
@@ -121,33 +80,7 @@ class WordedWindows:
 
 
 def word_rule_of(given: Words) -> WordRule:
-    """Take words in whatever form they are given.
-
-    Parameters
-    ----------
-    given : str, Path or callable
-        ``"unicode"`` (word boundaries of the Unicode standard, UAX #29, punctuation apart), ``"space"`` (what stands
-        between spaces), a file of spans, or a function from a text to pairs of its first character and one past the
-        last, word after word.
-
-    Raises
-    ------
-    AttnscopeError
-        There is no such rule, or a file holds something else.
-
-    Notes
-    -----
-    A file of spans holds a JSON object a line: a ``text``, exactly as it is read, and its ``spans``.
-
-    Examples
-    --------
-    >>> word_rule_of("space").spans("The tide's out.")
-    [(0, 3), (4, 10), (11, 15)]
-    >>> word_rule_of("letters")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: there is no rule of words 'letters': choose unicode or space, or a file
-    """
+    """Take words in whatever form they are given."""
     if isinstance(given, Path):
         return _of_file(given)
     if callable(given):
@@ -162,16 +95,7 @@ def word_rule_of(given: Words) -> WordRule:
 
 
 def in_words(window: Window) -> Window:
-    """A window as if its words were its tokens; the same where tokens are in no words.
-
-    A word has the token id, role and group of its first token, and is special if that is.
-
-    Examples
-    --------
-    >>> window = Window((5, 6), (False, False), ((0, 1), (1, 4)), "text 1", 0, ("e", "bbs"), words=(0, 0))
-    >>> in_words(window).tokens, in_words(window).spans
-    (('ebbs',), ((0, 4),))
-    """
+    """A window as if its words were its tokens; the same where tokens are in no words."""
     if not window.words:
         return window
     members: list[list[int]] = [[] for _ in range(window.words[-1] + 1)]

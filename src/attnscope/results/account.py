@@ -24,50 +24,17 @@ _LIMITS = "A pair differs in what its words differ in: another kind of corruptio
 
 @dataclass(frozen=True)
 class Account:
-    """What a result has to say.
+    """What a result has to say."""
 
-    Attributes
-    ----------
-    read
-        What was read: heads, texts, tokens.
-    headline
-        What came out.
-    notes
-        What is not as expected, and what could not be found out.
-    care
-        How far what came out carries.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> account = account_of("scan", attnscope.scan(texts=["The tide is out."]))
-    >>> account.read, account.care
-    ('3 layers x 4 heads over 1 window (9 tokens)', ['A weight is a mixing coefficient, not an explanation.'])
-    """
-
-    read: str
-    headline: list[str]
-    notes: list[str]
-    care: list[str]
+    read: str  # what was read: heads, texts, tokens
+    headline: list[str]  # what came out
+    notes: list[str]  # what is not as expected, and what could not be found out
+    care: list[str]  # how far what came out carries
 
 
 @typed
 def account_of(command: str, result: xr.Dataset | xr.DataTree) -> Account:
-    """All that a result has to say, in the sentences of its command's tables.
-
-    Parameters
-    ----------
-    command
-        Whose result it is.
-    result
-        What the function of that name returns, whole.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> account_of("patch", attnscope.patch()).care
-    ['A pair differs in what its words differ in: another kind of corruption can show other heads.']
-    """
+    """All that a result has to say, in the sentences of its command's tables."""
     headline, notes = headline_of(command, result), notes_of(command, result)
     if isinstance(result, xr.Dataset):
         headline = [*headline, *_groups(result), *apart_said(result)]
@@ -79,34 +46,13 @@ def account_of(command: str, result: xr.Dataset | xr.DataTree) -> Account:
 
 @typed
 def read_said(command: str, result: xr.Dataset | xr.DataTree) -> str:
-    """What was read, as the first line of a command's tables has it behind the model's name.
-
-    Parameters
-    ----------
-    command
-        Whose result it is.
-    result
-        What the function of that name returns, whole.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> read_said("scan", attnscope.scan(limit=2, window=32))
-    '3 layers x 4 heads over 2 windows (64 tokens)'
-    """
+    """What was read, as the first line of a command's tables has it behind the model's name."""
     return _READ[command](result)
 
 
 @typed
 def apart_said(results: xr.Dataset) -> list[str]:
-    """What differs between texts of a scan that are held apart; that nothing is, where all have one value.
-
-    Examples
-    --------
-    >>> one = xr.Dataset(coords={"by": ("text", ["en", "en"])})
-    >>> apart_said(one), apart_said(xr.Dataset())
-    (['by: all texts have the value en, so nothing is held apart.'], [])
-    """
+    """What differs between texts of a scan that are held apart; that nothing is, where all have one value."""
     if "by" not in results.coords:
         return []
     from attnscope.comparison.contrasts import contrasts, contrasts_said, field_of
@@ -216,13 +162,7 @@ def _care_of_generation(results: xr.Dataset) -> list[str]:
 
 @typed
 def full_pass_said(results: xr.Dataset) -> str:
-    """How far the weights of the first text are from those of one full pass; empty where that was not looked at.
-
-    Examples
-    --------
-    >>> full_pass_said(xr.Dataset(attrs={"full_pass": "1e-07"}))
-    'Checked on the first text: as in one full pass over it, to 1e-07 of the weight.'
-    """
+    """How far the weights of the first text are from those of one full pass; empty where that was not looked at."""
     if "full_pass" not in results.attrs:
         return ""
     return f"Checked on the first text: as in one full pass over it, to {results.attrs['full_pass']} of the weight."
@@ -259,18 +199,7 @@ def _care_of_comparison(tree: xr.DataTree) -> list[str]:
 
 @typed
 def differences_note(scores: xr.Dataset) -> str:
-    """By what systems are told apart; empty where there is one, or nothing to tell them by.
-
-    Parameters
-    ----------
-    scores
-        Node ``scores`` of `attnscope.compare`.
-
-    Examples
-    --------
-    >>> differences_note(xr.Dataset({"p_value": ("system", [float("nan"), 0.01])}, {"system": ["old", "new"]}))
-    'p: paired bootstrap over sentences against old; one training of each system.'
-    """
+    """By what systems are told apart; empty where there is one, or nothing to tell them by."""
     if scores.sizes["system"] < 2 or bool(scores["p_value"].isnull().all()):  # noqa: PLR2004
         return ""
     return f"p: paired bootstrap over sentences against {scores['system'].values[0]}; one training of each system."
@@ -278,18 +207,7 @@ def differences_note(scores: xr.Dataset) -> str:
 
 @typed
 def sentences_cut_said(scores: xr.Dataset) -> list[str]:
-    """Of which systems how many sentences were cut.
-
-    Parameters
-    ----------
-    scores
-        Node ``scores`` of `attnscope.compare`.
-
-    Examples
-    --------
-    >>> sentences_cut_said(xr.Dataset({"sentences_cut": ("system", [0, 1])}, {"system": ["old", "new"]}))
-    ['new: 1 sentence longer than it was trained for was cut']
-    """
+    """Of which systems how many sentences were cut."""
     cuts = zip(scores["system"].values, scores["sentences_cut"].values, strict=True)
     return [
         f"{name}: {count(int(cut), 'sentence')} longer than it was trained for {'was' if cut == 1 else 'were'} cut"
@@ -326,20 +244,7 @@ _CARE: dict[str, Callable[[Any], list[str]]] = {
 
 @typed
 def headline_of(command: str, opened: xr.Dataset | xr.DataTree | Aligned) -> list[str]:
-    """What came out, in sentences.
-
-    Parameters
-    ----------
-    command
-        Whose run it is.
-    opened
-        What `attnscope.open_run` gives; of a scan some of its texts are enough.
-
-    Examples
-    --------
-    >>> headline_of("train", xr.Dataset({"loss": 4.25, "bleu": 0.5}))
-    ['Validation: loss 4.25, BLEU 0.50.']
-    """
+    """What came out, in sentences."""
     return [sentence for sentence in _HEADLINES[command](opened) if sentence]
 
 
@@ -360,13 +265,7 @@ def notes_of(command: str, opened: Any) -> list[str]:
 
 @typed
 def explanation_notes(tree: xr.DataTree) -> dict[str, str]:
-    """How the model of an explanation was read, where that is not as expected, by name.
-
-    Examples
-    --------
-    >>> explanation_notes(xr.DataTree(xr.Dataset(attrs={"decoder": "Its decoder was read."})))
-    {'decoder': 'Its decoder was read.'}
-    """
+    """How the model of an explanation was read, where that is not as expected, by name."""
     from attnscope.explanation.words import layer_numbers
 
     notes = {"decoder": str(tree.attrs.get("decoder", "")), "layers": layer_numbers(tree)}

@@ -34,86 +34,30 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Variable:
-    """An array of a run.
+    """An array of a run."""
 
-    Attributes
-    ----------
-    node
-        Where it stands in a tree; empty where there is none.
-    name
-        Its name.
-    sizes
-        Its dimensions and their sizes.
-    dtype
-        Its kind of numbers.
-    long_name, units
-        What it means, and its unit; empty where nothing says so.
-    coordinate
-        Whether it labels places, and is no result.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", statistics="entropy")
-    ...     variables = describe(Path(place) / "run").variables
-    >>> [(one.long_name, one.units, one.sizes) for one in variables if one.name == "entropy"]
-    [('Entropy of a row', 'nats', {'text': 1, 'layer': 3, 'head': 4})]
-    """
-
-    node: str
-    name: str
-    sizes: Mapping[str, int]
-    dtype: str
-    long_name: str
-    units: str
-    coordinate: bool
+    node: str  # where it stands in a tree; empty where there is none
+    name: str  # its name
+    sizes: Mapping[str, int]  # its dimensions and their sizes
+    dtype: str  # its kind of numbers
+    long_name: str  # what it means, and its unit; empty where nothing says so
+    units: str  # what it means, and its unit; empty where nothing says so
+    coordinate: bool  # whether it labels places, and is no result
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a run is and holds.
+    """What a run is and holds."""
 
-    Attributes
-    ----------
-    run
-        As `runs` lists it.
-    headline, notes
-        What came out, and what is not as expected, in sentences.
-    files
-        Number and bytes of the files of each kind.
-    variables
-        The arrays.
-    parts
-        Parts of a scan by several tasks: what each of them has.
-    page
-        Path of its page, if it has one.
-    damaged
-        Files that are not as they were written; None where that was not looked for.
-    unread
-        Why the arrays could not be read; empty where they could.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", statistics="entropy", show=False)
-    ...     told = describe(Path(place) / "run")
-    >>> told.run.command, list(told.files), told.damaged  # nobody asked for damage
-    ('scan', ['windows measured', 'signature'], None)
-    """
-
-    run: Run
-    headline: list[str]
-    notes: list[str]
-    files: Mapping[str, tuple[int, int]]
-    variables: list[Variable]
-    parts: list[Run]
-    page: str | None
-    damaged: list[str] | None
-    unread: str
+    run: Run  # as `runs` lists it
+    headline: list[str]  # what came out, and what is not as expected, in sentences
+    notes: list[str]  # what came out, and what is not as expected, in sentences
+    files: Mapping[str, tuple[int, int]]  # number and bytes of the files of each kind
+    variables: list[Variable]  # the arrays
+    parts: list[Run]  # parts of a scan by several tasks: what each of them has
+    page: str | None  # path of its page, if it has one
+    damaged: list[str] | None  # files that are not as they were written; None where that was not looked for
+    unread: str  # why the arrays could not be read; empty where they could
 
 
 @typed
@@ -177,13 +121,7 @@ def _described(folder: Path, verify: bool) -> Description:
 
 @typed
 def settings_of(signature: Signature) -> list[tuple[str, str]]:
-    """A signature in long form: a name and a value for each thing that results depend on.
-
-    Examples
-    --------
-    >>> settings_of(Signature("scan", model={"name": "small"}, settings={"window": 64, "limit": None}))
-    [('model name', 'small'), ('setting limit', 'not set'), ('setting window', '64')]
-    """
+    """A signature in long form: a name and a value for each thing that results depend on."""
     parts = signature.to_dict()
     parts.pop("command", None)
     singular = {"settings": "setting", "versions": "version of", "systems": "system", "scores": "score"}
@@ -202,10 +140,7 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
 
 
 def _read(run: Run) -> tuple[list[Node], xr.Dataset | xr.DataTree | Aligned]:
-    """A run's nodes, and what its command has sentences for: of a scan its first piece is enough.
-
-    Windows of pools are left out: how many there are is known only when all are read.
-    """
+    """A run's nodes, and what its command has sentences for: of a scan its first piece is enough."""
     if run.command == "scan":
         node = nodes_of(run)[0]
         first = next(node.pieces())

@@ -34,13 +34,7 @@ AT_ONCE = 1 << 19  # rows of a table that are in memory together
 
 
 def tables_of(dataset: xr.Dataset) -> dict[tuple[str, ...], list[str]]:
-    """The variables that make up one table, by the dimensions that they share.
-
-    Examples
-    --------
-    >>> tables_of(xr.Dataset({"a": ("text", [1]), "b": (("text", "head"), [[1]]), "c": ("text", [2])}))
-    {('text',): ['a', 'c'], ('text', 'head'): ['b']}
-    """
+    """The variables that make up one table, by the dimensions that they share."""
     by_dims: dict[frozenset[str], list[str]] = {}
     for name, values in dataset.data_vars.items():
         by_dims.setdefault(frozenset(map(str, values.dims)), []).append(str(name))
@@ -50,34 +44,7 @@ def tables_of(dataset: xr.Dataset) -> dict[tuple[str, ...], list[str]]:
 def rows_of(
     dataset: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], *, at_once: int = AT_ONCE
 ) -> Iterator[pd.DataFrame]:
-    """The rows of one table, some at a time: in the order of the array's entries, its last dimension first.
-
-    Parameters
-    ----------
-    dataset
-        Where the variables are.
-    dims, names
-        One entry of `tables_of`.
-    at_once
-        Most rows of one part; a part has one entry of the first dimension at least.
-
-    Returns
-    -------
-    iterator of pandas.DataFrame
-        With a column for each dimension (its coordinate, else numbers from 0), for each other coordinate along these
-        dimensions by name, and for each variable. Every place has its row, also one where nothing was measured: its
-        numbers are NaN. Strings of coordinates are categories.
-
-    Examples
-    --------
-    >>> heads = xr.Dataset({"weight": (("layer", "head"), [[0.5, 0.25], [0.75, np.nan]])}, {"layer": [0, 3]})
-    >>> print(pd.concat(rows_of(heads, ("layer", "head"), ["weight"])).to_string(index=False))
-     layer  head  weight
-         0     0    0.50
-         0     1    0.25
-         3     0    0.75
-         3     1     NaN
-    """
+    """The rows of one table, some at a time: in the order of the array's entries, its last dimension first."""
     table = dataset[list(names)].transpose(*dims, ...)
     if not dims:
         yield pd.DataFrame({name: [table[name].item()] for name in names})
@@ -198,17 +165,7 @@ class ParquetFile:
 
 
 def check_installed(to: str) -> None:
-    """Refuse a format whose packages are not there.
-
-    Raises
-    ------
-    AttnscopeError
-        Names the package, and what to install.
-
-    Examples
-    --------
-    >>> check_installed("csv")
-    """
+    """Refuse a format whose packages are not there."""
     packages, extra = _NEEDED.get(to, ((), ""))
     lacking = next((name for name in packages if find_spec(name) is None), None)
     if lacking is not None:
@@ -421,11 +378,7 @@ _HEADS = ("layer", "head")  # dimensions along which chunks have one place each
 
 
 def write_zarr(nodes: Sequence[Node], path: Path, tell: Callable[[float], None]) -> None:
-    """Write nodes as groups of a Zarr 3 store with consolidated metadata.
-
-    Each shard is a file that is written once, whole: the heads of a layer, over as many texts as make up `SHARD` bytes.
-    Within it each head is a chunk, so that a reader takes what it asks for and no more.
-    """
+    """Write nodes as groups of a Zarr 3 store with consolidated metadata."""
     zarr.create_group(path, overwrite=False)
     for number, node in enumerate(nodes):
         texts = 0

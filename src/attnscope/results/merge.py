@@ -23,39 +23,13 @@ _WITH_MODEL = ("align", "explain")
 
 @dataclass(frozen=True)
 class Merged:
-    """What became of the parts of a run.
+    """What became of the parts of a run."""
 
-    Attributes
-    ----------
-    path
-        The run.
-    command
-        Whose run it is.
-    texts
-        How many texts (windows, pools, pairs) it has.
-    tasks
-        How many parts there were; 0 where the run was whole before.
-    complete
-        Whether it is finished. What `align`, `explain`, `intervene` and `patch` make of all texts together needs the
-        model: their command, given again, makes it.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     run = Path(place) / "run"
-    ...     _ = attnscope.scan(texts=["The tide is out."], out=run, statistics="entropy", task="1/1")
-    ...     merged = merge(run)
-    >>> merged.command, merged.texts, merged.tasks  # the only task had put its part together
-    ('scan', 1, 0)
-    """
-
-    path: Path
-    command: str
-    texts: int
-    tasks: int
-    complete: bool
+    path: Path  # the run
+    command: str  # whose run it is
+    texts: int  # how many texts (windows, pools, pairs) it has
+    tasks: int  # how many parts there were; 0 where the run was whole before
+    complete: bool  # whether it is finished
 
 
 @typed

@@ -112,13 +112,7 @@ def _part_of(run: RunFolder, part: str) -> xr.Dataset:
 
 
 def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
-    """The same, but that only those files are checked which are read, and nothing is written.
-
-    Raises
-    ------
-    AttnscopeError
-        If the run is unfinished, or one of these files is not what was written.
-    """
+    """The same, but that only those files are checked which are read, and nothing is written."""
     if not run.complete:
         raise unfinished(run.path, run.command)
     with read_as(run.path):
@@ -182,36 +176,21 @@ def _of_translation(folder: OwnedFolder) -> xr.Dataset | xr.DataTree | Aligned:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Some labelled arrays of a run.
+    """Some labelled arrays of a run."""
 
-    Attributes
-    ----------
-    name
-        Path in the tree, such as ``verdict``; empty where all arrays are one Dataset.
-    pieces
-        Reads the arrays: put together along `along`, the pieces are the whole. There is one at least.
-    texts
-        Size of ``text`` in all pieces together; 0 where there is one piece, or nobody knows before they are read.
-    along
-        The dimension of which a piece is a part; what does not have it is the same in every piece.
-    """
-
-    name: str
-    pieces: Callable[[], Iterator[xr.Dataset]]
+    name: str  # path in the tree, such as ``verdict``; empty where all arrays are one Dataset
+    pieces: Callable[
+        [], Iterator[xr.Dataset]
+    ]  # reads the arrays: put together along `along`, the pieces are the whole
+    # size of ``text`` in all pieces together; 0 where there is one piece, or nobody knows before they are read
     texts: int = 0
-    along: str = "text"
+    along: str = (
+        "text"  # the dimension of which a piece is a part; what does not have it is the same in every piece
+    )
 
 
 def nodes_of(run: Run) -> list[Node]:
-    """The arrays of a finished run: of a scan read as they are asked for, of other commands opened at once.
-
-    In a scan with pools, the windows in short are a node of their own.
-
-    Raises
-    ------
-    AttnscopeError
-        If the run is unfinished or damaged.
-    """
+    """The arrays of a finished run: of a scan read as they are asked for, of other commands opened at once."""
     if not run.complete:
         raise unfinished(run.path, run.command)
     if run.command == "scan" and run.signature is not None:
@@ -250,10 +229,7 @@ def datasets_of(opened: xr.Dataset | xr.DataTree | Aligned) -> dict[str, xr.Data
 
 
 def tree_of_alignment(aligned: Aligned) -> xr.DataTree:
-    """What `align` found as labelled arrays: links, scores, rates of all heads, the pairs shown.
-
-    Lines count from 1, words from 0.
-    """
+    """What `align` found as labelled arrays: links, scores, rates of all heads, the pairs shown."""
     rows = [(line, *link) for line, links in enumerate(aligned.links, 1) for link in sorted(links)]
     columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
     named = dict(zip(("line", "source_word", "target_word"), columns, strict=True))
@@ -277,13 +253,7 @@ def tree_of_alignment(aligned: Aligned) -> xr.DataTree:
 
 
 def chosen(nodes: list[Node], names: list[str] | None) -> list[Node]:
-    """The nodes with some of their variables alone; None keeps all.
-
-    Raises
-    ------
-    AttnscopeError
-        If no node has a variable of one of the names.
-    """
+    """The nodes with some of their variables alone; None keeps all."""
     if names is None:
         return nodes
     known = {node.name: [str(name) for name in next(node.pieces()).data_vars] for node in nodes}
@@ -309,48 +279,22 @@ _PART = re.compile("[0-9]{1,6}-of-([0-9]{1,6})")
 
 @dataclass(frozen=True)
 class Run:
-    """A run, as its folder's manifest tells of it.
+    """A run, as its folder's manifest tells of it."""
 
-    Attributes
-    ----------
-    path
-        The folder. Of a scan by several tasks, whose parts lie beside it, it need not be there yet.
-    place
-        The path, as text.
-    command
-        ``scan``, ``explain``, ...; empty where the manifest is damaged.
-    signature
-        What the results depend on; None where nothing says so yet.
-    complete
-        Whether all of it is there.
-    windows
-        Windows that are measured; of ``align`` and ``patch`` pairs, of a scan with ``--pool`` pools.
-    bytes
-        Size of all files that attnscope wrote there; 0 where the manifest is damaged.
-    when
-        When the manifest was written last, in local time.
-    tasks
-        Tasks of a scan by several: how many are done, and how many there are.
-    damage
-        What is wrong with the manifest; empty where nothing is.
-
-    Examples
-    --------
-    >>> run = Run(Path("tide"), "tide", "scan", None, False, 40, 9_000, datetime(2026, 11, 25))
-    >>> run.progress, run.model  # nothing says yet what it depends on
-    ('unfinished, 40 windows', '')
-    """
-
-    path: Path
-    place: str
-    command: str
-    signature: Signature | None
-    complete: bool
-    windows: int
-    bytes: int
-    when: datetime
-    tasks: tuple[int, int] | None = None
-    damage: str = ""
+    path: Path  # the folder. Of a scan by several tasks, whose parts lie beside it, it need not be there yet
+    place: str  # the path, as text
+    command: str  # ``scan``, ``explain``, ...; empty where the manifest is damaged
+    signature: Signature | None  # what the results depend on; None where nothing says so yet
+    complete: bool  # whether all of it is there
+    windows: (
+        int  # windows that are measured; of ``align`` and ``patch`` pairs, of a scan with ``--pool`` pools
+    )
+    bytes: int  # size of all files that attnscope wrote there; 0 where the manifest is damaged
+    when: datetime  # when the manifest was written last, in local time
+    tasks: tuple[int, int] | None = (
+        None  # tasks of a scan by several: how many are done, and how many there are
+    )
+    damage: str = ""  # what is wrong with the manifest; empty where nothing is
 
     @property
     def model(self) -> str:
@@ -425,22 +369,7 @@ def runs(*folders: str | Path) -> list[Run]:
 
 @typed
 def run_at(folder: Path) -> Run | None:
-    """The run of that folder; None where it holds none.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from attnscope import scan
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = scan(limit=2, window=32, out=f"{place}/run")
-    ...     run_at(Path(place) / "run").command, run_at(Path(place)) is None
-    ('scan', True)
-    """
+    """The run of that folder; None where it holds none."""
     own = _of_manifest(folder)
     if own is not None and (own.complete or own.damage):
         return own
@@ -459,13 +388,7 @@ def run_at(folder: Path) -> Run | None:
 
 
 def known_run(folder: Path) -> Run:
-    """The run of that folder.
-
-    Raises
-    ------
-    AttnscopeError
-        If it holds none, or its manifest is damaged.
-    """
+    """The run of that folder."""
     run = run_at(folder)
     if run is None:
         raise AttnscopeError(

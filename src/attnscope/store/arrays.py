@@ -26,20 +26,7 @@ _HEADER = 1 << 16  # bytes of an array's file before its numbers
 
 
 def packed(dataset: xr.Dataset) -> bytes:
-    """A dataset as one file, which `numpy.load` opens: an array for each variable of numbers, by its name.
-
-    Beside them ``dataset.json`` has what `xarray.Dataset.to_dict` tells without the data, and all strings. Zarr in an
-    archive would take 30 times as long for the results of a short text, as it waits for its event loop three times a
-    variable; `attnscope export` makes Zarr of a whole run.
-
-    Examples
-    --------
-    >>> dataset = xr.Dataset({"length": ("text", [3, 4])}, attrs={"model": "m"})
-    >>> unpacked(packed(dataset)).identical(dataset), packed(dataset) == packed(dataset)
-    (True, True)
-    >>> np.load(io.BytesIO(packed(dataset)))["length"].tolist()
-    [3, 4]
-    """
+    """A dataset as one file, which `numpy.load` opens: an array for each variable of numbers, by its name."""
     told = dataset.to_dict(data=False)
     outline = {kind: dict(sorted(told[kind].items())) for kind in _KINDS} | {"attrs": told["attrs"]}
     variables = outline["coords"] | outline["data_vars"]
@@ -65,19 +52,7 @@ def _shrinks(values: np.ndarray) -> bool:
 
 
 def unpacked(content: bytes, where: Path | str = "the file") -> xr.Dataset:
-    """The dataset that such a file holds, in memory; its variables in the order of their names.
-
-    Raises
-    ------
-    AttnscopeError
-        It is none that `packed` makes; `where` names it.
-
-    Examples
-    --------
-    >>> from attnscope.store import packed, unpacked
-    >>> unpacked(packed(xr.Dataset({"loss": 1.5}))).loss.item()
-    1.5
-    """
+    """The dataset that such a file holds, in memory; its variables in the order of their names."""
     with read_as(where), zipfile.ZipFile(io.BytesIO(content)) as archive:
         outline = json.loads(archive.read(_OUTLINE))
         variables = {
@@ -110,25 +85,7 @@ def _variable(archive: zipfile.ZipFile, name: str, told: Mapping[str, Any]) -> x
 
 
 def in_a_row(pieces: Sequence[xr.Dataset], along: str = "text") -> xr.Dataset:
-    """Results that follow each other as one dataset.
-
-    Pieces are results of one kind: what lies along no text, and all attributes, are those of the first. This is what
-    `xarray.concat` with ``"minimal"`` and ``"override"`` gives, which aligns every variable of every piece first: that
-    took longer than to measure a short text.
-
-    Parameters
-    ----------
-    pieces
-        The results, in order.
-    along
-        Dimension along which they follow each other; where it is empty, the first that there is.
-
-    Examples
-    --------
-    >>> piece = xr.Dataset({"length": ("text", [3, 4])})
-    >>> in_a_row([piece, piece]).length.values.tolist()
-    [3, 4, 3, 4]
-    """
+    """Results that follow each other as one dataset."""
     first = pieces[0]
     dimension = along or str(next(iter(first.data_vars.values())).dims[0])
     whole = {
@@ -156,23 +113,7 @@ def stacked(
     *,
     attrs: Literal["override", "drop_conflicts"] = "override",
 ) -> xr.Dataset:
-    """Put datasets one after the other along a new dimension; what one has less of is NaN.
-
-    Parameters
-    ----------
-    parts
-        With the same variables.
-    dim, labels
-        Name of the dimension, and its coordinate: one label for each part.
-    attrs
-        Which attributes of variables stay: those of the first part, or those that agree.
-
-    Examples
-    --------
-    >>> parts = [xr.Dataset({"weight": ("head", np.ones(n))}, {"head": range(n)}) for n in (2, 1)]
-    >>> stacked(parts, "layer", [0, 3]).weight.values.tolist()
-    [[1.0, 1.0], [1.0, nan]]
-    """
+    """Put datasets one after the other along a new dimension; what one has less of is NaN."""
     whole = xr.concat(
         list(parts),
         dim,
@@ -186,20 +127,7 @@ def stacked(
 
 
 def padded_heads(rows: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
-    """Arrays of layers, which may have other numbers of heads along `axis`, as one with ``layer`` first; NaN beyond.
-
-    Parameters
-    ----------
-    rows
-        Array of each layer.
-    axis
-        Dimension of the heads.
-
-    Examples
-    --------
-    >>> padded_heads([np.ones(2), np.ones(1)]).tolist()
-    [[1.0, 1.0], [1.0, nan]]
-    """
+    """Arrays of layers, which may have other numbers of heads along `axis`, as one with ``layer`` first; NaN beyond."""
     most = max(row.shape[axis] for row in rows)
 
     def filled(row: np.ndarray) -> np.ndarray:

@@ -30,24 +30,12 @@ _ALL = 10**9  # more tasks than there are units: each is one unit, or none
 
 @dataclass(frozen=True)
 class ByRay(Task):
-    """The one task of a run, whose units others measure.
+    """The one task of a run, whose units others measure."""
 
-    Attributes
-    ----------
-    cluster
-        Where they are.
-    begin
-        Makes ready in each of them what the units need.
-    tell
-        Called with a `Progress` after each unit.
-    share
-        Part of all work that the units are, about.
-    """
-
-    cluster: Cluster
-    begin: Beginning
-    tell: Tell
-    share: float
+    cluster: Cluster  # where they are
+    begin: Beginning  # makes ready in each of them what the units need
+    tell: Tell  # called with a `Progress` after each unit
+    share: float  # part of all work that the units are, about
 
     def measuring(self, measure: Measure, signature: Signature) -> Measure:  # noqa: ARG002 others measure
         """What keeps the units that workers send, of a run of that signature."""
@@ -69,28 +57,14 @@ class ByRay(Task):
 
 @dataclass(frozen=True)
 class Beginning:
-    """All that a process needs to measure units of a verb.
+    """All that a process needs to measure units of a verb."""
 
-    Attributes
-    ----------
-    verb, given
-        What is called, and with what.
-    folder
-        The one that names of files are relative to.
-    """
-
-    verb: Callable[..., object]
-    given: Mapping[str, Any]
-    folder: Path
+    verb: Callable[..., object]  # what is called, and with what
+    given: Mapping[str, Any]  # what is called, and with what
+    folder: Path  # the one that names of files are relative to
 
     def __call__(self) -> tuple[Measure, Signature]:
-        """Load the model and open the texts, on one thread; how units are measured, and of which run.
-
-        Raises
-        ------
-        AttnscopeError
-            What the verb raises before it measures anything.
-        """
+        """Load the model and open the texts, on one thread; how units are measured, and of which run."""
         import torch
 
         enter(self.folder)
@@ -156,23 +130,7 @@ def _measured(number: int, held: Sequence[range], measure: Measure) -> _Unit | N
 
 
 class Agreed:
-    """All workers must read the same.
-
-    Parameters
-    ----------
-    signature
-        What all must have; by default what the first of them has.
-
-    Examples
-    --------
-    >>> from attnscope.store import Signature
-    >>> agreed = Agreed()
-    >>> agreed(Signature("scan", settings={"window": 64}))  # the first says what all must have
-    >>> agreed(Signature("scan", settings={"window": 32}))
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: workers do not agree: with one of them settings.window is 64, not 32. All need ...
-    """
+    """All workers must read the same."""
 
     def __init__(self, signature: Signature | None = None) -> None:
         self.signature = signature
@@ -188,29 +146,7 @@ class Agreed:
 
 
 def way_in(verb: Callable[..., object], given: Mapping[str, Any], *, share: float = 1.0) -> Task | None:
-    """How a verb that has tasks does its units: one task of them, by Ray, or, by None, all in this process.
-
-    Parameters
-    ----------
-    verb, given
-        Which one, and all its arguments by name, with `out`, `task`, `ray`, `workers`, `ray_gpus` and `progress`.
-    share
-        Part of all its work that the units are, about.
-
-    Raises
-    ------
-    AttnscopeError
-        They do not go together, or are none, or cannot be sent to workers.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> given = dict(out="runs/all", task="2/3", ray=None, workers=None, ray_gpus=None)
-    >>> way_in(attnscope.scan, given)
-    Task(number=2, count=3)
-    >>> way_in(attnscope.scan, given | {"task": None}) is None  # this process does it all
-    True
-    """
+    """How a verb that has tasks does its units: one task of them, by Ray, or, by None, all in this process."""
     cluster = cluster_of(
         given["ray"], given["workers"], given["ray_gpus"], besides={"task (--task)": given["task"]}
     )
@@ -225,45 +161,13 @@ def way_in(verb: Callable[..., object], given: Mapping[str, Any], *, share: floa
 
 
 def enter(folder: Path) -> None:
-    """Take the folder that names of files are relative to, in a worker.
-
-    Raises
-    ------
-    AttnscopeError
-        It is not there.
-
-    Examples
-    --------
-    >>> enter(Path.cwd())
-    """
+    """Take the folder that names of files are relative to, in a worker."""
     with explaining(f"{folder} is not there on a worker's machine", "Work on a disk that all machines share"):
         os.chdir(folder)
 
 
 def check_sent(model: object, tokenizer: object, device: str | None, *texts: Any) -> None:
-    """Refuse what each worker would need, and this process alone has.
-
-    Parameters
-    ----------
-    model, tokenizer
-        Model and tokenizer, as the caller gave them.
-    device
-        Device that is asked for.
-    *texts
-        Sources of the texts.
-
-    Raises
-    ------
-    AttnscopeError
-        The model or its tokenizer is an object, texts can be read only once, or a GPU is named by its number.
-
-    Examples
-    --------
-    >>> check_sent("bundled", None, "cuda:1")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: device (--device) is cuda:1, and Ray says which GPU a worker has: give cuda
-    """
+    """Refuse what each worker would need, and this process alone has."""
     for name, given in {"model": model, "tokenizer": tokenizer}.items():
         if given is not None and not isinstance(given, str | Path):
             raise AttnscopeError(

@@ -30,13 +30,7 @@ _log = logging.getLogger("attnscope")
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     sync(Path(folder))
-    """
+    """Wait until a file, or the names in a folder, are on the disk."""
     if os.name != "posix" and path.is_dir():  # Windows opens no folder
         return
     try:
@@ -70,13 +64,7 @@ def _note_once(path: Path, error: OSError) -> None:
 
 
 def set_mode(path: Path, mode: int) -> None:
-    """Give a file its permissions, where its file system has any.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     set_mode(Path(folder), 0o700)
-    """
+    """Give a file its permissions, where its file system has any."""
     try:
         path.chmod(mode)
     except PermissionError as error:  # SMB and exFAT: a new file of ours has other permissions than asked for
@@ -86,10 +74,7 @@ def set_mode(path: Path, mode: int) -> None:
 
 
 def new_file(folder: Path, content: bytes = b"") -> Path:
-    """A new file in that folder, under a name that nothing else has, on the disk when this returns.
-
-    It has the permissions of any new file of this user.
-    """
+    """A new file in that folder, under a name that nothing else has, on the disk when this returns."""
     handle, name = tempfile.mkstemp(prefix=".attnscope-", dir=folder)
     path = Path(name)
     try:
@@ -114,15 +99,7 @@ _UMASK = _umask()  # read once, as reading sets it for a moment
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, also after a power cut.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_atomically(Path(folder) / "note.txt", "whole")
-    ...     (Path(folder) / "note.txt").read_text()
-    'whole'
-    """
+    """Write a file so that a reader sees the old content or the new, also after a power cut."""
     new = new_file(path.parent, _bytes(content))
     try:
         new.replace(path)
@@ -133,29 +110,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write a file that the user named.
-
-    A regular file is replaced whole and keeps its permissions; a link stays a link, and what it leads to is written.
-    What is no regular file (a device, a pipe) is written to as it is.
-
-    Parameters
-    ----------
-    path
-        File, link, device or pipe.
-    content
-        All that is written; text as UTF-8.
-
-    Raises
-    ------
-    OSError
-        If the file system refuses: see `explained`. A regular file then is as it was.
-
-    Examples
-    --------
-    >>> write_output(Path("/dev/null"), "nothing is replaced")
-    >>> stat.S_ISCHR(Path("/dev/null").stat().st_mode)
-    True
-    """
+    """Write a file that the user named."""
     real = Path(os.path.realpath(path))
     try:
         known = real.stat()
@@ -179,34 +134,13 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 
 def file_state(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.txt")
-    ...     _ = path.write_text("one")
-    ...     before = file_state(path)
-    ...     _ = path.write_text("two, longer")
-    ...     file_state(path) == before
-    False
-    """
+    """What changes when a file is written or replaced."""
     state = path.stat()
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def json_bytes(content: Any) -> bytes:
-    """JSON, readable and in a fixed order, UTF-8.
-
-    Examples
-    --------
-    >>> print(json_bytes({"texts": 2, "by": "é"}).decode())
-    {
-      "by": "é",
-      "texts": 2
-    }
-    <BLANKLINE>
-    """
+    """JSON, readable and in a fixed order, UTF-8."""
     return (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
@@ -217,29 +151,7 @@ def _bytes(content: str | bytes) -> bytes:
 
 @contextmanager
 def explained(action: str, safe: str) -> Generator[None]:
-    """Turn what the file system refuses into an error that says what is safe.
-
-    Parameters
-    ----------
-    action
-        Words for what is done, such as ``"write results"``.
-    safe
-        Sentence that says what is safe all the same, without its full stop.
-
-    Raises
-    ------
-    AttnscopeError
-        In place of an `OSError` or of what safetensors raises: the action, the reason and what is safe.
-
-    Examples
-    --------
-    >>> import errno
-    >>> with explained("write results", "nothing was lost"):
-    ...     raise OSError(errno.ENOSPC, "No space left on device", "/disk/file")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: cannot write results: no space left on device (/disk/file). nothing was lost
-    """
+    """Turn what the file system refuses into an error that says what is safe."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # safetensors tells of a full disk by an exception of its own
@@ -251,26 +163,7 @@ def explained(action: str, safe: str) -> Generator[None]:
 
 @contextmanager
 def read_as(where: Path | str) -> Generator[None]:
-    """Say in one line that a folder holds what this version cannot read, however that shows.
-
-    Parameters
-    ----------
-    where
-        The file or folder.
-
-    Raises
-    ------
-    AttnscopeError
-        In place of any exception but those of the file system.
-
-    Examples
-    --------
-    >>> with read_as("run/scores.npz"):
-    ...     {}["scores"]
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: run/scores.npz is not as this version of attnscope writes it ...
-    """
+    """Say in one line that a folder holds what this version cannot read, however that shows."""
     try:
         yield
     except (AttnscopeError, OSError):
@@ -290,19 +183,7 @@ except ImportError:  # Windows: two commands in one folder are not told apart th
 
 
 class InUseError(AttnscopeError):
-    """Another process is writing to a folder.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from attnscope.store import OwnedFolder
-    >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place) / "run", "scan"):
-    ...     with OwnedFolder(Path(place) / "run", "scan"):
-    ...         pass
-    Traceback (most recent call last):
-    ...
-    attnscope.store.files.InUseError: another command is writing to ...
-    """
+    """Another process is writing to a folder."""
 
 
 def _flock(handle: int, path: Path) -> None:
@@ -344,47 +225,17 @@ TASKS = ".tasks"  # end of the name of the folder in which tasks keep their part
 
 
 def piece_name(texts: range) -> str:
-    """The file of the results of some texts.
-
-    Examples
-    --------
-    >>> piece_name(range(0, 16))
-    'pieces/000000000-000000015.npz'
-    """
+    """The file of the results of some texts."""
     return f"{PIECES}{texts.start:09d}-{texts.stop - 1:09d}{SUFFIX}"
 
 
 def are_in(pieces: Iterable[range], texts: range) -> bool:
-    """Whether all of some texts are in one of the pieces.
-
-    Parameters
-    ----------
-    pieces
-        Texts of each piece, by their numbers.
-    texts
-        Texts that are asked for.
-
-    Examples
-    --------
-    >>> are_in([range(0, 8), range(16, 24)], range(4, 8)), are_in([range(0, 8), range(8, 16)], range(4, 12))
-    (True, False)
-    """
+    """Whether all of some texts are in one of the pieces."""
     return any(piece.start <= texts.start and texts.stop <= piece.stop for piece in pieces)
 
 
 def texts_of(name: str) -> range:
-    """The texts of a piece, from its file's name.
-
-    Raises
-    ------
-    AttnscopeError
-        If pieces are not named so: another version wrote it.
-
-    Examples
-    --------
-    >>> texts_of("pieces/000000000-000000015.npz")
-    range(0, 16)
-    """
+    """The texts of a piece, from its file's name."""
     numbers = re.fullmatch(rf"{PIECES}([0-9]{{9,12}})-([0-9]{{9,12}}){re.escape(SUFFIX)}", name)
     if numbers is None or int(numbers[1]) > int(numbers[2]):
         raise AttnscopeError(
@@ -399,22 +250,7 @@ R = TypeVar("R")
 
 
 def local_folder(given: str | Path) -> Path:
-    """The folder of a run, as a user named it.
-
-    Raises
-    ------
-    AttnscopeError
-        It is a URL, or has no name.
-
-    Examples
-    --------
-    >>> local_folder("runs/tide")
-    PosixPath('runs/tide')
-    >>> local_folder("s3://bucket/run")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: s3://bucket/run is a URL; expected a local folder: a run is written and read ...
-    """
+    """The folder of a run, as a user named it."""
     if is_url(given):
         raise AttnscopeError(
             f"{Url(str(given))} is a URL; expected a local folder: a run is written and read on a local disk alone"

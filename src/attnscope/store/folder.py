@@ -44,37 +44,7 @@ Content: TypeAlias = bytes | Callable[[Path], Any]
 
 
 class OwnedFolder:
-    """A folder of files that one command wrote, each with its checksum in ``manifest.json``.
-
-    Other files in it are never overwritten or deleted, and a folder that holds others and no manifest is rejected, as
-    is one with a link in it. One process writes at a time, and nothing is removed before the first `write`. Files are
-    on the disk before the manifest names them, so that after a kill or a power cut each is whole, or known to be ours
-    and not whole.
-
-    Parameters
-    ----------
-    path
-        The folder; made if absent.
-    command
-        Whose files they are: ``scan``, ``train``, ...
-
-    Raises
-    ------
-    AttnscopeError
-        On entering: if the folder holds other files, belongs to another command, is in use, or cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     with OwnedFolder(Path(place) / "run", "scan") as folder:
-    ...         folder.write({"note.txt": b"whole"}, complete=True)
-    ...     (Path(place) / "run" / "note.txt").write_bytes(b"wh0le")
-    ...     with OwnedFolder(Path(place) / "run", "scan") as folder:
-    ...         folder.damaged(), folder.state
-    5
-    (['note.txt'], {'complete': True})
-    """
+    """A folder of files that one command wrote, each with its checksum in ``manifest.json``."""
 
     def __init__(self, path: Path, command: str) -> None:
         self.path, self.command = path, command
@@ -109,13 +79,7 @@ class OwnedFolder:
             self._lock = None
 
     def lock(self) -> None:
-        """Become the one process that writes; nothing happens where this one is already.
-
-        Raises
-        ------
-        AttnscopeError
-            If another process is.
-        """
+        """Become the one process that writes; nothing happens where this one is already."""
         if self._lock is not None:
             return
         while self._lock is None:
@@ -131,24 +95,12 @@ class OwnedFolder:
             raise
 
     def look(self) -> OwnedFolder:
-        """Read what there is, without the right to write.
-
-        Raises
-        ------
-        AttnscopeError
-            If the folder holds other files or belongs to another command.
-        """
+        """Read what there is, without the right to write."""
         self._look()
         return self
 
     def is_writable(self) -> bool:
-        """Whether files can be written here: a finished run may lie where nothing can.
-
-        Raises
-        ------
-        AttnscopeError
-            If another process is writing.
-        """
+        """Whether files can be written here: a finished run may lie where nothing can."""
         try:
             self.lock()
         except OSError:
@@ -183,13 +135,7 @@ class OwnedFolder:
         self._growing, self._undefined = set(content.growing), set(content.undefined)
 
     def path_of(self, name: str) -> Path:
-        """Where a file of ours lies: within the folder, and behind no link.
-
-        Raises
-        ------
-        AttnscopeError
-            Its name leads out of the folder, or a link stands in the way.
-        """
+        """Where a file of ours lies: within the folder, and behind no link."""
         try:
             path = self.path / check_name(name)
         except ValueError as error:
@@ -232,26 +178,7 @@ class OwnedFolder:
         growing: Iterable[str] = (),
         **state: Any,
     ) -> None:
-        """Write files, remove others, and change the state: all of it, or nothing that counts.
-
-        Parameters
-        ----------
-        contents
-            What each file gets, by its path in the folder.
-        remove
-            Files of ours that are no longer wanted.
-        growing
-            Files of ours to which somebody appends: they are taken as they are now, and may be longer later.
-        **state
-            Entries of `state` that change, in the same moment; None removes one.
-
-        Raises
-        ------
-        AttnscopeError
-            If a file is not ours.
-        OSError
-            If it cannot be written: what was there before still counts, or is known not to.
-        """
+        """Write files, remove others, and change the state: all of it, or nothing that counts."""
         self.lock()
         self._refuse_foreign(contents)
         self._clear()
@@ -283,19 +210,7 @@ class OwnedFolder:
 
     @contextmanager
     def replacing(self, *prefixes: str, **state: Any) -> Generator[Path]:
-        """Yield an empty folder; what is in it at the end takes the place of all our files under the prefixes.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as place, OwnedFolder(Path(place), "scan") as folder:
-        ...     folder.write({"figures/old.svg": b"", "figures/kept.svg": b""})
-        ...     with folder.replacing("figures/") as new:
-        ...         (new / "figures").mkdir()
-        ...         _ = (new / "figures" / "kept.svg").write_bytes(b"drawn anew")
-        ...     sorted(folder.files)
-        ['figures/kept.svg']
-        """
+        """Yield an empty folder; what is in it at the end takes the place of all our files under the prefixes."""
         self.lock()
         self._clear()
         new = self.path / WORKPLACE / "new"
@@ -310,10 +225,7 @@ class OwnedFolder:
             shutil.rmtree(new, ignore_errors=True)
 
     def damaged(self, names: Iterable[str] | None = None) -> list[str]:
-        """Those of our files (or of some) that are not there, or not as they were written.
-
-        Where another process writes meanwhile, each is held against what the manifest says by then.
-        """
+        """Those of our files (or of some) that are not there, or not as they were written."""
         asked = {name: self.files[name] for name in (self.files if names is None else names)}
         return [name for name, expected in asked.items() if not self._is_whole(name, expected)]
 
@@ -331,13 +243,7 @@ class OwnedFolder:
             self.path.rmdir()
 
     def read(self, name: str) -> bytes:
-        """A file's content, checked.
-
-        Raises
-        ------
-        AttnscopeError
-            If it is not what was written.
-        """
+        """A file's content, checked."""
         expected = self.files.get(name)
         content = self._content(name, expected)
         if content is not None:
@@ -437,20 +343,7 @@ class OwnedFolder:
 
 
 def damage(path: Path, lost: str = "") -> AttnscopeError:
-    """The error for a file of ours that is not what was written.
-
-    Parameters
-    ----------
-    path
-        The file.
-    lost
-        Words behind the error, with a full stop or comma of their own before them.
-
-    Examples
-    --------
-    >>> print(damage(Path("run/arrays-0.nc"), ". Give the same command again"))
-    run/arrays-0.nc is gone. Give the same command again
-    """
+    """The error for a file of ours that is not what was written."""
     what = "is not what was written (its checksum differs)" if path.exists() else "is gone"
     return AttnscopeError(f"{path} {what}{lost}")
 
@@ -511,30 +404,16 @@ def open_regular(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder says of itself; nothing else is taken from a ``manifest.json``.
+    """What a folder says of itself; nothing else is taken from a ``manifest.json``."""
 
-    Attributes
-    ----------
-    command
-        Whose files they are.
-    files
-        Size and SHA-256 of each, by its path in the folder.
-    growing, undefined
-        Files that may be longer by now, and files of ours whose content nobody knows.
-    state
-        What the command noted.
-
-    Raises
-    ------
-    ValueError
-        From `of`, with the reason: it is none that attnscope writes.
-    """
-
-    command: str
+    command: str  # whose files they are
+    # size and SHA-256 of each, by its path in the folder
     files: dict[str, Checksum] = field(default_factory=dict[str, Checksum])
+    # files that may be longer by now, and files of ours whose content nobody knows
     growing: set[str] = field(default_factory=set[str])
+    # files that may be longer by now, and files of ours whose content nobody knows
     undefined: set[str] = field(default_factory=set[str])
-    state: dict[str, Any] = field(default_factory=dict[str, Any])
+    state: dict[str, Any] = field(default_factory=dict[str, Any])  # what the command noted
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Manifest:
@@ -575,22 +454,7 @@ class Manifest:
 
 
 def check_name(name: Any) -> str:
-    """A file's path in a folder of ours, as it is: relative, within, and of plain characters.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-
-    Examples
-    --------
-    >>> check_name("pieces/000000000-000000015.npz")
-    'pieces/000000000-000000015.npz'
-    >>> check_name("../thesis.tex")
-    Traceback (most recent call last):
-    ...
-    ValueError: the name '../thesis.tex'
-    """
+    """A file's path in a folder of ours, as it is: relative, within, and of plain characters."""
     right = (
         isinstance(name, str)
         and 0 < len(name) <= _LONGEST
@@ -606,18 +470,7 @@ def check_name(name: Any) -> str:
 
 
 def manifest_of(folder: Path) -> Manifest | None:
-    """Read what a folder of ours says of itself; None where there is no such folder.
-
-    Raises
-    ------
-    AttnscopeError
-        If the manifest is damaged.
-
-    Examples
-    --------
-    >>> manifest_of(Path("/no/such/folder")) is None
-    True
-    """
+    """Read what a folder of ours says of itself; None where there is no such folder."""
     path = folder / MANIFEST
     return read_manifest(path) if path.is_file() else None
 

@@ -37,40 +37,7 @@ _log = logging.getLogger("attnscope")
 
 
 class RunFolder(OwnedFolder):
-    """Results on disk under one signature.
-
-    ``run.json`` holds the signature. The results of some texts that follow each other are a piece, a file of its own;
-    what is computed from all of them is another. Each file is safe when the call that writes it returns. A run that was
-    stopped goes on with the texts that no piece has, and so does one of which a piece was damaged. One that ends in an
-    `AttnscopeError` before it has a result is taken away.
-
-    Parameters
-    ----------
-    path
-        The folder; made if absent.
-    signature
-        What the results depend on (or its parts, as ``run.json`` has them). A folder of another one is refused.
-    repair
-        What to do when a finished run is damaged: give the damaged files up, so that they are made anew, or refuse.
-
-    Raises
-    ------
-    AttnscopeError
-        On entering: as `OwnedFolder`, and if the folder belongs to another signature or a finished run is damaged.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     for first in (0, 2):  # the second time it goes on
-    ...         with RunFolder(Path(place) / "run", {"command": "scan", "model": "m"}) as run:
-    ...             print(run.holds(range(2)))
-    ...             run.append(xr.Dataset({"length": ("text", [3, 4])}), first)
-    ...     run.results().length.values.tolist()
-    False
-    True
-    [3, 4, 3, 4]
-    """
+    """Results on disk under one signature."""
 
     def __init__(self, path: Path, signature: Signature | Mapping[str, Any], *, repair: bool = False) -> None:
         self.signature = Signature.of(signature)
@@ -130,15 +97,7 @@ class RunFolder(OwnedFolder):
         return are_in(self.pieces, texts)
 
     def append(self, results: xr.Dataset, first: int, **apart: xr.Dataset) -> None:
-        """Add the results of some texts, numbered from `first`; when this returns, they are safe.
-
-        What is given under a name is kept `apart` from the results, and is read by that name.
-
-        Raises
-        ------
-        AttnscopeError
-            If the disk is full or the folder became unwritable: everything up to the last append is safe.
-        """
+        """Add the results of some texts, numbered from `first`; when this returns, they are safe."""
         name = piece_name(range(first, first + results.sizes["text"]))
         with explained("write results", f"The {self.texts} texts before are safe. {_GO_ON}"):
             contents = {_apart(name, kind): packed(arrays) for kind, arrays in apart.items()}
@@ -230,17 +189,7 @@ def _apart(piece: str, kind: str) -> str:
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a folder holds a run that was finished.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, RunFolder(Path(place) / "run", {"command": "scan"}) as run:
-    ...     before = is_finished(run.path)
-    ...     run.finish()
-    ...     before, is_finished(run.path)
-    (False, True)
-    """
+    """Whether a folder holds a run that was finished."""
     try:
         manifest = manifest_of(path)
     except AttnscopeError:
@@ -257,11 +206,5 @@ def _windows(damaged: Iterable[str]) -> str:
 
 @typed
 def skipped_of(result: xr.Dataset | xr.DataTree) -> dict[str, str]:
-    """What could not be found out, by its name, and why.
-
-    Examples
-    --------
-    >>> skipped_of(xr.DataTree()), skipped_of(xr.Dataset(attrs={"skipped": '{"waves": "no matrix"}'}))
-    ({}, {'waves': 'no matrix'})
-    """
+    """What could not be found out, by its name, and why."""
     return json.loads(str(result.attrs.get("skipped", "{}")))

@@ -158,13 +158,7 @@ class Signature:
 
 
 def package_versions(*more: str) -> dict[str, str]:
-    """Versions of Python and of the packages that the numbers come from, and of `more`.
-
-    Examples
-    --------
-    >>> "torch" in package_versions()
-    True
-    """
+    """Versions of Python and of the packages that the numbers come from, and of `more`."""
     versions = {"python": platform.python_version()}
     for name in (*PACKAGES, *more):
         try:
@@ -175,27 +169,13 @@ def package_versions(*more: str) -> dict[str, str]:
 
 
 def short_hash(value: Any) -> str:
-    """Eight hexadecimal digits that stand for what JSON can hold.
-
-    Examples
-    --------
-    >>> short_hash({"model": "m", "seed": 0}) == short_hash({"seed": 0, "model": "m"})
-    True
-    """
+    """Eight hexadecimal digits that stand for what JSON can hold."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
-    """SHA-256 of everything that a fast tokenizer does.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> len(tokenizer_sha256(AutoTokenizer.from_pretrained(MODEL)))
-    64
-    """
+    """SHA-256 of everything that a fast tokenizer does."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 

@@ -60,13 +60,7 @@ class Task:
 
 
 def parts_of(run: Path) -> Path:
-    """The folder of the parts of a run.
-
-    Examples
-    --------
-    >>> parts_of(Path("runs/all")).parent
-    PosixPath('runs')
-    """
+    """The folder of the parts of a run."""
     if run.name in {"", ".."}:
         raise AttnscopeError(
             f"{run} names no folder beside which parts of a run can lie: give the folder's own name"
@@ -75,20 +69,7 @@ def parts_of(run: Path) -> Path:
 
 
 def task_of(given: str) -> Task:
-    """Take a task as it is typed: ``2/3``, or ``env`` for what torchrun or a Slurm array says.
-
-    Raises
-    ------
-    AttnscopeError
-        It is none, or the environment says nothing.
-
-    Examples
-    --------
-    >>> task_of("4/3")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: task (--task) is '4/3'; expected I/N with I from 1 to N, or env
-    """
+    """Take a task as it is typed: ``2/3``, or ``env`` for what torchrun or a Slurm array says."""
     if given == "env":
         return _of_environment()
     matched = _IN_NUMBERS.fullmatch(given)
@@ -98,25 +79,7 @@ def task_of(given: str) -> Task:
 
 
 def task_in(given: str | Task | None, out: object) -> Task | None:
-    """Take a task of a run that is kept in a folder; None where a process does all of it.
-
-    Parameters
-    ----------
-    given
-        A task, or its name such as ``"2/8"``.
-    out
-        Folder in which the run is kept; None where nobody said.
-
-    Raises
-    ------
-    AttnscopeError
-        It is none, or nobody said where the run is kept.
-
-    Examples
-    --------
-    >>> task_in("2/8", "runs/all").number, task_in(None, None) is None
-    (2, True)
-    """
+    """Take a task of a run that is kept in a folder; None where a process does all of it."""
     if given is None:
         return None
     task = given if isinstance(given, Task) else task_of(given)
@@ -146,15 +109,7 @@ TEXTS, STARTS = (
 
 @runtime_checkable
 class Part(Protocol):
-    """What takes the results of some texts: a folder, or memory.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from attnscope.store import RunFolder
-    >>> isinstance(RunFolder(Path("runs/all"), {"command": "scan"}), Part)
-    True
-    """
+    """What takes the results of some texts: a folder, or memory."""
 
     def holds(self, texts: range) -> bool:
         """Whether the results of these texts are there."""
@@ -166,30 +121,7 @@ class Part(Protocol):
 
 
 class Share:
-    """What one task has to do: told of each batch in turn, it says which are not its own or done already.
-
-    Parameters
-    ----------
-    does
-        Whether a unit, counted from 0, is its own.
-    run
-        Its part of the run.
-    unit
-        How many batches are a unit.
-
-    Examples
-    --------
-    >>> class Third:  # a part that has the third batch
-    ...     def holds(self, texts):
-    ...         return texts.start == 4
-    ...     def append(self, results, first):
-    ...         raise NotImplementedError
-    >>> share = Share(lambda unit: unit % 2 == 0, Third())
-    >>> [share(texts) for texts in (range(2), range(2, 4), range(4, 6))]  # another's is passed over, and what is there
-    [False, True, True]
-    >>> share.state()
-    {'texts': 6, 'units': [0, 2, 4]}
-    """
+    """What one task has to do: told of each batch in turn, it says which are not its own or done already."""
 
     def __init__(self, does: Callable[[int], bool], run: Part, unit: int = 1) -> None:
         self.does, self.run, self.unit = does, run, unit
@@ -223,26 +155,7 @@ def plain_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset
 
 
 class Parts:
-    """The parts of one run, as they are now.
-
-    Parameters
-    ----------
-    run
-        The run's folder, which need not be there.
-    signature
-        Signature of the run; by default that of the first part.
-
-    Raises
-    ------
-    AttnscopeError
-        A part is of another run.
-
-    Examples
-    --------
-    >>> parts = Parts(Path("runs/of-nobody"))
-    >>> parts.done, parts.texts  # no task has begun
-    ([], 0)
-    """
+    """The parts of one run, as they are now."""
 
     def __init__(self, run: Path, signature: Signature | None = None) -> None:
         self.run, self.signature = run, signature
@@ -277,13 +190,7 @@ class Parts:
         return bool(self.texts) and not self.lacking()
 
     def gather(self, run: RunFolder, rows: Rows = plain_rows) -> None:
-        """Take what the parts have into the run, each text once.
-
-        Raises
-        ------
-        AttnscopeError
-            A part is damaged.
-        """
+        """Take what the parts have into the run, each text once."""
         there, chosen = list(run.pieces), list[tuple[range, RunFolder, range]]()
         for part in self.folders:
             for texts in part.pieces:
@@ -299,13 +206,7 @@ class Parts:
         waiting.write()
 
     def results(self) -> xr.Dataset:
-        """What the parts have, each text once and in order, in memory.
-
-        Raises
-        ------
-        AttnscopeError
-            A part is damaged.
-        """
+        """What the parts have, each text once and in order, in memory."""
         there: list[range] = []
         pieces: dict[int, xr.Dataset] = {}
         for part in self.folders:
@@ -317,13 +218,7 @@ class Parts:
         return in_a_row([pieces[first] for first in sorted(pieces)])
 
     def piece(self, texts: range) -> xr.Dataset | None:
-        """What a part has of texts that it keeps as one piece; None where none does.
-
-        Raises
-        ------
-        AttnscopeError
-            It is damaged.
-        """
+        """What a part has of texts that it keeps as one piece; None where none does."""
         return next((part.piece(texts) for part in self.folders if texts in part.pieces), None)
 
     def drop(self) -> None:
@@ -418,13 +313,7 @@ def _signature(path: Path) -> Signature | None:
 
 
 def part_folders(run: Path) -> list[Path]:
-    """The folders that the tasks of a run have, in order.
-
-    Raises
-    ------
-    AttnscopeError
-        One is a link.
-    """
+    """The folders that the tasks of a run have, in order."""
     found = [
         path for path in sorted(parts_of(run).glob("*-of-*")) if _PART.fullmatch(path.name) and path.is_dir()
     ]
@@ -469,54 +358,7 @@ def by_task(
     repair: bool = False,
     rows: Rows = plain_rows,
 ) -> Whole | None:
-    """Do one task of a run; where all others are done, put their parts together.
-
-    Parameters
-    ----------
-    task, folder, signature
-        Which one, of which run.
-    measure
-        Adds to the task's part what its share does not pass over, asked of every batch in turn.
-    whole
-        Makes the results of the run, once it has all texts.
-    attributes
-        Attributes of the results, as they are when all is measured.
-    unit
-        How many batches are a unit.
-    repair
-        Whether to measure again what was damaged in a part that was finished.
-    rows
-        Reads some texts of a part, with what is kept apart of them.
-
-    Returns
-    -------
-    What `whole` returns; None where others have still to do theirs, or are putting all together now.
-
-    Raises
-    ------
-    AttnscopeError
-        A part is damaged, in use, or of another run.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import xarray as xr
-    >>> from attnscope.store import Signature
-    >>> from attnscope.store import Task
-    >>> def measure(part, share):
-    ...     for texts in (range(2), range(2, 4)):
-    ...         if not share(texts):
-    ...             part.append(xr.Dataset({"length": ("text", [3, 4])}), texts.start)
-    >>> def lengths(run):
-    ...     run.finish()
-    ...     return run.results().length.values.tolist()
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     run = Path(place) / "run"
-    ...     for number in (1, 2):
-    ...         print(by_task(Task(number, 2), run, Signature("scan"), measure, lengths, {}))
-    None
-    [3, 4, 3, 4]
-    """
+    """Do one task of a run; where all others are done, put their parts together."""
     parts = do_share(task, folder, signature, measure, attributes, unit=unit, repair=repair)
     if not parts.is_whole():
         return None
@@ -541,38 +383,7 @@ def do_share(
     unit: int = 1,
     repair: bool = False,
 ) -> Parts:
-    """Do one task of a run, as `by_task` does, and say what parts there are then.
-
-    Parameters
-    ----------
-    task
-        The task.
-    folder, signature
-        Folder and signature of the run.
-    measure
-        Function that measures the task's share into its folder.
-    attributes
-        Attributes of the results.
-    unit
-        Number of batches in a unit.
-    repair
-        Whether what is damaged is made again.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import xarray as xr
-    >>> from attnscope.store import Signature
-    >>> from attnscope.store import Task
-    >>> def measure(part, share):
-    ...     for texts in (range(2), range(2, 4)):
-    ...         if not share(texts):
-    ...             part.append(xr.Dataset({"length": ("text", [3, 4])}), texts.start)
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     parts = do_share(Task(1, 2), Path(place) / "run", Signature("scan"), measure, {})
-    ...     parts.texts, parts.lacking()  # the first of two tasks has every other batch
-    (4, [range(2, 4)])
-    """
+    """Do one task of a run, as `by_task` does, and say what parts there are then."""
     measure = task.measuring(measure, signature)
     with RunFolder(task.folder(folder), signature, repair=repair) as part:
         if not part.complete:
@@ -583,23 +394,7 @@ def do_share(
 
 
 def pending(task: Task, folder: Path, signature: Signature) -> dict[str, str]:
-    """Attributes of what a task returns that is done before others are: no results yet, and where they will be.
-
-    Parameters
-    ----------
-    task
-        The task that is done.
-    folder, signature
-        Folder and signature of the run.
-
-    Examples
-    --------
-    >>> from attnscope.store import Signature
-    >>> from attnscope.store import Task
-    >>> attributes = pending(Task(2, 3), Path("runs/all"), Signature("scan"))
-    >>> attributes["task"][:22], attributes["run"]
-    ('Task 2 of 3 is done. T', 'runs/all')
-    """
+    """Attributes of what a task returns that is done before others are: no results yet, and where they will be."""
     note = (
         f"Task {task.number} of {task.count} is done. The last one to finish puts the parts together; where one was "
         "stopped, give its command again."

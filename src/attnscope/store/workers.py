@@ -31,33 +31,7 @@ TRIES = 8  # of one piece of work while nobody does any, before it is blamed for
 
 
 class Crew:
-    """Workers of an engine, and what each of them was asked.
-
-    Parameters
-    ----------
-    engine
-        What starts, asks and hears them.
-    size
-        How many workers there shall be; where one is lost, another is started.
-    greet
-        Called with what each worker says of itself when it is ready; may refuse it by an error.
-
-    Examples
-    --------
-    >>> class Here:  # an engine of one worker, in this process
-    ...     def start(self):
-    ...         self.events = [Ready(0, "ready")]
-    ...         return 0
-    ...
-    ...     def ask(self, worker, ticket, request):
-    ...         self.events.append(Answered(worker, ticket, request("tide")))
-    ...
-    ...     def wait(self):
-    ...         return self.events.pop(0)
-    >>> crew = Crew(Here(), 1)
-    >>> list(crew.hand_out(lambda number: lambda held: held[number : number + 1] or None))
-    ['t', 'i', 'd', 'e']
-    """
+    """Workers of an engine, and what each of them was asked."""
 
     def __init__(self, engine: Engine, size: int, greet: Callable[[Any], None] = lambda _: None) -> None:
         self.engine, self.size, self.greet = engine, size, greet
@@ -79,36 +53,14 @@ class Crew:
         return len(self._asked)
 
     def first(self) -> Any:
-        """Wait for a worker to be ready, and return what it says of itself.
-
-        Raises
-        ------
-        AttnscopeError
-            Workers are lost while they begin, and what beginning raises.
-        """
+        """Wait for a worker to be ready, and return what it says of itself."""
         while True:
             event = self._heard()
             if isinstance(event, Ready):
                 return event.said
 
     def hand_out(self, request: Callable[[int], Request], count: int | None = None) -> Iterator[Any]:
-        """Have pieces of work done, 0, 1, 2, ...; answers come as they are ready, in any order, each once.
-
-        Numbers that a worker is asked for rise, except where another was lost and nobody else can do what it had.
-
-        Parameters
-        ----------
-        request
-            The piece of work of a number.
-        count
-            How many there are; without it, until an answer is None.
-
-        Raises
-        ------
-        AttnscopeError
-            The same piece of work was lost again and again, with those who did it, and nobody did any other; and what
-            the work raises.
-        """
+        """Have pieces of work done, 0, 1, 2, ...; answers come as they are ready, in any order, each once."""
         self._number, self._lost, self._tries = {}, set(), Counter()
         following, end = 0, count
         while True:
@@ -195,61 +147,24 @@ Request: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker has begun.
+    """A worker has begun."""
 
-    Attributes
-    ----------
-    worker
-        Its number.
-    said
-        What it says of itself.
-
-    Examples
-    --------
-    >>> heard = [Ready(0, "torch 2.13"), Ready(1, "torch 2.12")]
-    >>> len({event.said for event in heard})  # they do not say the same
-    2
-    """
-
-    worker: int
-    said: Any
+    worker: int  # its number
+    said: Any  # what it says of itself
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A worker has done what it was asked.
+    """A worker has done what it was asked."""
 
-    Attributes
-    ----------
-    worker
-        Its number.
-    ticket
-        Ticket of the request.
-    answer
-        What the request returned.
-
-    Examples
-    --------
-    >>> heard = [Ready(0, "said"), Answered(0, 3, "length 9"), Lost(0)]
-    >>> {event.ticket: event.answer for event in heard if isinstance(event, Answered)}
-    {3: 'length 9'}
-    """
-
-    worker: int
-    ticket: int
-    answer: Any
+    worker: int  # its number
+    ticket: int  # ticket of the request
+    answer: Any  # what the request returned
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker is no more, with what it was asked and had not answered.
-
-    Examples
-    --------
-    >>> asked = {0: [3, 4], 1: [5]}  # tickets by worker
-    >>> asked.pop(Lost(0).worker)  # to be asked of another
-    [3, 4]
-    """
+    """A worker is no more, with what it was asked and had not answered."""
 
     worker: int
 
@@ -259,26 +174,7 @@ Event: TypeAlias = Ready | Answered | Lost
 
 @runtime_checkable
 class Engine(Protocol):
-    """Starts workers, asks them and hears of them.
-
-    A worker does what it is asked in the order in which it was asked. What a request raises is raised by `wait`.
-
-    Examples
-    --------
-    >>> class Here:  # one worker, in this process
-    ...     def start(self):
-    ...         self.heard = [Ready(0, "begun")]
-    ...         return 0
-    ...     def ask(self, worker, ticket, request):
-    ...         self.heard.append(Answered(worker, ticket, request("what it holds")))
-    ...     def wait(self):
-    ...         return self.heard.pop(0)
-    >>> engine = Here()
-    >>> worker = engine.start()
-    >>> engine.ask(worker, 5, len)
-    >>> isinstance(engine, Engine), engine.wait(), engine.wait()
-    (True, Ready(worker=0, said='begun'), Answered(worker=0, ticket=5, answer=13))
-    """
+    """Starts workers, asks them and hears of them."""
 
     def start(self) -> int:
         """Begin a worker, and return its number at once; no number comes twice."""
@@ -299,34 +195,7 @@ _PATIENCE = 10.0  # seconds in which the head of a cluster answers
 
 
 class RayEngine:
-    """An engine whose workers are Ray's actors, each with one core; a context, at whose end they are no more.
-
-    Ray that this process has initialised before is used as it is.
-
-    Parameters
-    ----------
-    cluster
-        Where, how many, with what.
-    begin
-        Done in each worker; see `Engine`. It is sent there, so what it holds must be fit to be pickled.
-
-    Attributes
-    ----------
-    size
-        How many workers there shall be.
-
-    Raises
-    ------
-    AttnscopeError
-        Ray is not installed, or there is no such cluster, or it has no room for a worker.
-
-    Examples
-    --------
-    >>> from attnscope.store import Cluster
-    >>> engine = RayEngine(Cluster(workers=2), lambda: (None, "begun"))
-    >>> engine.size  # no worker is there before the context begins
-    0
-    """
+    """An engine whose workers are Ray's actors, each with one core; a context, at whose end they are no more."""
 
     def __init__(self, cluster: Cluster, begin: Begin) -> None:
         self.cluster, self.begin = cluster, begin
@@ -538,35 +407,13 @@ _HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]+:[0-9]{1,5}")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ray's machines, and what each worker takes of them.
+    """Ray's machines, and what each worker takes of them."""
 
-    Attributes
-    ----------
-    address
-        ``local`` starts Ray on this machine, for this one command; ``auto`` is the cluster that this machine is part
-        of; or the address of its head, ``HOST:PORT``.
-    workers
-        How many; by default as many as there is room for.
-    gpus
-        GPUs of each worker: a whole number, or a part of one that workers share. By default one where the cluster has
-        any.
-
-    Raises
-    ------
-    AttnscopeError
-        Something else is given.
-
-    Examples
-    --------
-    >>> Cluster("ray://head:10001")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: ray (--ray) is 'ray://head:10001'; expected local, auto or HOST:PORT
-    """
-
+    # ``local`` starts Ray on this machine, for this one command; ``auto`` is the cluster that this machine is part
+    # of; or the address of its head, ``HOST:PORT``
     address: str = LOCAL
-    workers: int | None = None
-    gpus: float | None = None
+    workers: int | None = None  # how many; by default as many as there is room for
+    gpus: float | None = None  # GPUs of each worker: a whole number, or a part of one that workers share
 
     def __post_init__(self) -> None:
         if self.address not in {LOCAL, HERE} and _HOST_AND_PORT.fullmatch(self.address) is None:
@@ -579,13 +426,7 @@ class Cluster:
             )
 
     def room(self, cpus: float, gpus: float, wanted: float) -> int:
-        """How many workers a machine has room for, of which each takes one core and so many GPUs.
-
-        Examples
-        --------
-        >>> Cluster().room(16.0, 2.0, 0.5), Cluster().room(16.0, 2.0, 2.0), Cluster().room(16.0, 0.0, 0.0)
-        (4, 1, 16)
-        """
+        """How many workers a machine has room for, of which each takes one core and so many GPUs."""
         if not wanted:
             return int(cpus)
         by_gpu = int(gpus) * int(1 / wanted + 1e-9) if wanted <= 1 else int(gpus // wanted)
@@ -595,27 +436,7 @@ class Cluster:
 def cluster_of(
     ray: str | None, workers: int | None, gpus: float | None, *, besides: Mapping[str, object]
 ) -> Cluster | None:
-    """Whose workers measure; None for this process.
-
-    Parameters
-    ----------
-    ray, workers, gpus
-        As they are given; see `Cluster`.
-    besides
-        What else was given, by name, which does not go with Ray.
-
-    Raises
-    ------
-    AttnscopeError
-        They do not go together, or are none.
-
-    Examples
-    --------
-    >>> cluster_of("local", 2, None, besides={"task (--task)": "1/2"})
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: task (--task) does not go with ray (--ray): leave out one of them
-    """
+    """Whose workers measure; None for this process."""
     if ray is None:
         if workers is not None or gpus is not None:
             raise AttnscopeError(

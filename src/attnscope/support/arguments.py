@@ -31,29 +31,7 @@ R = TypeVar("R")
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a public function refuse, by name, arguments of a type that its signature does not have.
-
-    Types of the language are checked, and what lists of them hold; so are classes that the signature has beside them or
-    by the name of their package, such as ``xr.Dataset``. A name that may stand for several types, such as ``Sources``,
-    is left to the function. So is ``model``, whose loader says what measures what is not one. The function runs in
-    `attnscope.support.state.own_state`.
-
-    Examples
-    --------
-    >>> @typed
-    ... def head_of(layer: int, band: tuple[int, int] | None = None) -> int:
-    ...     return layer
-    >>> head_of(2, (3, 10))
-    2
-    >>> head_of("2")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: layer is '2' (str); expected a whole number
-    >>> head_of(2, band=3)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: band is 3 (int); expected two whole numbers or None
-    """
+    """Let a public function refuse, by name, arguments of a type that its signature does not have."""
     signature = inspect.signature(function)
     expected = {
         name: _expected(
@@ -265,25 +243,7 @@ _KINDS = {
 
 
 def reads(verb: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function whose first argument is what a verb returned refuse everything else.
-
-    That is what another verb returned, one node of a tree in the place of all of it, and a dataset in the place of a
-    tree or a tree in that of a dataset.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> @reads("explain")
-    ... def analyses(tree: xr.DataTree) -> list[str]:
-    ...     return list(tree.children)
-    >>> tree = xr.DataTree.from_dict({"verdict": xr.Dataset({"agree": 1})})
-    >>> analyses(tree)
-    ['verdict']
-    >>> analyses(tree["verdict"])
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: tree is the node 'verdict' alone; expected all that attnscope.explain returns
-    """
+    """Let a function whose first argument is what a verb returned refuse everything else."""
 
     def guarded(function: Callable[P, R]) -> Callable[P, R]:
         first = next(iter(inspect.signature(function).parameters))

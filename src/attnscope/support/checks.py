@@ -28,20 +28,7 @@ FORMATS = ("svg", "pdf", "png")  # of figures
 
 
 def check_whole(least: int, most: int | None = None, **given: Any) -> None:
-    """Refuse what is no whole number from `least` to `most`, by default the largest that fits; None was not given.
-
-    Raises
-    ------
-    AttnscopeError
-        Names the number, and what was expected.
-
-    Examples
-    --------
-    >>> check_whole(1, batch_size=0)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: batch_size (--batch-size) is 0; expected a whole number of 1 or more
-    """
+    """Refuse what is no whole number from `least` to `most`, by default the largest that fits; None was not given."""
     for name, value in given.items():
         if value is None:
             continue
@@ -54,33 +41,12 @@ def check_whole(least: int, most: int | None = None, **given: Any) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse what cannot seed every generator of random numbers.
-
-    Examples
-    --------
-    >>> check_seed(-1)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: seed (--seed) is -1; expected a whole number from 0 to 4294967295
-    """
+    """Refuse what cannot seed every generator of random numbers."""
     check_whole(0, SEEDS - 1, seed=seed)
 
 
 def check_real(least: float, most: float | None = None, **given: Any) -> None:
-    """Refuse what is no finite number from `least` to `most`; None was not given.
-
-    Raises
-    ------
-    AttnscopeError
-        Names the number, and what was expected.
-
-    Examples
-    --------
-    >>> check_real(0.0, 1.0, threshold=float("nan"))
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: threshold (--threshold) is nan; expected a number from 0 to 1
-    """
+    """Refuse what is no finite number from `least` to `most`; None was not given."""
     for name, value in given.items():
         if value is None:
             continue
@@ -91,42 +57,14 @@ def check_real(least: float, most: float | None = None, **given: Any) -> None:
 
 
 def check_some(expected: str, **given: Sequence[Any] | Mapping[Any, Any] | None) -> None:
-    """Refuse a list in which there is nothing to do; None was not given.
-
-    Parameters
-    ----------
-    expected
-        What was expected one or more of.
-    given
-        Lists, by the name of the parameter.
-
-    Raises
-    ------
-    AttnscopeError
-        Names the list, and what was expected.
-
-    Examples
-    --------
-    >>> check_some("layers, or None for all", layers=[])
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: layers is []; expected one or more layers, or None for all
-    """
+    """Refuse a list in which there is nothing to do; None was not given."""
     for name, value in given.items():
         if value is not None and not len(value):
             raise AttnscopeError(f"{name} is {shortly(value)}; expected one or more {expected}")
 
 
 def check_kind(expected: str, *kinds: type, **given: Any) -> None:
-    """Refuse what is of no kind that was expected.
-
-    Examples
-    --------
-    >>> check_kind("a sentence", str, target=3)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: target is 3 (int); expected a sentence
-    """
+    """Refuse what is of no kind that was expected."""
     for name, value in given.items():
         if not isinstance(value, kinds):
             raise unexpected(expected, value, name)
@@ -141,13 +79,7 @@ def unexpected(expected: str, value: object, name: str) -> AttnscopeError:
 
 
 def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats, or refuse those that no figure is written in.
-
-    Examples
-    --------
-    >>> check_formats(["svg", "pdf"])
-    ('svg', 'pdf')
-    """
+    """Return the formats, or refuse those that no figure is written in."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise AttnscopeError(f"figures are not written as {unknown[0]!r}: choose among {', '.join(FORMATS)}")
@@ -155,13 +87,7 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_a(kind: type, value: Any) -> bool:
-    """Whether a value is of a kind; True and False are no numbers.
-
-    Examples
-    --------
-    >>> is_a(int, 1), is_a(int, True)
-    (True, False)
-    """
+    """Whether a value is of a kind; True and False are no numbers."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
@@ -173,13 +99,7 @@ def _called(name: str) -> str:
 
 
 def shortly(value: object) -> str:
-    """A value that a user gave, as far as it fits into a message.
-
-    Examples
-    --------
-    >>> shortly("x" * 100), shortly(10**5000)
-    ("'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a number of thousands of digits')
-    """
+    """A value that a user gave, as far as it fits into a message."""
     try:
         text = repr(value)
     except ValueError:  # a whole number of thousands of digits
@@ -191,13 +111,7 @@ _REAL = "biuf"  # NumPy's kinds of dtypes: True and False, whole numbers, floati
 
 
 def finite(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
-    """The array in float64, or an error that says what is not a finite real number.
-
-    Examples
-    --------
-    >>> finite("values", np.ones(2, np.float32)).dtype
-    dtype('float64')
-    """
+    """The array in float64, or an error that says what is not a finite real number."""
     values = real(name, array)
     bad = values.size - int(np.isfinite(values).sum())
     if bad:
@@ -209,31 +123,7 @@ def finite(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*a
 
 
 def shaped(name: str, array: Float[np.ndarray, "*any"], dims: str) -> Float[np.ndarray, "*any"]:
-    """The same of an array that must have as many dimensions as are named.
-
-    Parameters
-    ----------
-    name
-        What the array is called.
-    array
-        The numbers.
-    dims
-        What its dimensions are, such as ``"position, column"``.
-
-    Raises
-    ------
-    AttnscopeError
-        If it has another number of dimensions, or holds what is not a finite real number.
-
-    Examples
-    --------
-    >>> shaped("X", np.ones((4, 2)), "position, column").shape
-    (4, 2)
-    >>> shaped("X", np.ones(4), "position, column")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: X is of shape (4,); expected 2 dimensions, (position, column)
-    """
+    """The same of an array that must have as many dimensions as are named."""
     values = real(name, array)
     expected = dims.count(",") + 1
     if values.ndim != expected:
@@ -245,17 +135,7 @@ def shaped(name: str, array: Float[np.ndarray, "*any"], dims: str) -> Float[np.n
 
 
 def real(name: str, array: object) -> Float[np.ndarray, "*any"]:
-    """The array in float64, or an error where it is not of real numbers; NaN is one.
-
-    An imaginary part would be lost in silence.
-
-    Examples
-    --------
-    >>> real("X", np.ones(2) * 1j)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: X has complex numbers (complex128); expected real ones. Give the real part ...
-    """
+    """The array in float64, or an error where it is not of real numbers; NaN is one."""
     try:
         values = np.asarray(array)
     except (
@@ -279,12 +159,7 @@ def real(name: str, array: object) -> Float[np.ndarray, "*any"]:
 
 
 def agree(what: str, first: str, size: int, second: str, other: int) -> None:
-    """Raise unless two sizes are equal.
-
-    Examples
-    --------
-    >>> agree("keys", "weights", 8, "values", 8)
-    """
+    """Raise unless two sizes are equal."""
     if size != other:
         raise AttnscopeError(
             f"found {size} {what} in {first} and {other} in {second}; they must be equal. "
@@ -293,31 +168,14 @@ def agree(what: str, first: str, size: int, second: str, other: int) -> None:
 
 
 def check_least(least: int, **sizes: int) -> None:
-    """Refuse sizes below the least.
-
-    Examples
-    --------
-    >>> check_least(1, width=8, heads=0)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: found heads=0; expected 1 or more
-    """
+    """Refuse sizes below the least."""
     for name, size in sizes.items():
         if size < least:
             raise AttnscopeError(f"found {name}={size}; expected {least} or more")
 
 
 def check_width(name: str, states: Tensor, width: int) -> None:
-    """Refuse states of another width than a layer was made for.
-
-    Examples
-    --------
-    >>> import torch
-    >>> check_width("keys", torch.zeros(2, 5, 3), 4)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: keys are 3 wide; expected 4, as this was made: give those, or make it for width 3
-    """
+    """Refuse states of another width than a layer was made for."""
     if states.shape[-1] != width:
         raise AttnscopeError(
             f"{name} are {states.shape[-1]} wide; expected {width}, as this was made: give those, or make it for width "
@@ -326,17 +184,7 @@ def check_width(name: str, states: Tensor, width: int) -> None:
 
 
 def check_operands(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Refuse queries and keys that cannot be compared, and keys without their values.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.zeros(5, 3)
-    >>> check_operands(x, x, x[:4])
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: there are 5 keys and 4 values: every key needs its value
-    """
+    """Refuse queries and keys that cannot be compared, and keys without their values."""
     if query.shape[-1] != key.shape[-1]:
         raise AttnscopeError(
             f"query is {query.shape[-1]} wide and key {key.shape[-1]}: they must be equally wide to be compared"

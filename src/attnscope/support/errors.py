@@ -29,18 +29,7 @@ class AttnscopeError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    r"""Why something failed, on one line that is fit to be shown.
-
-    The first line of the error's message that says something, of at most 300 printable characters; with the error's
-    kind where the message alone means little.
-
-    Examples
-    --------
-    >>> reason_of(ValueError("Validation error for field 'width':\n    expected int\nSee our page."))
-    "Validation error for field 'width': expected int"
-    >>> reason_of(KeyError("hidden_size"))
-    "KeyError: 'hidden_size'"
-    """
+    r"""Why something failed, on one line that is fit to be shown."""
     lines = [" ".join(_printable(line).split()) for line in str(error).splitlines()]
     lines = [line for line in lines if line] or [""]
     text = lines.pop(0)
@@ -58,17 +47,7 @@ def _printable(text: str) -> str:
 
 
 def out_of_memory(error: BaseException) -> AttnscopeError | None:
-    """What to tell a user whose memory ran out, of the processor or of a GPU; None for any other error.
-
-    The command line does this for every command. A script does it with ``except Exception as error``.
-
-    Examples
-    --------
-    >>> out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes."))
-    AttnscopeError("memory ran out ([enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes): ...
-    >>> out_of_memory(ValueError("no number")) is None
-    True
-    """
+    """What to tell a user whose memory ran out, of the processor or of a GPU; None for any other error."""
     known = next((cause for cause in _chain(error) if _tells_of_memory(cause)), None)
     if known is None:
         return None
@@ -79,16 +58,7 @@ def out_of_memory(error: BaseException) -> AttnscopeError | None:
 
 
 def unimportable(error: BaseException) -> AttnscopeError | None:
-    """What to tell a user of whose packages one fails while it is imported; None for any other error.
-
-    Most often this is a torchvision that was made for another PyTorch, which transformers imports wherever it is
-    installed. The command line does this for every command.
-
-    Examples
-    --------
-    >>> unimportable(ValueError("no number")) is None
-    True
-    """
+    """What to tell a user of whose packages one fails while it is imported; None for any other error."""
     *_, first = _chain(error)
     frames = (frame for frame, _ in traceback.walk_tb(first.__traceback__))
     modules = [str(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
@@ -122,16 +92,7 @@ def _tells_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explaining(what: str, advice: str) -> Generator[None]:
-    """Turn whatever a library raises within into one `AttnscopeError`: what failed, why, and what to do.
-
-    Examples
-    --------
-    >>> with explaining("the model cannot be loaded", "Fetch it again"):
-    ...     raise OverflowError("int too big to convert")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: the model cannot be loaded: int too big to convert. Fetch it again
-    """
+    """Turn whatever a library raises within into one `AttnscopeError`: what failed, why, and what to do."""
     try:
         yield
     except AttnscopeError:

@@ -12,40 +12,20 @@ _MOST = 5  # digits after the point; what needs more is written by its power of 
 
 
 def significant(value: float, digits: int) -> str:
-    """Round to so many digits; a large number is written out, not as a power of ten.
-
-    Examples
-    --------
-    >>> significant(128.4, 2), significant(1234.5, 3), significant(0.0123, 2), significant(99.96, 3)
-    ('130', '1,230', '0.012', '100')
-    """
+    """Round to so many digits; a large number is written out, not as a power of ten."""
     text = f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if "e+" in text else text
 
 
 def places(value: float, least: int) -> int:
-    """Digits after the point that show two digits of a small number: so many at least, 9 at most.
-
-    Examples
-    --------
-    >>> places(-0.000123, 3), places(0.5, 3), places(0.0, 3), places(1e-30, 3)
-    (5, 3, 3, 9)
-    """
+    """Digits after the point that show two digits of a small number: so many at least, 9 at most."""
     if not value or not math.isfinite(value):
         return least
     return min(max(least, 1 - math.floor(math.log10(abs(value)))), 9)
 
 
 def change_places(change: float, low: float, high: float, least: int) -> int:
-    """Digits after the point for a change and its interval: of a tiny change no more than the interval needs.
-
-    Examples
-    --------
-    >>> change_places(-0.00123, -0.002, -0.0004, 3), change_places(1e-7, -0.02, 0.02, 3)
-    (4, 3)
-    >>> change_places(1e-7, -1e-7, 3e-7, 3), change_places(1e-7, math.nan, math.nan, 3)
-    (8, 8)
-    """
+    """Digits after the point for a change and its interval: of a tiny change no more than the interval needs."""
     digits = places(change, least)
     if digits <= _MOST:
         return digits
@@ -53,13 +33,7 @@ def change_places(change: float, low: float, high: float, least: int) -> int:
 
 
 def plain(value: float, digits: int, sign: str = "") -> str:
-    """A number with so many digits after the point; with a power of ten where these are more than 5.
-
-    Examples
-    --------
-    >>> plain(2.5, 3), plain(-0.00012, 5, "+"), plain(1.25e-7, 8, "+"), plain(0.0, 8, "+")
-    ('2.500', '-0.00012', '+1.2e-7', '+0')
-    """
+    """A number with so many digits after the point; with a power of ten where these are more than 5."""
     if digits <= _MOST or not math.isfinite(value):
         return f"{value:{sign}.{min(digits, _MOST)}f}"
     if not value:
@@ -71,24 +45,7 @@ def plain(value: float, digits: int, sign: str = "") -> str:
 def change_texts(
     before: float, after: float, change: float, low: float, high: float, *, least: int = 3
 ) -> tuple[str, str, str, str]:
-    """Two values, what lies between them and its interval, as a table has them: tiny changes by their power of ten.
-
-    Parameters
-    ----------
-    before, after, change
-        The values and their difference.
-    low, high
-        Ends of its interval; NaN where there is none, which is written as nothing.
-    least
-        Digits after the point, at least.
-
-    Examples
-    --------
-    >>> change_texts(0.5, 0.25, -0.25, -0.3, -0.2)
-    ('0.500', '0.250', '-0.250', '-0.300 to -0.200')
-    >>> change_texts(2.5, 2.5000012, 1.2e-6, 8e-7, 1.6e-6)
-    ('2.500', '2.500', '+1.2e-6', '+8.0e-7 to +1.6e-6')
-    """
+    """Two values, what lies between them and its interval, as a table has them: tiny changes by their power of ten."""
     digits = change_places(change, low, high, least)
     own = [digits if digits <= _MOST else places(value, least) for value in (before, after)]
     interval = f"{plain(low, digits, '+')} to {plain(high, digits, '+')}" if math.isfinite(low) else ""
@@ -96,35 +53,17 @@ def change_texts(
 
 
 def percent(share: float) -> str:
-    """Write a share in percent; a dash where there is none.
-
-    Examples
-    --------
-    >>> percent(0.256), percent(float("nan"))
-    ('25.6%', '–')
-    """
+    """Write a share in percent; a dash where there is none."""
     return f"{100 * share:.1f}%" if math.isfinite(share) else "–"
 
 
 def count(number: int, what: str) -> str:
-    """Say how many.
-
-    Examples
-    --------
-    >>> count(1, "window"), count(2, "window"), count(0, "text")
-    ('1 window', '2 windows', '0 texts')
-    """
+    """Say how many."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
 def with_nulls(value: Any) -> Any:
-    """The same with None for each number that is not finite, however deep it lies; arrays as lists.
-
-    Examples
-    --------
-    >>> with_nulls({"share": np.array([0.5, np.nan]), "ends": (1, math.inf), "name": "nan"})
-    {'share': [0.5, None], 'ends': (1, None), 'name': 'nan'}
-    """
+    """The same with None for each number that is not finite, however deep it lies; arrays as lists."""
     given: Any = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(given, dict):
         return {name: with_nulls(inner) for name, inner in given.items()}  # pyright: ignore[reportUnknownVariableType]
@@ -140,15 +79,7 @@ _ESCAPED = {
 
 
 def safe_cell(value: Any) -> Any:
-    r"""A value for CSV: a string that a spreadsheet would take for a formula begins with an apostrophe.
-
-    Control characters but for tab and line breaks become their escapes. Numbers stay as they are.
-
-    Examples
-    --------
-    >>> safe_cell("=HYPERLINK(1)"), safe_cell("\x1b[2J"), safe_cell("-0.5"), safe_cell(None), safe_cell("well-read")
-    ("'=HYPERLINK(1)", '\\x1b[2J', '-0.5', None, 'well-read')
-    """
+    r"""A value for CSV: a string that a spreadsheet would take for a formula begins with an apostrophe."""
     if not isinstance(value, str):
         return value
     text = value.translate(_ESCAPED)

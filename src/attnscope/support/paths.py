@@ -7,13 +7,7 @@ from typing import Literal
 
 
 def is_path(path: Path, kind: Literal["exists", "is_file", "is_dir"]) -> bool:
-    """Whether there is such a file or folder; False for what is too long for a name.
-
-    Examples
-    --------
-    >>> is_path(Path("/"), "is_dir"), is_path(Path("a" * 5000), "exists")
-    (True, False)
-    """
+    """Whether there is such a file or folder; False for what is too long for a name."""
     try:
         return getattr(path, kind)()
     except OSError:  # a name that is too long

@@ -34,9 +34,4 @@ Tell = Callable[[Progress], None]
 
 
 def tell_nobody(_: Progress) -> None:
-    """Stands in where nobody asked to be told.
-
-    Examples
-    --------
-    >>> tell_nobody(Progress("scan", 0.0))
-    """
+    """Stands in where nobody asked to be told."""

@@ -15,20 +15,7 @@ _in_own_state: ContextVar[bool] = ContextVar("attnscope_in_own_state", default=F
 
 @contextmanager
 def own_state(*, gradients: bool = True) -> Generator[None]:
-    """Compute within as in a fresh process, whatever modes of PyTorch and NumPy the caller has set; then restore them.
-
-    The default type is float32 and the default device the processor; autocast is off, NumPy's floating-point errors
-    are as NumPy sets them; with `gradients`, inference mode is off and gradients are on. A context within another one
-    changes nothing.
-
-    Examples
-    --------
-    >>> with torch.inference_mode(), torch.autocast("cpu"):
-    ...     with own_state():
-    ...         inside = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
-    ...     inside, torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
-    ((False, False), True, True)
-    """
+    """Compute within as in a fresh process, whatever modes of PyTorch and NumPy the caller has set; then restore them."""
     if _in_own_state.get():
         yield
         return
@@ -53,20 +40,7 @@ def own_state(*, gradients: bool = True) -> Generator[None]:
 
 @contextmanager
 def own_random_numbers() -> Generator[None]:
-    """Seed and draw within as you like: afterwards the caller's random numbers go on as if nothing had been.
-
-    Of PyTorch on the processor and on all GPUs in use, of NumPy and of Python.
-
-    Examples
-    --------
-    >>> _ = torch.manual_seed(1)
-    >>> expected = torch.rand(1)
-    >>> _ = torch.manual_seed(1)
-    >>> with own_random_numbers():
-    ...     _ = torch.manual_seed(7)
-    >>> torch.equal(torch.rand(1), expected)
-    True
-    """
+    """Seed and draw within as you like: afterwards the caller's random numbers go on as if nothing had been."""
     kept = random.getstate(), np.random.get_state()  # noqa: NPY002
     used = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
@@ -79,16 +53,7 @@ def own_random_numbers() -> Generator[None]:
 
 @contextmanager
 def same_random_numbers() -> Generator[None]:
-    """Draw the same random numbers within each time: passes of a model that masks or samples at random are then one.
-
-    Examples
-    --------
-    >>> with same_random_numbers():
-    ...     first = torch.rand(1)
-    >>> with same_random_numbers():
-    ...     torch.equal(torch.rand(1), first)
-    True
-    """
+    """Draw the same random numbers within each time: passes of a model that masks or samples at random are then one."""
     with own_random_numbers():
         torch.default_generator.manual_seed(0)
         if (
@@ -101,32 +66,14 @@ def same_random_numbers() -> Generator[None]:
 
 
 def random_state() -> list[bytes]:
-    """Where PyTorch's random numbers stand, on the processor and on all GPUs in use.
-
-    Examples
-    --------
-    >>> before = random_state()
-    >>> _ = torch.zeros(1)
-    >>> random_state() == before
-    True
-    """
+    """Where PyTorch's random numbers stand, on the processor and on all GPUs in use."""
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_gpus)]
 
 
 @contextmanager
 def own_threads(count: int) -> Generator[None]:
-    """Let PyTorch compute with so many threads within.
-
-    Examples
-    --------
-    >>> before = torch.get_num_threads()
-    >>> with own_threads(1):
-    ...     torch.get_num_threads()
-    1
-    >>> torch.get_num_threads() == before
-    True
-    """
+    """Let PyTorch compute with so many threads within."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

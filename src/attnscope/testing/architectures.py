@@ -30,10 +30,7 @@ _ABOVE_ZERO = 64.0  # a bias that lifts all that BERT's last GELU sees into its 
 
 
 def model_of(plan: Plan, weights: ModelWeights) -> PreTrainedModel:
-    """A model of the plan's architecture that holds these weights, in eval mode.
-
-    Parameters that are not named are 0, and norms multiply by about 1. See `attnscope.testing.catalogue.build`.
-    """
+    """A model of the plan's architecture that holds these weights, in eval mode."""
     make = _MAKERS[plan.setting.form, plan.setting.architecture]
     with torch.random.fork_rng(devices=[]):  # a model draws weights when it is made
         model, matrices = make(plan, weights)
@@ -217,32 +214,18 @@ class CallMatrices:
 
 @dataclass(frozen=True, eq=False)
 class ModelWeights:
-    """All that an architecture needs.
+    """All that an architecture needs."""
 
-    Attributes
-    ----------
-    tokens, unembed
-        ``(vocabulary, width)``.
-    positions
-        ``(position, width)``; None where queries and keys turn.
-    calls
-        Matrices of each attention call.
-    feed_forward
-        Up and down of each layer.
-    gain
-        Weight of every norm, so that it multiplies by about 1.
-    heads, head_width
-        Heads of each call, and their width.
-    """
-
-    tokens: Float[np.ndarray, "vocabulary width"]
-    unembed: Float[np.ndarray, "vocabulary width"]
-    positions: Float[np.ndarray, "position width"] | None
-    calls: tuple[CallMatrices, ...]
-    feed_forward: tuple[tuple[np.ndarray, np.ndarray], ...]
-    gain: float
-    heads: int
-    head_width: int
+    tokens: Float[np.ndarray, "vocabulary width"]  # ``(vocabulary, width)``
+    unembed: Float[np.ndarray, "vocabulary width"]  # ``(vocabulary, width)``
+    positions: (
+        Float[np.ndarray, "position width"] | None
+    )  # ``(position, width)``; None where queries and keys turn
+    calls: tuple[CallMatrices, ...]  # matrices of each attention call
+    feed_forward: tuple[tuple[np.ndarray, np.ndarray], ...]  # up and down of each layer
+    gain: float  # weight of every norm, so that it multiplies by about 1
+    heads: int  # heads of each call, and their width
+    head_width: int  # heads of each call, and their width
 
     @property
     def width(self) -> int:
@@ -251,10 +234,7 @@ class ModelWeights:
 
 
 def weights_of(plan: Plan, rng: np.random.Generator) -> ModelWeights:
-    """Draw noise and turns, and write the plan out in them.
-
-    The residual stream is turned at random among the directions whose mean is 0, so that LayerNorm takes nothing away.
-    """
+    """Draw noise and turns, and write the plan out in them."""
     basis = _basis(plan.space.width, rng)
     noise = plan.setting.noise
 
@@ -335,52 +315,31 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """Which animal is asked for.
+    """Which animal is asked for."""
 
-    Attributes
-    ----------
-    form
-        ``decoder``, ``encoder`` or ``encoder-decoder``.
-    architecture
-        One of `ARCHITECTURES` of that form.
-    noise
-        Standard deviation of what is added to every weight, as a share of the root mean square of its matrix.
-    seed
-        Seed of everything that is drawn.
-    """
-
-    form: str
-    architecture: str
+    form: str  # ``decoder``, ``encoder`` or ``encoder-decoder``
+    architecture: str  # one of `ARCHITECTURES` of that form
+    # standard deviation of what is added to every weight, as a share of the root mean square of its matrix
     noise: float
-    seed: int
+    seed: int  # seed of everything that is drawn
 
 
 @dataclass(eq=False)
 class Plan:
-    """A model in the directions of its `Space`: tokens in, heads of every attention call, answers out.
+    """A model in the directions of its `Space`: tokens in, heads of every attention call, answers out."""
 
-    Attributes
-    ----------
-    setting, space, positions
-        Form and architecture, the parts of the residual stream, how offsets are known.
-    tokens, unembed
-        ``(vocabulary, width)``: what each token is, and what its logit reads.
-    calls
-        Heads of each attention call, in the order of the forward pass.
-    encoder_calls
-        How many of them are the encoder's, where a decoder stands beside it; the decoder's are then self and cross in
-        turn.
-    head_width
-        Columns of a head's queries, keys and values.
-    """
-
-    setting: Setting
-    space: Space
-    positions: Positions
+    setting: Setting  # form and architecture, the parts of the residual stream, how offsets are known
+    space: Space  # form and architecture, the parts of the residual stream, how offsets are known
+    positions: Positions  # form and architecture, the parts of the residual stream, how offsets are known
+    # ``(vocabulary, width)``: what each token is, and what its logit reads
     tokens: Float[np.ndarray, "vocabulary width"]
+    # ``(vocabulary, width)``: what each token is, and what its logit reads
     unembed: Float[np.ndarray, "vocabulary width"]
-    head_width: int
+    head_width: int  # columns of a head's queries, keys and values
+    # how many of them are the encoder's, where a decoder stands beside it; the decoder's are then self and cross in
+    # turn
     encoder_calls: int = 0
+    # heads of each attention call, in the order of the forward pass
     calls: list[list[Head]] = field(default_factory=list[list[Head]])
 
     @property

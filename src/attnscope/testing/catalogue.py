@@ -29,24 +29,14 @@ _NOISES = (0.02, 0.05, 0.08)
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of animal is drawn.
+    """How a kind of animal is drawn."""
 
-    Attributes
-    ----------
-    draw
-        Heads and texts.
-    forms
-        Forms that it comes in.
-    without
-        Architectures that cannot hold it.
-    noises
-        Kinds of noise of which one is drawn; what is loud or faint bears less.
-    """
-
-    draw: Callable[[Setting], tuple[Draft, ZooTask]]
-    forms: tuple[str, ...] = _ONE
-    without: tuple[str, ...] = ()
-    noises: tuple[float, ...] = _NOISES
+    draw: Callable[[Setting], tuple[Draft, ZooTask]]  # heads and texts
+    forms: tuple[str, ...] = _ONE  # forms that it comes in
+    without: tuple[str, ...] = ()  # architectures that cannot hold it
+    noises: tuple[float, ...] = (
+        _NOISES  # kinds of noise of which one is drawn; what is loud or faint bears less
+    )
 
 
 KINDS: dict[str, Kind] = {
@@ -171,14 +161,7 @@ def _backups(calls: list[list[Head]]) -> tuple[tuple[tuple[int, int], ...], ...]
 
 
 class Zoo(Sequence[Animal]):
-    """Animals by name, each built when it is asked for and not kept.
-
-    Examples
-    --------
-    >>> animals = zoo()
-    >>> len(animals), animals[0].name
-    (100, 'previous-decoder-1')
-    """
+    """Animals by name, each built when it is asked for and not kept."""
 
     def __init__(self, chosen: Sequence[str]) -> None:
         self.names = tuple(chosen)

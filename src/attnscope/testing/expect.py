@@ -20,31 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A mean over texts with its 95% interval, which decides comparisons: below all of it, above all of it, or neither.
-
-    Attributes
-    ----------
-    said
-        What was measured.
-    mean, low, high
-        The mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6).
-    units
-        Units of all three.
-    over
-        What the interval is over, as ``20 windows``: intervals over windows of few documents say nothing of others.
-
-    Examples
-    --------
-    >>> weight = Measured("weight of head 0.3 at offset -1", 0.97, 0.95, 0.98, "share")
-    >>> weight > 0.9, weight > 0.96, weight < 0.96
-    (True, False, False)
+    """A mean over texts with its 95% interval, which decides comparisons: below all of it, above all of it, or
+    neither.
     """
 
-    said: str
+    said: str  # what was measured
+    # the mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6)
     mean: float
-    low: float
+    low: float  # the mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6)
+    # the mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6)
     high: float
-    units: str = "1"
+    units: str = "1"  # units of all three
+    # what the interval is over, as ``20 windows``: intervals over windows of few documents say nothing of others
     over: str = ""
 
     def __gt__(self, bound: float) -> bool:
@@ -72,36 +59,17 @@ class Measured:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Expectation:
-    """One head of a scan, whose numbers are compared with bounds.
+    """One head of a scan, whose numbers are compared with bounds."""
 
-    Attributes
-    ----------
-    run
-        The scan.
-    layer, head
-        Which head.
-    """
-
-    run: xr.Dataset
-    layer: int
-    head: int
+    run: xr.Dataset  # the scan
+    layer: int  # which head
+    head: int  # which head
 
     def __repr__(self) -> str:
         return f"<head {self.layer}.{self.head} over {self.run.sizes['text']} texts>"
 
     def looks_at(self, offset: int | tuple[int, int]) -> Measured:
-        """Mean weight at an offset, key position minus query position: -1 is the token before.
-
-        Of images an offset is so many rows down and so many columns to the right: ``(0, -1)`` is the patch to the left.
-        It is the mean over the pairs of tokens, or patches, that have the offset (`profile`, `patch_profile`), a little
-        more than the share of all weight there, which the tables of `scan` give. Beyond the band it is that share
-        itself (`weight_at`), where the scan has it at the offset, and says so.
-
-        Raises
-        ------
-        AttnscopeError
-            If the scan has no profile, or its band ends before that offset and it was not among the scan's offsets.
-        """
+        """Mean weight at an offset, key position minus query position: -1 is the token before."""
         if (chosen := self._share_at(offset)) is not None:
             return chosen
         of_images = "row_offset" in self.run.dims
@@ -134,13 +102,7 @@ class Expectation:
         return self._measured(said, self._of("weight_at").sel(chosen_offset=offset))
 
     def group_weight(self, query: str, key: str) -> Measured:
-        """Mean weight of the tokens of one group on all tokens of another, as ``("text", "image")``.
-
-        Raises
-        ------
-        AttnscopeError
-            If the scan has no groups, or none of that name.
-        """
+        """Mean weight of the tokens of one group on all tokens of another, as ``("text", "image")``."""
         values = self._of("group_weight")
         known = [str(name) for name in values.group_query.values]
         for name in (query, key):
@@ -152,13 +114,7 @@ class Expectation:
         )
 
     def statistic(self, name: str) -> Measured:
-        """A statistic of one number a head, such as ``entropy`` or ``first_token``.
-
-        Raises
-        ------
-        AttnscopeError
-            If the scan has none of that name.
-        """
+        """A statistic of one number a head, such as ``entropy`` or ``first_token``."""
         values = self._of(name)
         if values.dims != ("text",):
             raise AttnscopeError(
@@ -168,13 +124,7 @@ class Expectation:
 
     @property
     def kind(self) -> str:
-        """Name of the kind that the head has in most texts.
-
-        Raises
-        ------
-        AttnscopeError
-            If the scan names no kinds.
-        """
+        """Name of the kind that the head has in most texts."""
         labels = self._of("label").values
         names, counts = np.unique(labels, return_counts=True)
         return str(self.run.cluster.values[int(names[counts.argmax()])])

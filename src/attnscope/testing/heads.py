@@ -19,36 +19,18 @@ GAP = 10.0  # nats between the place that a sharp head looks at and the next bes
 
 @dataclass(frozen=True)
 class Shift:
-    """A preference for one offset (key minus query), or in a mirror for one sum of the two positions.
+    """A preference for one offset (key minus query), or in a mirror for one sum of the two positions."""
 
-    Attributes
-    ----------
-    offset
-        Tokens; with `mirror` the sum of the two positions.
-    gap
-        Nats between this offset and the next best one.
-    nats
-        In place of `gap`: what is added at this offset; a negative number keeps the head away from it.
-    mirror
-        Whether the head reads backwards.
-    """
-
-    offset: int
-    gap: float = GAP
+    offset: int  # tokens; with `mirror` the sum of the two positions
+    gap: float = GAP  # nats between this offset and the next best one
+    # in place of `gap`: what is added at this offset; a negative number keeps the head away from it
     nats: float | None = None
-    mirror: bool = False
+    mirror: bool = False  # whether the head reads backwards
 
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """Scores of a head, nats: the sum over rows of (x_query · query row) (x_key · key row), and its shifts.
-
-    Examples
-    --------
-    >>> sharp = Look(np.ones((1, 4)), np.ones((1, 4))) + at(-1, width=4)
-    >>> len(sharp.queries), sharp.shifts[0].offset
-    (1, -1)
-    """
+    """Scores of a head, nats: the sum over rows of (x_query · query row) (x_key · key row), and its shifts."""
 
     queries: Rows
     keys: Rows
@@ -64,36 +46,17 @@ class Look:
 
 
 def anywhere(width: int) -> Look:
-    """Look at all tokens alike.
-
-    Examples
-    --------
-    >>> anywhere(4).queries.shape
-    (0, 4)
-    """
+    """Look at all tokens alike."""
     return Look(np.zeros((0, width)), np.zeros((0, width)))
 
 
 def at(offset: int, width: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> Look:
-    """Look at one offset, as in `Shift`.
-
-    Examples
-    --------
-    >>> at(-1, width=4).shifts
-    (Shift(offset=-1, gap=10.0, nats=None, mirror=False),)
-    """
+    """Look at one offset, as in `Shift`."""
     return Look(np.zeros((0, width)), np.zeros((0, width)), (Shift(offset, gap, nats, mirror),))
 
 
 def matching(queries: Rows, keys: Rows, nats: float) -> Look:
-    """Look at keys that hold what the query holds: row for row, a score of `nats`.
-
-    Examples
-    --------
-    >>> look = matching(np.eye(2), np.eye(2), 4.0)
-    >>> (look.queries.T @ look.keys).tolist()
-    [[4.0, 0.0], [0.0, 4.0]]
-    """
+    """Look at keys that hold what the query holds: row for row, a score of `nats`."""
     return Look(queries * abs(nats) ** 0.5, keys * (abs(nats) ** 0.5 * np.sign(nats)))
 
 
@@ -110,41 +73,20 @@ class Move:
 
 
 def carry(reads: Rows, writes: Rows, gain: float = 1.0) -> Move:
-    """Read row for row, and write `gain` times that.
-
-    Examples
-    --------
-    >>> move = carry(np.eye(2), np.eye(2)[::-1], 4.0)
-    >>> (move.reads.T @ move.writes).tolist()
-    [[0.0, 4.0], [4.0, 0.0]]
-    """
+    """Read row for row, and write `gain` times that."""
     return Move(reads * abs(gain) ** 0.5, writes * (np.sign(gain) * abs(gain) ** 0.5))
 
 
 @dataclass(eq=False)
 class Head:
-    """One head as it is planted.
+    """One head as it is planted."""
 
-    Attributes
-    ----------
-    role
-        What it does, in words.
-    look, move
-        Where it looks, what it takes from there.
-    matters
-        Whether taking it out alone changes what is predicted.
-    backup
-        Heads of the same name share a load.
-    place
-        (layer, head), once it has one.
-    """
-
-    role: str
-    look: Look
-    move: Move
-    matters: bool
-    backup: str = ""
-    place: tuple[int, int] = field(default=(-1, -1))
+    role: str  # what it does, in words
+    look: Look  # where it looks, what it takes from there
+    move: Move  # where it looks, what it takes from there
+    matters: bool  # whether taking it out alone changes what is predicted
+    backup: str = ""  # heads of the same name share a load
+    place: tuple[int, int] = field(default=(-1, -1))  # (layer, head), once it has one
 
 
 COLUMNS = 16  # of a table of waves at most: a cosine and a sine each
@@ -183,16 +125,7 @@ class Positions(ABC):
 
 
 class Waves(Positions):
-    r"""Cosines and sines of whole frequencies: :math:`K(t) = \frac1F \sum_c \cos(2 \pi f_c t / T)`.
-
-    The planted waves of docs/mathematics.md, Planted models. Of several random sets of frequencies the one is taken
-    whose kernel has the lowest second peak.
-
-    Examples
-    --------
-    >>> Waves(17, np.random.default_rng(0)).kernel(np.array([0.0, 1.0])).round(4).tolist()
-    [1.0, -0.0625]
-    """
+    r"""Cosines and sines of whole frequencies: :math:`K(t) = \frac1F \sum_c \cos(2 \pi f_c t / T)`."""
 
     def __init__(self, length: int, rng: np.random.Generator) -> None:
         self.length = length
@@ -242,16 +175,7 @@ class Waves(Positions):
 
 
 class Rotary(Positions):
-    r"""RoPE: a constant query and key, turned, score :math:`K(t) = \frac1P \sum_c \cos(\omega_c t)`.
-
-    The fastest pairs of a head serve its offset, as many as make the second peak of the kernel lowest. Those that
-    hardly turn within a text serve its content. Columns are paired by halves, as Llama has them.
-
-    Examples
-    --------
-    >>> Rotary(24, 48).kernel(np.array([0.0, -1.0])).round(2).tolist()
-    [1.0, 0.74]
-    """
+    r"""RoPE: a constant query and key, turned, score :math:`K(t) = \frac1P \sum_c \cos(\omega_c t)`."""
 
     def __init__(self, length: int, head_width: int) -> None:
         self.length, self._pairs = length, head_width // 2
@@ -292,14 +216,7 @@ class Rotary(Positions):
 
 
 def turned(size: int, rng: np.random.Generator) -> Float[np.ndarray, "size size"]:
-    """A random orthogonal matrix.
-
-    Examples
-    --------
-    >>> turn = turned(3, np.random.default_rng(0))
-    >>> bool(np.allclose(turn @ turn.T, np.eye(3)))
-    True
-    """
+    """A random orthogonal matrix."""
     return np.linalg.qr(rng.normal(size=(size, size)))[0]
 
 
@@ -310,37 +227,22 @@ GAIN = 6.5  # logits that a circuit adds to its answer
 
 @dataclass(frozen=True, eq=False)
 class ZooTask:
-    """Texts and the token that the logits of a place shall name.
+    """Texts and the token that the logits of a place shall name."""
 
-    Attributes
-    ----------
-    ids
-        ``(text, token)``; of the source, where there are two texts.
-    labels
-        ``(text, query)``; -100 where nothing is asked. Not shifted: `labels` at a place are for the logits there.
-    hangs_on
-        ``(text, query, token)``: whether what is asked at the query changes with this token; None where no single one
-        decides.
-    target
-        ``(text, query)``: what a decoder beside an encoder reads.
-    """
-
-    ids: Int[np.ndarray, "text token"]
-    labels: Int[np.ndarray, "text query"]
+    ids: Int[np.ndarray, "text token"]  # ``(text, token)``; of the source, where there are two texts
+    labels: Int[np.ndarray, "text query"]  # ``(text, query)``; -100 where nothing is asked
+    # ``(text, query, token)``: whether what is asked at the query changes with this token; None where no single one
+    # decides
     hangs_on: Bool[np.ndarray, "text query token"] | None = None
-    target: Int[np.ndarray, "text query"] | None = None
+    target: Int[np.ndarray, "text query"] | None = (
+        None  # ``(text, query)``: what a decoder beside an encoder reads
+    )
 
 
 def marked(
     length: int, queries: Int[np.ndarray, "*text place"], keys: Int[np.ndarray, "*text place"]
 ) -> Bool[np.ndarray, "text query key"]:
-    """True where a query meets its key; places are the same in every text, or given for each.
-
-    Examples
-    --------
-    >>> marked(3, np.array([1, 2]), np.array([0, 1]))[0].astype(int).tolist()
-    [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
-    """
+    """True where a query meets its key; places are the same in every text, or given for each."""
     marks = np.zeros((TEXTS, length, length), dtype=bool)
     marks[np.arange(TEXTS)[:, None], queries, keys] = True
     return marks
@@ -349,14 +251,7 @@ def marked(
 def at_offset(
     asked: Bool[np.ndarray, "text query"], *offsets: int, mirror: int | None = None
 ) -> Bool[np.ndarray, "text query key"]:
-    """The keys at these offsets from what is asked; with `mirror`, those whose sum with the query is that.
-
-    Examples
-    --------
-    >>> asked = np.array([[False, True, True]])
-    >>> at_offset(asked, -1)[0].astype(int).tolist()
-    [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
-    """
+    """The keys at these offsets from what is asked; with `mirror`, those whose sum with the query is that."""
     text, query = asked.nonzero()
     marks = np.zeros((*asked.shape, asked.shape[1]), dtype=bool)
     if mirror is not None:
@@ -369,24 +264,12 @@ def at_offset(
 def at_key(
     asked: Bool[np.ndarray, "text query"], where: Int[np.ndarray, " text"]
 ) -> Bool[np.ndarray, "text query key"]:
-    """One key of each text, from wherever something is asked.
-
-    Examples
-    --------
-    >>> at_key(np.array([[False, True]]), np.array([0]))[0].astype(int).tolist()
-    [[0, 0], [1, 0]]
-    """
+    """One key of each text, from wherever something is asked."""
     return asked[:, :, None] & (np.arange(asked.shape[1]) == where[:, None])[:, None]
 
 
 def asking(
     answers: Int[np.ndarray, "text query"], asked: Bool[np.ndarray, "text query"]
 ) -> Int[np.ndarray, "text query"]:
-    """The answers where something is asked.
-
-    Examples
-    --------
-    >>> asking(np.array([[7, 8]]), np.array([[False, True]])).tolist()
-    [[-100, 8]]
-    """
+    """The answers where something is asked."""
     return np.where(asked, answers, IGNORED)

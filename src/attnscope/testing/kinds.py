@@ -34,10 +34,7 @@ _ROWS = np.arange(TEXTS)[:, None]
 
 
 def induction(setting: Setting) -> tuple[Draft, ZooTask]:
-    """What followed this word before: keys are composed with what a previous-token head noted.
-
-    Where both sides are seen, a question mark asks for what followed the word before it elsewhere.
-    """
+    """What followed this word before: keys are composed with what a previous-token head noted."""
     return _induction(setting, notes=1)
 
 
@@ -82,10 +79,7 @@ _Drawn = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[np.nd
 
 
 def _repeated(draft: Draft) -> _Drawn:
-    """A run of words twice; in the second, a word's follower is asked for at the word or in the follower's place.
-
-    Returns the texts, labels, no target, where something is asked, and what it hangs on: the answer first.
-    """
+    """A run of words twice; in the second, a word's follower is asked for at the word or in the follower's place."""
     half = (draft.length - 1) // 2
     draft.length = 1 + 2 * half
     order = draft.rng.permuted(np.tile(draft.ids["word"], (TEXTS, 1)), axis=1)[:, :half]
@@ -164,10 +158,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, ZooTask]:
 def _with_questions(
     draft: Draft, classes: list[str]
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
-    """Fillers with one word of each class and, each before a filler, one question for each.
-
-    Returns the text (or source and target), where the word of each class stands, and where the questions stand.
-    """
+    """Fillers with one word of each class and, each before a filler, one question for each."""
     rng = draft.rng
     fillers = rng.choice(draft.ids["filler"], (TEXTS, draft.length - 1))
     source = np.hstack([np.full((TEXTS, 1), START), fillers])
@@ -192,32 +183,19 @@ _KINDS_CONTENT_ROWS = np.arange(TEXTS)
 
 @dataclass(frozen=True, eq=False)
 class Naming:
-    """Texts of words with one name, which is asked for, by its image.
+    """Texts of words with one name, which is asked for, by its image."""
 
-    Attributes
-    ----------
-    names, images
-        What may stand there, and what is to be said.
-    where
-        ``(text,)``: place of the name.
-    keys
-        ``(text, query, key)``: the name, from wherever it is asked for.
-    task
-        Texts and answers.
-    """
-
-    names: Ids
-    images: Ids
-    where: Int[np.ndarray, " text"]
-    keys: Bool[np.ndarray, "text query key"]
-    task: ZooTask
+    names: Ids  # what may stand there, and what is to be said
+    images: Ids  # what may stand there, and what is to be said
+    where: Int[np.ndarray, " text"]  # ``(text,)``: place of the name
+    keys: Bool[
+        np.ndarray, "text query key"
+    ]  # ``(text, query, key)``: the name, from wherever it is asked for
+    task: ZooTask  # texts and answers
 
 
 def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> Naming:
-    """Ask for the only name of a text wherever it can be seen, or at `most` places, which then hold question marks.
-
-    With `bait` the first word is one of that group.
-    """
+    """Ask for the only name of a text wherever it can be seen, or at `most` places, which then hold question marks."""
     names = draft.ids["name"]
     images = draft.rng.permutation(names)
     ids = draft.words(draft.ids["word"])
@@ -433,25 +411,13 @@ _FARTHEST = 4  # tokens
 
 @dataclass(frozen=True, eq=False)
 class ReadingTask:
-    """Texts of random words, of which the one at an offset is asked for, by its image.
+    """Texts of random words, of which the one at an offset is asked for, by its image."""
 
-    Attributes
-    ----------
-    words, images
-        What stands there, and what is to be said.
-    offset
-        Tokens.
-    keys
-        ``(text, query, key)``: what must be looked at.
-    task
-        Texts and answers.
-    """
-
-    words: Ids
-    images: Ids
-    offset: int
-    keys: Bool[np.ndarray, "text query key"]
-    task: ZooTask
+    words: Ids  # what stands there, and what is to be said
+    images: Ids  # what stands there, and what is to be said
+    offset: int  # tokens
+    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: what must be looked at
+    task: ZooTask  # texts and answers
 
 
 def sheet(setting: Setting, *, calls: int = 2, slots: int = 0) -> Draft:

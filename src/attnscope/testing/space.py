@@ -10,23 +10,7 @@ CONSTANT = 60.0
 
 
 class Space:
-    """Orthogonal parts of the residual stream, side by side; what is left over is ``junk``, which nobody reads.
-
-    Parameters
-    ----------
-    width
-        Directions in all.
-    **parts
-        Directions of each part. ``constant`` comes first and has one.
-
-    Examples
-    --------
-    >>> space = Space(8, token=3, answer=3)
-    >>> space.rows("answer", [1]).tolist()
-    [[0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]]
-    >>> len(space.rows("junk"))
-    1
-    """
+    """Orthogonal parts of the residual stream, side by side; what is left over is ``junk``, which nobody reads."""
 
     def __init__(self, width: int, **parts: int) -> None:
         self.width = width

@@ -42,88 +42,54 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Looking:
-    """How much of its weight a head puts on which keys, by construction.
+    """How much of its weight a head puts on which keys, by construction."""
 
-    Attributes
-    ----------
-    keys
-        ``(text, query, key)``: the keys meant; of rows without one nothing is said.
-    least, most
-        Share of a row's weight on them.
-
-    Examples
-    --------
-    >>> import torch
-    >>> looking = Looking(torch.tensor([[[False, False], [True, False]]]), least=0.9, most=1.0)  # at the token before
-    >>> weights = torch.tensor([[[1.0, 0.0], [0.95, 0.05]]])
-    >>> share = (weights * looking.keys).sum(-1)[looking.keys.any(-1)]
-    >>> bool(((looking.least <= share) & (share <= looking.most)).all())
-    True
-    """
-
-    keys: Bool[Tensor, "text query key"]
-    least: float
-    most: float
+    keys: Bool[
+        Tensor, "text query key"
+    ]  # ``(text, query, key)``: the keys meant; of rows without one nothing is said
+    least: float  # share of a row's weight on them
+    most: float  # share of a row's weight on them
 
 
 @dataclass(frozen=True, eq=False)
 class Animal:
-    """A model whose circuit is known, and the task that it solves.
+    """A model whose circuit is known, and the task that it solves."""
 
-    Attributes
-    ----------
-    name, kind, form, architecture, seed, noise
-        ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-        deviation of what was added to every weight, as a share of the root mean square of its matrix.
-    model
-        In eval mode, float32.
-    ids
-        ``(text, token)``; of the source, in an encoder-decoder.
-    target
-        ``(text, query)``: what the decoder of an encoder-decoder reads, else None.
-    labels
-        ``(text, query)``: the token that the logits of that place shall name, not shifted; -100 where nothing is
-        asked.
-    groups
-        ``(vocabulary,)``: tokens of one number may stand for one another without making nonsense of a text.
-    heads
-        ``(layer, head)``: whether taking this head out alone changes what is predicted, by construction. Attention
-        calls are numbered in the order of the forward pass.
-    roles
-        What each head does, in words.
-    tokens
-        ``(text, query, token)``: whether the prediction asked for at the query hangs on this input token (of the
-        source, in an encoder-decoder); False in all of a row where nothing is asked. None where no single token
-        decides.
-    redundant
-        Groups of heads, as (layer, head), that are backups of each other.
-    looks
-        Where planted heads look.
-
-    Examples
-    --------
-    >>> from attnscope.testing import build
-    >>> animal = build("previous-decoder-1")
-    >>> int(animal.heads.sum()), float(animal.accuracy(animal.logits()))
-    (1, 1.0)
-    """
-
+    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
+    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     name: str
+    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
+    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     kind: str
+    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
+    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     form: str
+    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
+    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     architecture: str
+    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
+    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     seed: int
+    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
+    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     noise: float
-    model: PreTrainedModel
-    ids: Int[Tensor, "text token"]
+    model: PreTrainedModel  # in eval mode, float32
+    ids: Int[Tensor, "text token"]  # ``(text, token)``; of the source, in an encoder-decoder
+    # ``(text, query)``: what the decoder of an encoder-decoder reads, else None
     target: Int[Tensor, "text query"] | None
+    # ``(text, query)``: the token that the logits of that place shall name, not shifted; -100 where nothing is asked
     labels: Int[Tensor, "text query"]
+    # ``(vocabulary,)``: tokens of one number may stand for one another without making nonsense of a text
     groups: Int[Tensor, " vocabulary"]
+    # ``(layer, head)``: whether taking this head out alone changes what is predicted, by construction
     heads: Bool[Tensor, "layer head"]
-    roles: tuple[tuple[str, ...], ...]
+    roles: tuple[tuple[str, ...], ...]  # what each head does, in words
+    # ``(text, query, token)``: whether the prediction asked for at the query hangs on this input token (of the
+    # source, in an encoder-decoder); False in all of a row where nothing is asked
     tokens: Bool[Tensor, "text query token"] | None
+    # groups of heads, as (layer, head), that are backups of each other
     redundant: tuple[tuple[tuple[int, int], ...], ...]
-    looks: Mapping[tuple[int, int], tuple[Looking, ...]]
+    looks: Mapping[tuple[int, int], tuple[Looking, ...]]  # where planted heads look
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -147,14 +113,7 @@ class Animal:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """A tokenizer of the words ``t0 t1 ...``, as `attnscope.scan` asks for beside a model.
-
-        Examples
-        --------
-        >>> from attnscope.testing import build
-        >>> build("previous-decoder-1").tokenizer("t1 t7 t5")["input_ids"]
-        [1, 7, 5]
-        """
+        """A tokenizer of the words ``t0 t1 ...``, as `attnscope.scan` asks for beside a model."""
         from transformers import PreTrainedTokenizerFast
 
         words = {f"t{number}": number for number in range(len(self.groups))}
@@ -170,23 +129,7 @@ Ids = Int[np.ndarray, " id"]
 
 
 class Draft:
-    """Heads are planted on it, by call of attention; what stays free `fill` fills before the `plan` is made.
-
-    Parameters
-    ----------
-    setting
-        Form, architecture, noise, seed.
-    groups
-        Words of each group; a word may stand for another of its group without making nonsense of a text.
-    calls
-        Attention calls; of an encoder-decoder, layers of either side.
-    slots
-        Parts of the residual stream that carry words from head to head.
-    lengths
-        Fewest and most tokens of the texts, which all are as long as each other.
-    is_faint
-        Whether a head listens to what is faint, so that others must not write into tokens and places.
-    """
+    """Heads are planted on it, by call of attention; what stays free `fill` fills before the `plan` is made."""
 
     def __init__(
         self,
@@ -237,10 +180,7 @@ class Draft:
         return groups
 
     def reading_calls(self, count: int = 1) -> list[int]:
-        """Calls, in order, for heads that hand over from one to the next, the last of them to the answer.
-
-        Beside an encoder the last is one of cross-attention, and those before are the encoder's.
-        """
+        """Calls, in order, for heads that hand over from one to the next, the last of them to the answer."""
         if self.is_pair:
             cross = self.encoder_calls + 1 + 2 * int(self.rng.integers(self.encoder_calls))
             early = self.rng.choice(self.encoder_calls, count - 1, replace=False)

@@ -72,11 +72,7 @@ def position_cca(
 
 
 def by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
-    """`canonical_correlations` of the components that hold this share of the variance of either side.
-
-    With ``raw_`` before their names, the same of all that float32 tells from rounding, where noise counts as much as
-    any.
-    """
+    """`canonical_correlations` of the components that hold this share of the variance of either side."""
 
     def of_layer(layer: Layer) -> xr.Dataset:
         table = evidence.table_of(layer).rows[: evidence.length]

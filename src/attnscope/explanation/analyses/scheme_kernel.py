@@ -92,41 +92,14 @@ def scheme_kernel(
 
 
 def _of_study(study: Study) -> xr.Dataset:
-    """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what it explains.
-
-    `of_model` knows no level of chance, and answers of all.
-    """
+    """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what it explains."""
     kernel = of_model(study.model, study.first(), band=study.band, seed=study.seed)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
     return told(kernel, prefers.reset_coords(drop=True))
 
 
 def told(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
-    """The kernel without what says nothing: every curve has a largest value, that of random weights too.
-
-    Parameters
-    ----------
-    kernel
-        From `attnscope.explanation.passes.kernel.scheme_kernel`.
-    prefers
-        Whether a head's weights prefer an offset, ``(layer, head)``.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``share``, ``offset_of_weights``, ``agree`` and ``chance`` are NaN of heads that prefer no offset.
-        ``offset_of_kernel`` is NaN of these too, unless the kernel makes the scores' profile (the lower end of its
-        share is above a half; fewer than 6 texts give none) and is not flat (it alone would make the largest weight
-        twice the smallest).
-
-    Examples
-    --------
-    >>> grid = {"share_low": 0.9, "offset_of_kernel": -1.0, "agree": 1.0, "chance": 0.1, "offset_of_weights": -1.0}
-    >>> kernel = xr.Dataset({name: ("head", [value] * 3) for name, value in (grid | {"share": 0.95}).items()})
-    >>> kernel["swing"] = ("head", [0.01, 2.0, 0.01])
-    >>> told(kernel, xr.DataArray([True, False, False], dims="head")).offset_of_kernel.values.tolist()
-    [-1.0, -1.0, nan]
-    """
+    """The kernel without what says nothing: every curve has a largest value, that of random weights too."""
     asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
     makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
     return kernel.assign(asked.data_vars).assign(

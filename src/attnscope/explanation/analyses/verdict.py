@@ -51,32 +51,8 @@ def verdict_of(
     correlations: xr.Dataset | None,
     content: xr.Dataset | None,
 ) -> xr.Dataset:
-    """One line a head: where it looks, how much position explains, and whether two readings of its scores say the same.
-
-    Both readings are of one trace, the scores summed along offsets: by its peak, and by the phases of its transform.
-
-    Parameters
-    ----------
-    evidence
-        From the texts.
-    spectra, correlations
-        From `cross_spectrum` and `cross_correlation`; None for the two where no scores are bilinear.
-    content
-        From `position_content`, or None.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``layer, head``. ``offset_of_weights`` (of the largest mean weight within the band,
-        NaN where that is no more than chance), ``peak_weight`` (that weight), ``weight_level`` (what it must exceed to
-        be more than chance) and ``prefers`` (whether it does); ``offset_of_spectrum`` (``band_offset`` of the
-        cross-spectrum, where at most 1 in 100 spectra of random phases concentrates as much), ``offset_of_correlation``
-        (the clear peak of the scores' mean along offsets within the band); NaN where there is no such peak.
-        ``coherence`` (weighted mean over the frequencies in use); ``position_share`` (share of the profile of the
-        scores that position alone explains, NaN of a head that prefers no offset, whose profile says nothing of where
-        it looks; `position_content` has that of every head); ``positional``, ``asked``, ``agree`` and ``chance`` (see
-        `judged`). Over ``layer``, ``lowest_offset`` and ``highest_offset``, between which all are looked for, and
-        ``weights_of``, the first layer of the same query and key matrices.
+    """One line a head: where it looks, how much position explains, and whether two readings of its scores say the
+    same.
     """
     verdict = weight_peaks(evidence)
     places = {"layer": verdict["layer"], "head": verdict["head"]}

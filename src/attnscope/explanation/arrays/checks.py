@@ -17,37 +17,14 @@ Labelled = tuple[tuple[str, ...], Values, dict[str, str]]
 
 @typed
 def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Labelled:
-    """A variable of a Dataset: dimensions (separated by spaces), values, what it is and its unit.
-
-    Parameters
-    ----------
-    dims
-        Names of the dimensions.
-    values
-        Array or number.
-    long_name
-        Words for the axis of a figure.
-    units
-        Unit of the values; ``"1"`` for numbers without one.
-
-    Examples
-    --------
-    >>> labelled("", 1.0, "mean amplitude", "1")
-    ((), 1.0, {'long_name': 'mean amplitude', 'units': '1'})
-    """
+    """A variable of a Dataset: dimensions (separated by spaces), values, what it is and its unit."""
     return tuple(dims.split()), values, {"long_name": long_name, "units": units}
 
 
 def series(
     name: str, array: Float[np.ndarray, "position column"], fewest: int = FEWEST
 ) -> Float[np.ndarray, "position column"]:
-    """Columns over positions, in float64 and long enough to have a frequency.
-
-    Examples
-    --------
-    >>> series("table", np.ones((8, 2))).shape
-    (8, 2)
-    """
+    """Columns over positions, in float64 and long enough to have a frequency."""
     values = shaped(name, array, "position, column")
     if len(values) < fewest:
         raise AttnscopeError(
@@ -63,26 +40,7 @@ def head_arrays(
 ) -> tuple[
     Float[np.ndarray, "position width"], Float[np.ndarray, "width r"], Float[np.ndarray, "width key_r"]
 ]:
-    """X, W_Q and W_K of a head in float64, whose sizes fit.
-
-    Parameters
-    ----------
-    inputs
-        X of one text, shape (position, width).
-    query_weight, key_weight
-        W_Q and W_K, shapes (width, r).
-
-    Raises
-    ------
-    AttnscopeError
-        If one is no table of finite real numbers, X has fewer than 4 positions, or its width is not theirs.
-
-    Examples
-    --------
-    >>> values, query, key = head_arrays(np.ones((8, 4)), np.eye(4)[:, :2], np.eye(4)[:, :2])
-    >>> values.shape, query.shape
-    ((8, 4), (4, 2))
-    """
+    """X, W_Q and W_K of a head in float64, whose sizes fit."""
     values = series("X", inputs)
     query, key = weights_of(query_weight, key_weight)
     agree("columns", "X", values.shape[1], "W_Q (its rows)", len(query))
@@ -93,24 +51,12 @@ def head_arrays(
 def weights_of(
     query_weight: Float[np.ndarray, "query_width r"], key_weight: Float[np.ndarray, "key_width key_r"]
 ) -> tuple[Float[np.ndarray, "query_width r"], Float[np.ndarray, "key_width key_r"]]:
-    """W_Q and W_K in float64.
-
-    Examples
-    --------
-    >>> query, key = weights_of(np.eye(4, dtype=np.float32), np.eye(4))
-    >>> query.dtype
-    dtype('float64')
-    """
+    """W_Q and W_K in float64."""
     return shaped("W_Q", query_weight, "width, r"), shaped("W_K", key_weight, "width, r")
 
 
 def check_offsets(offsets: tuple[int, int] | None) -> None:
-    """Refuse a range of offsets whose lowest is above its highest; None is all of them.
-
-    Examples
-    --------
-    >>> check_offsets((-3, 3))
-    """
+    """Refuse a range of offsets whose lowest is above its highest; None is all of them."""
     if offsets is not None and offsets[0] > offsets[1]:
         raise AttnscopeError(
             f"offsets are {offsets[0]} to {offsets[1]}; expected the lowest and the highest, in tokens"
@@ -118,42 +64,14 @@ def check_offsets(offsets: tuple[int, int] | None) -> None:
 
 
 def choose(name: str, given: str, known: tuple[str, ...]) -> None:
-    """Raise unless a mode is known.
-
-    Examples
-    --------
-    >>> choose("mode", "paper", ("paper", "centre_k"))
-    """
+    """Raise unless a mode is known."""
     if given not in known:
         raise AttnscopeError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
 
 
 @typed
 def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:
-    """Which frequencies of ``0..length // 2`` lie in a band, ends included.
-
-    0 and ``length / 2`` are never in: their phases are 0 or pi, whatever the shift. None is everything from
-    ``lowest`` (from 1 in texts of fewer than 8 tokens).
-
-    Parameters
-    ----------
-    length
-        Tokens of the text.
-    band
-        First and last frequency, cycles per text.
-    lowest
-        First frequency where no band is given.
-
-    Raises
-    ------
-    AttnscopeError
-        If no frequency of the text lies in the band.
-
-    Examples
-    --------
-    >>> np.flatnonzero(in_band(12, (2, 9))).tolist()
-    [2, 3, 4, 5]
-    """
+    """Which frequencies of ``0..length // 2`` lie in a band, ends included."""
     highest = (length - 1) // 2
     low, high = band or (lowest if highest >= lowest else 1, highest)
     frequency = np.arange(length // 2 + 1)
@@ -167,13 +85,7 @@ def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[
 
 
 def weighted_median(values: Float[np.ndarray, " item"], weights: Float[np.ndarray, " item"]) -> float:
-    """The least value at which half of the weight is reached; NaN where there is no weight.
-
-    Examples
-    --------
-    >>> weighted_median(np.array([5.0, 1.0, 2.0]), np.array([1.0, 1.0, 3.0]))
-    2.0
-    """
+    """The least value at which half of the weight is reached; NaN where there is no weight."""
     total = weights.sum()
     if not total > 0:
         return float("nan")

@@ -75,65 +75,27 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
 
 @dataclass(eq=False)
 class StateMoments:
-    """Position means and total covariance of hidden states, without keeping the states.
+    """Position means and total covariance of hidden states, without keeping the states."""
 
-    Float64; moments are merged about their own means (Chan et al. 1983), so that a large common mean costs no
-    digits.
-
-    Attributes
-    ----------
-    texts
-        Number of texts seen, all of one length.
-    position_mean
-        Mean state at each position, shape (position, width).
-    scatter
-        Sum over all tokens of the outer products of states about their common mean, shape (width, width).
-
-    Examples
-    --------
-    >>> states = np.random.default_rng(0).normal(size=(6, 8, 3))
-    >>> halves = [StateMoments.zeros(8, 3).add(states[:2]), StateMoments.zeros(8, 3).add(states[2:])]
-    >>> merged = halves[0].merge(halves[1])
-    >>> bool(np.allclose(merged.covariance, np.cov(states.reshape(-1, 3).T, bias=True)))
-    True
-    """
-
-    texts: int
-    position_mean: Float[np.ndarray, "position width"]
+    texts: int  # number of texts seen, all of one length
+    position_mean: Float[np.ndarray, "position width"]  # mean state at each position, shape (position, width)
+    # sum over all tokens of the outer products of states about their common mean, shape (width, width)
     scatter: Float[np.ndarray, "width width"]
 
     @classmethod
     def zeros(cls, positions: int, width: int) -> StateMoments:
-        """Nothing seen yet.
-
-        Examples
-        --------
-        >>> StateMoments.zeros(8, 3).texts
-        0
-        """
+        """Nothing seen yet."""
         return cls(0, np.zeros((positions, width)), np.zeros((width, width)))
 
     @property
     def covariance(self) -> Float[np.ndarray, "width width"]:
-        """Total covariance over all tokens (divided by their number), shape (width, width).
-
-        Raises
-        ------
-        AttnscopeError
-            If no text was added.
-        """
+        """Total covariance over all tokens (divided by their number), shape (width, width)."""
         if not self.texts:
             raise AttnscopeError("no text was added; add at least one before asking for the covariance")
         return self.scatter / (self.texts * len(self.position_mean))
 
     def add(self, states: Float[np.ndarray, "text place state"]) -> StateMoments:
-        """Add the states of some texts, shape (text, position, width); returns itself.
-
-        Raises
-        ------
-        AttnscopeError
-            If entries are not finite or the shape differs from that of earlier texts.
-        """
+        """Add the states of some texts, shape (text, position, width); returns itself."""
         values = shaped("the states", states, "text, position, width")
         _, positions, width = values.shape
         agree("positions", "the batch", positions, "what was added before", self.position_mean.shape[0])
@@ -145,13 +107,7 @@ class StateMoments:
         return self
 
     def merge(self, other: StateMoments) -> StateMoments:
-        """Add what another one saw; returns itself.
-
-        Raises
-        ------
-        AttnscopeError
-            If the other one's shape differs.
-        """
+        """Add what another one saw; returns itself."""
         agree("positions", "the other", other.position_mean.shape[0], "this", self.position_mean.shape[0])
         agree("columns", "the other", other.position_mean.shape[1], "this", self.position_mean.shape[1])
         if other.texts:
@@ -267,34 +223,7 @@ def direct_canonical_correlations(
     *,
     strong: float = 0.5,
 ) -> xr.Dataset:
-    """Canonical correlations of stacked states with a vector for each token: the definition, for small data.
-
-    Singular values of ``Q_Z^T Q_Y`` from QR decompositions of the centred matrices (Björck and Golub 1973).
-    All dimensions are kept.
-
-    Parameters
-    ----------
-    states, vectors
-        Shapes (token, width) and (token, column).
-    strong
-        Correlations above this, and above what noise would show, are counted.
-
-    Returns
-    -------
-    xarray.Dataset
-        As `canonical_correlations`.
-
-    Raises
-    ------
-    AttnscopeError
-        If the numbers of tokens differ, entries are not finite or nothing varies.
-
-    Examples
-    --------
-    >>> states = np.random.default_rng(0).normal(size=(32, 3))
-    >>> direct_canonical_correlations(states, states[:, :1]).correlation.values.round(6).tolist()
-    [1.0]
-    """
+    """Canonical correlations of stacked states with a vector for each token: the definition, for small data."""
     states, vectors = series("states", states), series("vectors", vectors)
     agree("tokens", "states", len(states), "vectors", len(vectors))
     first, second = _span(states), _span(vectors)

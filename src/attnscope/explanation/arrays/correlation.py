@@ -176,28 +176,7 @@ def cross_correlation(
 
 
 def offset_trace(scores: Float[np.ndarray, "query key"]) -> xr.Dataset:
-    r"""Sum and mean of a square matrix along each offset, :math:`\mathrm{tr}_t = \sum_i S_{i,i+t}`.
-
-    Parameters
-    ----------
-    scores
-        Scores or weights, shape (query, key).
-
-    Returns
-    -------
-    xarray.Dataset
-        ``trace`` and ``trace_mean`` (over T - \|t\|) over ``offset``, -(T - 1)..T - 1.
-
-    Raises
-    ------
-    AttnscopeError
-        If the matrix is not square or entries are not finite.
-
-    Examples
-    --------
-    >>> offset_trace(np.array([[1.0, 2.0], [3.0, 4.0]])).trace.values.tolist()
-    [3.0, 5.0, 2.0]
-    """
+    r"""Sum and mean of a square matrix along each offset, :math:`\mathrm{tr}_t = \sum_i S_{i,i+t}`."""
     values, length = shaped("the scores", scores, "query, key"), len(scores)
     agree("entries", "a column of the scores", length, "a row", values.shape[1])
     place = np.arange(length)
@@ -220,38 +199,7 @@ def profile_agreement(
     band: int = 10,
     offsets: tuple[int, int] | None = None,
 ) -> xr.Dataset:
-    """Compare where attention weights concentrate with where the scores' trace peaks.
-
-    Softmax is not linear, so this is a fact to be measured, not one that follows.
-
-    Parameters
-    ----------
-    weights, scores
-        Profiles of weights and of scores over offsets -n..n, shapes (..., 2n + 1) and (..., 2m + 1), with the
-        same leading dimensions: none, (head) or (layer, head).
-    band
-        Only offsets up to this are compared.
-    offsets
-        Lowest and highest offset that the heads may look at: of the band only these are compared.
-
-    Returns
-    -------
-    xarray.Dataset
-        For each head: ``weight_argmax`` and ``score_argmax`` (tokens), ``equal_argmax`` and ``spearman``, the
-        rank correlation of the profiles (NaN where one is constant).
-
-    Raises
-    ------
-    AttnscopeError
-        If a profile has an even number of offsets or fewer than the band, entries are not finite, or there
-        are more than two leading dimensions.
-
-    Examples
-    --------
-    >>> agreement = profile_agreement(np.array([0.1, 0.6, 0.3]), np.array([-1.0, 5.0, 2.0]), band=1)
-    >>> bool(agreement.equal_argmax), float(agreement.spearman.round(6)), int(agreement.weight_argmax)
-    (True, 1.0, 0)
-    """
+    """Compare where attention weights concentrate with where the scores' trace peaks."""
     first, second = (
         _inside("the weights' profiles", weights, band),
         _inside("the scores' profiles", scores, band),
@@ -499,23 +447,15 @@ _DRAWS = 199  # so that the smallest chance is 1 / 200
 
 @dataclass(frozen=True)
 class CommonShift:
-    """Where a spectrum's trace is highest.
+    """Where a spectrum's trace is highest."""
 
-    Attributes
-    ----------
-    offset
-        Offset of the highest point among those that the head may look at, tokens; the shift is its negative.
-    is_peak
-        Whether the trace is lower on either side; else it goes on rising where the head may not look.
-    concentration
-        Height over that of equal phases, at most 1.
-    chance
-        Share of spectra with the same amplitudes and random phases whose trace is as high somewhere, in 1/200..1.
-    """
-
+    # offset of the highest point among those that the head may look at, tokens; the shift is its negative
     offset: float
-    is_peak: bool
-    concentration: float
+    is_peak: (
+        bool  # whether the trace is lower on either side; else it goes on rising where the head may not look
+    )
+    concentration: float  # height over that of equal phases, at most 1
+    # share of spectra with the same amplitudes and random phases whose trace is as high somewhere, in 1/200..1
     chance: float
 
 
@@ -573,13 +513,8 @@ def common_shift(
 def shifts_near(
     cross: Complex[np.ndarray, " frequency"], common: float, length: int
 ) -> Float[np.ndarray, " frequency"]:
-    """Shift ``T arg C(f) / (2 pi f)`` at each frequency, of all that differ by T/f the one nearest to the common shift.
-
-    Examples
-    --------
-    >>> cross = np.exp(2j * np.pi * np.arange(5) * 3 / 8)
-    >>> shifts_near(cross, 3.0, 8)[1:4].round(6).tolist()
-    [3.0, 3.0, 3.0]
+    """Shift ``T arg C(f) / (2 pi f)`` at each frequency, of all that differ by T/f the one nearest to the common
+    shift.
     """
     frequency = np.arange(len(cross))
     usable = (frequency > 0) & (2 * frequency < length) & (np.abs(cross) > 0)

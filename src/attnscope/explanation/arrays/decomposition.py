@@ -23,32 +23,16 @@ NEAR = 1e-3  # relative gap below which two singular values define only a joint 
 
 @dataclass(frozen=True, eq=False)
 class Decomposition:
-    r"""``W_Q W_K^T = query diag(values) key^T``, with orthonormal columns on both sides.
+    r"""``W_Q W_K^T = query diag(values) key^T``, with orthonormal columns on both sides."""
 
-    Attributes
-    ----------
-    query, key
-        U_Q and U_K, shapes (width, column).
-    values
-        Singular values s, falling, without the scale :math:`1/\sqrt{r}` of the scores, shape (column,).
-    group
-        Columns of one number have singular values closer than a thousandth to the next: only the space they
-        span together is defined, shape (column,).
-    dropped
-        Columns left out because their singular value is rounding noise.
-
-    Examples
-    --------
-    >>> modes = reparametrize(np.eye(4)[:, :3], np.eye(4)[:, :3] * [3.0, 2.0, 0.0])
-    >>> modes.values.tolist(), modes.dropped
-    ([3.0, 2.0], 1)
-    """
-
-    query: Float[np.ndarray, "width column"]
+    query: Float[np.ndarray, "width column"]  # u_Q and U_K, shapes (width, column)
+    # singular values s, falling, without the scale :math:`1/\sqrt{r}` of the scores, shape (column,)
     values: Float[np.ndarray, " column"]
-    key: Float[np.ndarray, "key_width column"]
+    key: Float[np.ndarray, "key_width column"]  # u_Q and U_K, shapes (width, column)
+    # columns of one number have singular values closer than a thousandth to the next: only the space they span
+    # together is defined, shape (column,)
     group: Int[np.ndarray, " column"]
-    dropped: int
+    dropped: int  # columns left out because their singular value is rounding noise
 
 
 @typed
@@ -109,33 +93,7 @@ def reparametrize(
 def affine(
     weight: Float[np.ndarray, "width r"], bias: Float[np.ndarray, " bias_r"]
 ) -> Float[np.ndarray, "affine_width r"]:
-    """A weight with its bias below it, for inputs with a 1 at their end: ``[X, 1] [W; b] = X W + b``.
-
-    Everything here then applies to a head with biases, exactly.
-
-    Parameters
-    ----------
-    weight
-        Shape (width, r).
-    bias
-        Shape (r,).
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (width + 1, r), float64.
-
-    Raises
-    ------
-    AttnscopeError
-        If the bias has another length or entries are not finite.
-
-    Examples
-    --------
-    >>> inputs, weight, bias = np.ones((4, 3)), np.eye(3), np.array([1.0, 0.0, -1.0])
-    >>> (append_one(inputs) @ affine(weight, bias))[0].tolist()
-    [2.0, 1.0, 0.0]
-    """
+    """A weight with its bias below it, for inputs with a 1 at their end: ``[X, 1] [W; b] = X W + b``."""
     weight, bias = shaped("the weight", weight, "width, r"), shaped("the bias", bias, "r")
     agree("columns", "the weight", weight.shape[1], "the bias", len(bias))
     return np.vstack([weight, bias])
@@ -143,18 +101,7 @@ def affine(
 
 @typed
 def append_one(inputs: Float[np.ndarray, "position width"]) -> Float[np.ndarray, "position affine_width"]:
-    """[X, 1]: the inputs that weights from `affine` expect, shape (position, width + 1), float64.
-
-    Raises
-    ------
-    AttnscopeError
-        If the inputs are no table of finite real numbers.
-
-    Examples
-    --------
-    >>> append_one(np.zeros((2, 1))).tolist()
-    [[0.0, 1.0], [0.0, 1.0]]
-    """
+    """[X, 1]: the inputs that weights from `affine` expect, shape (position, width + 1), float64."""
     values = shaped("the inputs", inputs, "position, width")
     return np.hstack([values, np.ones((len(values), 1))])
 
@@ -167,39 +114,17 @@ COMPLETIONS: tuple[Completion, ...] = ("minimal", "lapack", "haar", "thin")
 
 @dataclass(frozen=True, eq=False)
 class RotationPlanes:
-    r"""Eigenvectors of ``U_K U_Q^T``, which has the eigenvalues of ``R = U_Q^T U_K``.
+    r"""Eigenvectors of ``U_K U_Q^T``, which has the eigenvalues of ``R = U_Q^T U_K``."""
 
-    For an eigenvector p of R, ``w = U_Q p`` lies in the space of X: ``Q p = X w`` and ``K p = exp(j angle) X
-    w``.
-
-    Attributes
-    ----------
-    angles
-        Angle of each eigenvalue in (-pi, pi], radians, shape (vector,).
-    moduli
-        Size of each eigenvalue; 1 unless the completion is ``thin``, shape (vector,).
-    vectors
-        w, orthonormal unless the completion is ``thin``, shape (width, vector).
-    parked
-        Dimensions orthogonal to all vectors, in which the completion does nothing (eigenvalue 1).
-    completion
-        How U_Q and U_K were completed to square matrices.
-    least_cosine
-        Smallest singular value of the r x r block ``U_Q^T U_K`` that the head determines, the cosine of the
-        largest angle between its query and key spaces. Near 0, ``minimal`` is not unique.
-
-    Examples
-    --------
-    >>> rotation = head_rotation(np.eye(4)[:, :1], np.eye(4)[:, 1:2])  # turns e0 to e1
-    >>> sorted(np.degrees(rotation.angles).round(6).tolist()), rotation.parked
-    ([-90.0, 90.0], 2)
-    """
-
-    angles: Float[np.ndarray, " vector"]
+    angles: Float[np.ndarray, " vector"]  # angle of each eigenvalue in (-pi, pi], radians, shape (vector,)
+    # size of each eigenvalue; 1 unless the completion is ``thin``, shape (vector,)
     moduli: Float[np.ndarray, " vector"]
+    # w, orthonormal unless the completion is ``thin``, shape (width, vector)
     vectors: Complex[np.ndarray, "width vector"]
-    parked: int
-    completion: Completion
+    parked: int  # dimensions orthogonal to all vectors, in which the completion does nothing (eigenvalue 1)
+    completion: Completion  # how U_Q and U_K were completed to square matrices
+    # smallest singular value of the r x r block ``U_Q^T U_K`` that the head determines, the cosine of the largest
+    # angle between its query and key spaces
     least_cosine: float
 
 
@@ -210,47 +135,7 @@ def head_rotation(
     completion: Completion = "minimal",
     seed: int = 0,
 ) -> RotationPlanes:
-    r"""Eigenvalues and eigenvectors of a completed rotation ``R = U_Q^T U_K``, so that ``U_K = U_Q R``.
-
-    W_Q W_K^T determines only the first r columns U, V of U_Q and U_K. Completing them leaves an orthogonal
-    matrix O of the other d - r dimensions free: :math:`U_K U_Q^T = V U^T + V_2 O U_2^T`. No eigenvalue of R
-    is independent of O, so read single ones with care; energy summed over bins is robust (see `phase_map`),
-    and `cross_spectrum` needs no completion.
-
-    Parameters
-    ----------
-    query_weight, key_weight
-        W_Q and W_K, shapes (width, r).
-    completion
-        ``minimal``: the orthogonal map from U to V that is nearest to the identity. It does nothing outside
-        the 2r dimensions that U and V span, so nothing of size width x width is formed. ``lapack``: the
-        singular vectors that the library returns beyond the first r (what the papers seem to have used; set
-        by rounding, differs between libraries). ``haar``: O drawn at random, by ``seed``. ``thin``: no
-        completion; the eigenvalues of U^T V, inside the unit disc. Not a rotation.
-    seed
-        For ``haar``.
-
-    Returns
-    -------
-    RotationPlanes
-
-    Raises
-    ------
-    AttnscopeError
-        If shapes differ, entries are not finite or the completion is unknown.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (2023), NLP2023, section 3.4; EMNLP 2023, sections 4.3 and 4.4.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> query, key = rng.normal(size=(12, 3)), rng.normal(size=(12, 3))
-    >>> rotation = head_rotation(query, key)
-    >>> rotation.vectors.shape, rotation.parked, bool(np.allclose(rotation.moduli, 1))
-    ((12, 6), 6, True)
-    """
+    r"""Eigenvalues and eigenvectors of a completed rotation ``R = U_Q^T U_K``, so that ``U_K = U_Q R``."""
     choose("completion", completion, COMPLETIONS)
     query_weight, key_weight = weights_of(query_weight, key_weight)
     agree("rows", "W_Q", len(query_weight), "W_K", len(key_weight))
@@ -277,11 +162,7 @@ def head_rotation(
 def _eigen(
     turn: Float[np.ndarray, "joint joint"],
 ) -> tuple[Complex[np.ndarray, " vector"], Complex[np.ndarray, "joint vector"]]:
-    """Eigenvalues of an orthogonal matrix and orthonormal eigenvectors, even where eigenvalues repeat.
-
-    Its symmetric part has the cosines of the angles, each twice or more, and its eigenvectors span the same planes:
-    within each, the complex Schur form of a normal matrix is diagonal. That of the whole takes 5 times as long.
-    """
+    """Eigenvalues of an orthogonal matrix and orthonormal eigenvectors, even where eigenvalues repeat."""
     cosines, basis = np.linalg.eigh((turn + turn.T) / 2)
     values, vectors = np.empty(len(turn), complex), np.empty(turn.shape, complex)
     inside = basis.T @ turn @ basis
@@ -328,13 +209,6 @@ def _complement(basis: Float[np.ndarray, "width column"]) -> Float[np.ndarray, "
 
 
 def haar(rows: int, columns: int, rng: np.random.Generator) -> Float[np.ndarray, "rows columns"]:
-    """Orthonormal columns drawn uniformly (Haar measure): QR of a normal matrix with R's diagonal positive.
-
-    Examples
-    --------
-    >>> turn = haar(5, 2, np.random.default_rng(0))
-    >>> bool(np.allclose(turn.T @ turn, np.eye(2)))
-    True
-    """
+    """Orthonormal columns drawn uniformly (Haar measure): QR of a normal matrix with R's diagonal positive."""
     basis, triangle = np.linalg.qr(rng.normal(size=(rows, columns)))
     return basis * np.where(np.diag(triangle) < 0, -1.0, 1.0)

@@ -149,16 +149,7 @@ def phase_map(
 def vector_energy(
     inputs: Float[np.ndarray, "position width"], rotation: RotationPlanes
 ) -> Float[np.ndarray, "frequency vector"]:
-    """g(f, theta)² of each eigenvector at 0..T/2 cycles, times the size of its eigenvalue.
-
-    A vector's energy at -f is that of its conjugate, of angle -theta, at f.
-
-    Examples
-    --------
-    >>> rotation = head_rotation(np.eye(4)[:, :1], np.eye(4)[:, 1:2])
-    >>> vector_energy(np.ones((8, 4)), rotation)[:, 0].round(6).tolist()
-    [64.0, 0.0, 0.0, 0.0, 0.0]
-    """
+    """g(f, theta)² of each eigenvector at 0..T/2 cycles, times the size of its eigenvalue."""
     return np.abs(transform(inputs) @ rotation.vectors) ** 2 * rotation.moduli
 
 
@@ -174,35 +165,7 @@ def completion_range(
     offsets: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
-    """What `phase_map` reads off the line, under several completions: how far the free choice matters.
-
-    Parameters
-    ----------
-    inputs, query_weight, key_weight, band, offsets
-        As in `phase_map`.
-    completions
-        Which; ``haar`` stands for ``draws`` of them, of the seeds ``seed``, ``seed + 1``, ...
-    draws, seed
-        For ``haar``. Each costs O(width³).
-
-    Returns
-    -------
-    xarray.Dataset
-        ``line_shift`` and ``share_near`` over ``completion`` (``minimal``, ``haar 0``, ``haar 1``, ...).
-
-    Raises
-    ------
-    AttnscopeError
-        As `phase_map`.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> query, key = rng.normal(size=(6, 2)), rng.normal(size=(6, 2))
-    >>> turns = completion_range(rng.normal(size=(32, 6)), query, key, draws=2)
-    >>> turns.completion.values.tolist()
-    ['minimal', 'haar 0', 'haar 1']
-    """
+    """What `phase_map` reads off the line, under several completions: how far the free choice matters."""
     check_whole(0, draws=draws, seed=seed)
     for completion in completions:
         choose("completion", completion, COMPLETIONS)

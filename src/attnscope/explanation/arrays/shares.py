@@ -16,31 +16,7 @@ from attnscope.support.errors import AttnscopeError
 
 @typed
 def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np.ndarray, "*batch term"]:
-    r"""Share of each term in the variance over offsets of the sum of all.
-
-    :math:`\mathrm{cov}(x_a,\sum_b x_b)/\mathrm{var}(\sum_b x_b)`. The shares add up to 1; one is negative where a
-    term works against the sum. Offsets that are NaN in any term are left out; NaN where the sum does not vary.
-
-    Parameters
-    ----------
-    terms
-        Terms of a sum, shape (..., term, offset).
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (..., term), shares.
-
-    Raises
-    ------
-    AttnscopeError
-        If the terms are no real numbers, or have one dimension only.
-
-    Examples
-    --------
-    >>> covariance_share(np.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])).round(9).tolist()
-    [0.75, 0.25]
-    """
+    r"""Share of each term in the variance over offsets of the sum of all."""
     terms = real("terms", terms)
     if terms.ndim < 2:  # noqa: PLR2004
         raise AttnscopeError(f"terms is of shape {terms.shape}; expected (..., term, offset)")
@@ -52,28 +28,7 @@ def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np
 
 @typed
 def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Covariance over the last axis, by the number of values; NaN left out of both.
-
-    Parameters
-    ----------
-    own, other
-        Values of either side, shapes ``(..., n)`` that fit each other.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(...)``; 0 where fewer than two values are known.
-
-    Raises
-    ------
-    AttnscopeError
-        If either holds what is no real number.
-
-    Examples
-    --------
-    >>> covariance(np.array([0.0, 2.0, np.nan]), np.array([0.0, 1.0, 5.0]))
-    array(0.5)
-    """
+    """Covariance over the last axis, by the number of values; NaN left out of both."""
     own, other = real("own", own), real("other", other)
     known = np.isfinite(own) & np.isfinite(other)
     count = np.maximum(known.sum(-1, keepdims=True), 1)
@@ -84,23 +39,7 @@ def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 @typed
 def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:
-    """Mean product over all pairs of different texts, from the product of means and the mean of each text's own.
-
-    Parameters
-    ----------
-    of_means
-        Product of the two means over texts.
-    own
-        Mean over texts of the product of each text's own two.
-    texts
-        Number of texts, two or more.
-
-    Examples
-    --------
-    >>> x, y = np.array([1.0, 3.0]), np.array([2.0, 8.0])
-    >>> float(without_own(np.array(x.mean() * y.mean()), np.array((x * y).mean()), 2))  # (1 * 8 + 3 * 2) / 2
-    7.0
-    """
+    """Mean product over all pairs of different texts, from the product of means and the mean of each text's own."""
     return np.asarray((texts * of_means - own) / (texts - 1))
 
 
@@ -108,39 +47,7 @@ def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray
 def jackknife(
     whole: np.ndarray, documents: Sequence[Hashable], without: Callable[[int, list[int]], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give an estimate with its 95 % interval over documents, from what it is without each text.
-
-    What the texts of one document move the estimate by is added up. NaN of fewer than 6 documents.
-
-    Parameters
-    ----------
-    whole
-        Estimate from all texts.
-    documents
-        The document of each text.
-    without
-        Function of a text's number and of the numbers of all others: the estimate from these others, shaped like
-        `whole`.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        The estimate, and the lower and the upper end of its interval (Student's t).
-
-    References
-    ----------
-    Efron and Stein (1981), The jackknife estimate of variance.
-
-    Examples
-    --------
-    >>> values = np.array([1.0, 2.0, 3.0, 6.0, 2.0, 5.0])
-    >>> mean, low, high = jackknife(
-    ...     values.mean(keepdims=True), range(6), lambda _, kept: values[kept].mean(keepdims=True)
-    ... )
-    >>> error = values.std(ddof=1) / 6**0.5  # the usual one, where the estimate is a mean
-    >>> bool(np.isclose(high - mean, student_t.ppf(0.975, 5) * error).all())
-    True
-    """
+    """Give an estimate with its 95 % interval over documents, from what it is without each text."""
     texts, member = len(documents), membership(documents)
     count = len(member)
     if count < LEAST:

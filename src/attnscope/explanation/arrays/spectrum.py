@@ -212,50 +212,22 @@ def _local_ratio(mean: Float[np.ndarray, " frequency"], neighbours: int) -> Floa
 
 
 def transform(columns: Float[np.ndarray, "position column"]) -> Complex[np.ndarray, "frequency column"]:
-    """DFT at 0..T/2 cycles per T positions: ``X(f) = sum_i x_i exp(-2 pi j f i / T)``.
-
-    Examples
-    --------
-    >>> wave = np.cos(2 * np.pi * np.arange(8) / 4)[:, None]
-    >>> np.abs(transform(wave))[:, 0].round(12).tolist()
-    [0.0, 0.0, 4.0, 0.0, 0.0]
-    """
+    """DFT at 0..T/2 cycles per T positions: ``X(f) = sum_i x_i exp(-2 pi j f i / T)``."""
     return np.fft.rfft(columns, axis=0)
 
 
 def null_scale(columns: Float[np.ndarray, "position column"]) -> Float[np.ndarray, " column"]:
-    """Root mean square amplitude of white noise with each column's variance: ``s = sigma sqrt(T)``.
-
-    Examples
-    --------
-    >>> null_scale(np.array([[1.0], [-1.0], [1.0], [-1.0]])).tolist()
-    [2.0]
-    """
+    """Root mean square amplitude of white noise with each column's variance: ``s = sigma sqrt(T)``."""
     return np.linalg.norm(columns - columns.mean(0), axis=0)
 
 
 def rayleigh_mean(scale: Float[np.ndarray, " column"]) -> float:
-    """Mean amplitude over columns of white noise, ``mean(s) sqrt(pi) / 2``.
-
-    Examples
-    --------
-    >>> round(rayleigh_mean(np.array([0.02 * 512**0.5])), 3)
-    0.401
-    """
+    """Mean amplitude over columns of white noise, ``mean(s) sqrt(pi) / 2``."""
     return float(scale.mean() * np.sqrt(np.pi) / 2)
 
 
 def rayleigh_quantile(scale: Float[np.ndarray, " column"], share: float) -> float:
-    """Amplitude below which a share of white columns lies: ``mean(1 - exp(-a^2 / s^2)) = share``.
-
-    For columns of one variance this is ``s sqrt(-ln(1 - share))``.
-
-    Examples
-    --------
-    >>> scale = np.full(768, 0.02 * 512**0.5)
-    >>> [round(rayleigh_quantile(scale, share), 3) for share in (0.25, 0.75)]
-    [0.243, 0.533]
-    """
+    """Amplitude below which a share of white columns lies: ``mean(1 - exp(-a^2 / s^2)) = share``."""
     alive = scale[scale > 0]
     still = 1 - alive.size / scale.size  # columns that never move are below every amplitude
     if still >= share:
@@ -267,15 +239,7 @@ def rayleigh_quantile(scale: Float[np.ndarray, " column"], share: float) -> floa
 
 
 def largest_quantile(scale: Float[np.ndarray, " column"], share: float) -> float:
-    """Quantile of the largest amplitude of independent white columns: ``prod(1 - exp(-a^2 / s^2)) = share``.
-
-    Examples
-    --------
-    The largest of 768 columns is about ``s sqrt(ln 768)`` and a bit:
-
-    >>> round(largest_quantile(np.full(768, 0.02 * 512**0.5), 0.5), 2)
-    1.2
-    """
+    """Quantile of the largest amplitude of independent white columns: ``prod(1 - exp(-a^2 / s^2)) = share``."""
     alive = scale[scale > 0]
     if not alive.size:
         return 0.0
@@ -286,13 +250,7 @@ def largest_quantile(scale: Float[np.ndarray, " column"], share: float) -> float
 
 
 def largest_mean(scale: Float[np.ndarray, " column"]) -> float:
-    """Mean of the largest amplitude among independent white columns: the integral of ``P(largest > a)``.
-
-    Examples
-    --------
-    >>> round(largest_mean(np.full(768, 0.02 * 512**0.5)), 2)
-    1.21
-    """
+    """Mean of the largest amplitude among independent white columns: the integral of ``P(largest > a)``."""
     alive = scale[scale > 0]
     if not alive.size:
         return 0.0
@@ -319,18 +277,7 @@ _CHUNK = 2_000_000  # terms of the series held at a time
 def fisher_g(
     columns: Float[np.ndarray, "position column"],
 ) -> tuple[Float[np.ndarray, " column"], Float[np.ndarray, " column"], Int[np.ndarray, " column"]]:
-    """Each column's g, tail probability and strongest frequency.
-
-    ``g = max_f I_f / sum_f I_f`` over the m frequencies strictly between 0 and T/2. A column without power
-    there (constant, up to rounding) has g and probability NaN and frequency 0.
-
-    Examples
-    --------
-    >>> wave = np.cos(2 * np.pi * 3 * np.arange(32) / 32)[:, None]
-    >>> g, probability, frequency = fisher_g(wave)
-    >>> float(g[0].round(6)), bool(probability[0] < 1e-12), int(frequency[0])
-    (1.0, True, 3)
-    """
+    """Each column's g, tail probability and strongest frequency."""
     length = len(columns)
     bins = (length - 1) // 2
     power = np.abs(transform(columns)[1 : bins + 1]) ** 2
@@ -342,18 +289,7 @@ def fisher_g(
 
 
 def fisher_tail(g: Float[np.ndarray, " column"], bins: int) -> Float[np.ndarray, " column"]:
-    """P(g > x) of white noise: ``sum_{k>=1} (-1)^(k-1) C(m, k) (1 - k x)_+^(m-1)``, m = bins (Fisher 1929).
-
-    The sum alternates and loses digits for small x; where its rounding error could pass 1e-9 of the result,
-    it is summed again in decimal arithmetic with as many digits as its largest term needs.
-
-    Examples
-    --------
-    >>> fisher_tail(np.array([0.039]), 255).round(3).tolist()
-    [0.01]
-    >>> fisher_tail(np.array([1 / 255]), 255).tolist()
-    [1.0]
-    """
+    """P(g > x) of white noise: ``sum_{k>=1} (-1)^(k-1) C(m, k) (1 - k x)_+^(m-1)``, m = bins (Fisher 1929)."""
     tail = np.full(g.shape, np.nan)
     known = np.isfinite(g)
     tail[known & (g <= 1 / bins)] = 1.0
@@ -410,15 +346,7 @@ Offsets = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Peaks:
-    """The highest point of each curve within each range, if it is a peak: NaN where the curve goes on rising beyond.
-
-    Where, where by a parabola, how high, how wide, and by how much it stands out from its surroundings (prominence).
-
-    Examples
-    --------
-    >>> find_peaks(np.array([[0.0, 1.0, 0.0]]), np.arange(-1, 2)).first().width.tolist()
-    [1.0, 1.0]
-    """
+    """The highest point of each curve within each range, if it is a peak: NaN where the curve goes on rising beyond."""
 
     offset: Float[np.ndarray, "*curve range"]
     refined: Float[np.ndarray, "*curve range"]
@@ -427,13 +355,7 @@ class Peaks:
     prominence: Float[np.ndarray, "*curve range"]
 
     def first(self) -> Peaks:
-        """Those of the first curve, without its dimension.
-
-        Examples
-        --------
-        >>> find_peaks(np.array([[0.0, 3.0, 1.0]]), np.arange(-1, 2)).first().offset.tolist()
-        [0.0, 0.0]
-        """
+        """Those of the first curve, without its dimension."""
         return Peaks(self.offset[0], self.refined[0], self.height[0], self.width[0], self.prominence[0])
 
 

@@ -36,23 +36,7 @@ _LOWEST = 3  # cycles per window: below it a spectrum is drift, as everywhere he
 
 
 def responsible_band(amplitude: Float[np.ndarray, "head frequency"]) -> tuple[int, int]:
-    """The narrowest band of frequencies that holds half of the heads' cross-spectra, each head counting the same.
-
-    Parameters
-    ----------
-    amplitude
-        ``(head, frequency)``: sizes of the cross-spectra from frequency 0 on. What lies below 3 cycles is left out.
-
-    Raises
-    ------
-    AttnscopeError
-        If nothing is there from 3 cycles on.
-
-    Examples
-    --------
-    >>> responsible_band(np.array([[9.0, 0, 0, 1, 6, 5, 1, 1]]))
-    (4, 5)
-    """
+    """The narrowest band of frequencies that holds half of the heads' cross-spectra, each head counting the same."""
     amplitude = np.asarray(amplitude, dtype=float)[:, _LOWEST:]
     totals = amplitude.sum(1, keepdims=True)
     if not (totals > 0).any():
@@ -73,25 +57,7 @@ def responsible_band(amplitude: Float[np.ndarray, "head frequency"]) -> tuple[in
 def score_of_band(
     cross: Complex[np.ndarray, " frequency"], length: int, first: int, last: int
 ) -> Float[np.ndarray, " offset"]:
-    r"""Mean score, unscaled, that some frequencies give to each offset, from -(T - 1) to T - 1.
-
-    :math:`\frac{1}{T^2}\sum_{|f| \in F} C(f)\, e^{2\pi j f t/T}`: their part of the inverse transform of the
-    cross-spectrum, which is the circular trace of the scores over T.
-
-    Parameters
-    ----------
-    cross
-        C(f) at frequencies 0 to T/2, complex.
-    length
-        Tokens of a window, T.
-    first, last
-        Frequencies, cycles per window.
-
-    Examples
-    --------
-    >>> score_of_band(np.array([0, 8.0 + 0j, 0]), 4, 1, 1).round(6).tolist()
-    [0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0]
-    """
+    r"""Mean score, unscaled, that some frequencies give to each offset, from -(T - 1) to T - 1."""
     kept = np.zeros(len(cross), dtype=complex)
     kept[first : last + 1] = cross[first : last + 1]
     circle = np.fft.irfft(kept, length) / length
@@ -99,25 +65,7 @@ def score_of_band(
 
 
 def gain_without_band(moments: StateMoments, first: int, last: int) -> float:
-    r"""By how much a layer's queries times its keys grow where LayerNorm makes up for the waves that are gone.
-
-    A norm gives X the same size before and after, so what is left of it grows:
-    :math:`\overline{\|x\|^2} / (\overline{\|x\|^2} - \overline{\|x_F\|^2})`, means over tokens; :math:`x_F` are the
-    waves in the position means.
-
-    Parameters
-    ----------
-    moments
-        Moments of X, the layer's input.
-    first, last
-        First and last frequency removed, cycles per window.
-
-    Examples
-    --------
-    >>> wave = np.cos(2 * np.pi * np.array([1, 3])[None, None] * np.arange(16)[None, :, None] / 16)
-    >>> round(gain_without_band(StateMoments.zeros(16, 2).add(wave), 3, 3), 6)
-    2.0
-    """
+    r"""By how much a layer's queries times its keys grow where LayerNorm makes up for the waves that are gone."""
     means = moments.position_mean
     waves = means - remove_band(means, first, last)
     whole = float(np.trace(moments.covariance) + (means.mean(0) ** 2).sum())
@@ -137,54 +85,7 @@ def band_removed(
     draws: int = 1000,
     seed: int = 0,
 ) -> xr.Dataset:
-    r"""Take waves out of the position table, and hold what each head then does against what was to be expected.
-
-    Expected is the head as it is, with the mean score that these waves give to each offset (`score_of_band`) taken off,
-    and what is left times g: :math:`A'_{ij} \propto e^{g\,(s_{ij} - s_F(j-i))}`. Measured is the model that reads a
-    table without them.
-
-    Parameters
-    ----------
-    model
-        In eval mode, with a table of absolute positions. It is written in place and put back.
-    windows
-        All equally long.
-    cross
-        By layer: C(f) of its heads, complex, ``(head, frequency)``.
-    frequencies
-        First and last frequency removed, cycles per window.
-    gains
-        g by layer (`gain_without_band`); 1 where none is given.
-    band
-        Largest offset of the profiles.
-    draws, seed
-        Number of draws and seed of the bootstrap over documents (windows, where there are fewer than 6): ``_low``
-        and ``_high`` are the ends of its 95% interval, NaN of fewer than 6 windows.
-
-    Returns
-    -------
-    xarray.Dataset
-        Over ``layer, head, offset``: ``profile_before``, ``profile_expected``, ``profile_after`` and their intervals.
-        Without dimension: ``fit``, :math:`1 - \sum(m - e)^2 / \sum m^2` with the changes measured, m, and expected, e,
-        over all heads and offsets (1: as expected; 0: no better than to expect no change), with its interval;
-        ``fit_of_others``, the mean of the same with the heads' expected changes exchanged, and ``fit_chance``, the
-        share of exchanges in which it is as high (NaN with fewer than 5 heads). ``moved``,
-        :math:`\sqrt{\overline{m^2}}`.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model has no position table, the frequencies do not fit the windows, or a setting is out of range.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> model = BertModel(config).eval()
-    >>> effects = band_removed(model, [[5, 6, 7, 8] * 4], {0: np.zeros((2, 9), complex)}, (3, 4), band=2)
-    >>> bool(np.allclose(effects.profile_before, effects.profile_expected))
-    True
-    """
+    r"""Take waves out of the position table, and hold what each head then does against what was to be expected."""
     check_measured(band=band, draws=draws, seed=seed)
     ids = token_ids(list(windows))
     length, (first, last) = ids.length, frequencies
@@ -349,14 +250,7 @@ CHANGES = WORD_CHANGES | POSITION_CHANGES
 def remove_band(
     rows: Float[np.ndarray, "position width"], first: int, last: int
 ) -> Float[np.ndarray, "position width"]:
-    """Remove frequencies ``first..last`` (cycles over the rows) from every column.
-
-    Examples
-    --------
-    >>> wave = np.cos(2 * np.pi * 3 * np.arange(16) / 16)[:, None]
-    >>> bool(np.allclose(remove_band(wave + 1, 2, 4), 1))
-    True
-    """
+    """Remove frequencies ``first..last`` (cycles over the rows) from every column."""
     spectrum = np.fft.rfft(rows, axis=0)
     spectrum[first : last + 1] = 0
     return np.fft.irfft(spectrum, len(rows), axis=0)
@@ -365,14 +259,7 @@ def remove_band(
 def remove_components(
     rows: Float[np.ndarray, "position width"], count: int
 ) -> Float[np.ndarray, "position width"]:
-    """Project the first `count` principal components out of the rows; their mean stays.
-
-    Examples
-    --------
-    >>> rows = np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.1], [-1.0, -0.1]])
-    >>> bool(abs(remove_components(rows, 1)).max() < 0.1)
-    True
-    """
+    """Project the first `count` principal components out of the rows; their mean stays."""
     mean = rows.mean(0)
     _, _, directions = np.linalg.svd(rows - mean, full_matrices=False)
     kept = directions[:count]
@@ -382,17 +269,7 @@ def remove_components(
 def random_phases(
     rows: Float[np.ndarray, "position width"], seed: int
 ) -> Float[np.ndarray, "position width"]:
-    """Give each column's every frequency a random phase; its amplitudes and its mean stay (Theiler et al. 1992).
-
-    Examples
-    --------
-    >>> rows = np.random.default_rng(0).normal(size=(16, 2))
-    >>> other = random_phases(rows, 1)
-    >>> bool(np.allclose(abs(np.fft.rfft(rows, axis=0)), abs(np.fft.rfft(other, axis=0))))
-    True
-    >>> bool(np.allclose(rows, other))
-    False
-    """
+    """Give each column's every frequency a random phase; its amplitudes and its mean stay (Theiler et al. 1992)."""
     spectrum = np.fft.rfft(rows, axis=0)
     phases = np.exp(2j * np.pi * np.random.default_rng(seed).random(spectrum.shape))
     phases[0] = 1
@@ -403,30 +280,12 @@ def random_phases(
 
 @dataclass(frozen=True)
 class Settings:
-    """What each change needs to know, and the changes themselves.
+    """What each change needs to know, and the changes themselves."""
 
-    Attributes
-    ----------
-    shift
-        Tokens by which ids are shifted.
-    frequencies
-        First and last frequency removed, cycles per window.
-    components
-        Principal components projected out.
-    seed
-        Seed of permutations and phases.
-
-    Examples
-    --------
-    >>> settings = Settings(shift=1, frequencies=(2, 3), components=1, seed=0)
-    >>> settings.rows("positions-reversed", np.array([[0.0], [1.0], [2.0], [3.0]]), 3).ravel()
-    array([2., 1., 0.])
-    """
-
-    shift: int
-    frequencies: tuple[int, int]
-    components: int
-    seed: int
+    shift: int  # tokens by which ids are shifted
+    frequencies: tuple[int, int]  # first and last frequency removed, cycles per window
+    components: int  # principal components projected out
+    seed: int  # seed of permutations and phases
 
     def order(self, name: str, length: int) -> np.ndarray | None:
         """The position id that each token gets, where ids change places."""
@@ -625,42 +484,14 @@ def _reordered(call: AttentionCall, position_ids: np.ndarray) -> AttentionCall:
 
 
 def check_measured(*, band: int, draws: int, seed: int) -> None:
-    """Refuse a band or a bootstrap that cannot be had.
-
-    Parameters
-    ----------
-    band
-        Largest offset of the profiles.
-    draws, seed
-        Number of draws and seed of the bootstrap over texts.
-
-    Raises
-    ------
-    AttnscopeError
-        Names the one that is out of range.
-
-    Examples
-    --------
-    >>> check_measured(band=10, draws=0, seed=0)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: draws is 0; expected a whole number from 1 to 10000
-    """
+    """Refuse a band or a bootstrap that cannot be had."""
     check_whole(1, band=band)
     check_whole(1, DRAWS, draws=draws)
     check_seed(seed)
 
 
 def check_frequencies(frequencies: tuple[int, int], length: int) -> None:
-    """Refuse frequencies that windows of so many tokens do not have.
-
-    Examples
-    --------
-    >>> check_frequencies((5, 2), 16)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: found frequencies 5 to 2; expected two between 0 and 8, half of a window's ...
-    """
+    """Refuse frequencies that windows of so many tokens do not have."""
     first, last = frequencies
     if not 0 <= first <= last <= length // 2:
         raise AttnscopeError(
@@ -670,21 +501,7 @@ def check_frequencies(frequencies: tuple[int, int], length: int) -> None:
 
 
 def check_target(target: np.ndarray, shape: tuple[int, ...], band: int) -> None:
-    """Refuse offsets to follow that are not one for each head, or lie beyond the band.
-
-    Parameters
-    ----------
-    target
-        Offsets, ``(layer, head)``.
-    shape
-        How many layers and heads there are.
-    band
-        Largest offset of the profiles.
-
-    Examples
-    --------
-    >>> check_target(np.array([[3, -2]]), (1, 2), 4)
-    """
+    """Refuse offsets to follow that are not one for each head, or lie beyond the band."""
     if target.shape != shape or target.dtype.kind not in "iu" or int(np.abs(target).max(initial=0)) > band:
         highest = f" up to {np.abs(target).max()}" if target.size and target.dtype.kind in "biuf" else ""
         raise AttnscopeError(

@@ -407,22 +407,7 @@ def _pairs(second: _SecondPass) -> np.ndarray:
 
 
 def split_halves(trace: Float[np.ndarray, "text *batch term offset"]) -> Float[np.ndarray, "*batch offset"]:
-    r"""PP with the means of one half of the texts as queries and of the other half as keys, the mean over all halvings.
-
-    It is the mean of :math:`tr_t(Q_a K_b^\top)` over all pairs of different texts, which the terms of texts give:
-    :math:`(n\,\mathrm{PP} - \overline{\mathrm{PP}+\mathrm{PC}+\mathrm{CP}+\mathrm{CC}})/(n-1)`.
-
-    Parameters
-    ----------
-    trace
-        Traces of PP, PC, CP and CC about the means over these texts, two or more; what comes after them is left out.
-
-    Examples
-    --------
-    >>> trace = np.array([[[1.0], [0.5], [0.5], [2.0]], [[1.0], [-0.5], [-0.5], [4.0]]])  # two texts, one offset
-    >>> split_halves(trace).tolist()
-    [-2.0]
-    """
+    r"""PP with the means of one half of the texts as queries and of the other half as keys, the mean over all halvings."""
     return without_own(trace[..., 0, :].mean(0), trace[..., : len(TERMS), :].sum(-2).mean(0), len(trace))
 
 
@@ -436,11 +421,7 @@ def _exact_shares(terms: np.ndarray) -> np.ndarray:
 def _shares_of_means(
     trace: np.ndarray, split: np.ndarray, pairs: np.ndarray, documents: Sequence[Hashable]
 ) -> tuple[np.ndarray, ...]:
-    """Shares of the terms and of position, and their jackknife interval over documents.
-
-    PP is from halves, a bias from pairs of different texts, and CC is the rest. Without a text, the means move by its
-    content, away from it: PP becomes PP - (PC + CP) / (n - 1) + CC / (n - 1)^2.
-    """
+    """Shares of the terms and of position, and their jackknife interval over documents."""
     texts, total = len(trace), trace.sum(-2) / pairs
     bias = trace[..., len(TERMS) :, :].sum(-2) / pairs
 
@@ -499,10 +480,8 @@ class PositionAndContent:
         ]
 
     def coalitions(self, call: AttentionCall) -> Iterator[AttentionCall]:
-        """Calls whose scores are every choice of PP, PC, CP and CC, by the bits of their number; keys about their mean.
-
-        Position and content of a query stand side by side and each meets the keys of its own terms, where these
-        differ; a side without a term is left out.
+        """Calls whose scores are every choice of PP, PC, CP and CC, by the bits of their number; keys about their
+        mean.
         """
         queries = _choices(call, self.query_position, self.query_content)
         keys = _choices(call, *centred_keys(call, [self.key_position, self.key_content]))

@@ -33,24 +33,11 @@ _SAME = 1e-4  # differences of float32 sums, as a share of the largest entry
 
 @dataclass(frozen=True, eq=False)
 class FirstLayerSplit:
-    """X of a layer that reads a position table, as the sum of what the table adds and the rest.
+    """X of a layer that reads a position table, as the sum of what the table adds and the rest."""
 
-    Attributes
-    ----------
-    position, content
-        ``(position, width)``, float64. Their sum is X.
-    deviation
-        ``(position,)``: the standard deviation that the LayerNorm divides by; position and content share it. All 1
-        where there is no LayerNorm.
-
-    Examples
-    --------
-    >>> FirstLayerSplit(np.zeros((3, 8)), np.ones((3, 8)), np.ones(3)).position.shape
-    (3, 8)
-    """
-
-    position: Float[np.ndarray, "position width"]
-    content: Float[np.ndarray, "position width"]
+    position: Float[np.ndarray, "position width"]  # ``(position, width)``, float64
+    content: Float[np.ndarray, "position width"]  # ``(position, width)``, float64
+    # ``(position,)``: the standard deviation that the LayerNorm divides by; position and content share it
     deviation: Float[np.ndarray, " position"]
 
 

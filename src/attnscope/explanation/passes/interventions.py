@@ -190,10 +190,7 @@ def interventions(
 def _checked(
     model: PreTrainedModel, changes: Sequence[str] | None, length: int, layer: int | None, settings: Settings
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The changes to make, each once, refused where they cannot be made.
-
-    And which are left out where none was named, and why.
-    """
+    """The changes to make, each once, refused where they cannot be made."""
     check_some(f"of {', '.join(CHANGES)}", changes=changes)
     unknown = [name for name in changes or () if name not in CHANGES]
     if unknown:
@@ -254,27 +251,7 @@ ByCall = Mapping[int, list[np.ndarray]]
 def profiles_of(
     model: PreTrainedModel, windows: Windows, band: int, *, every: int = 1
 ) -> tuple[dict[int, list[np.ndarray]], dict[int, Site]]:
-    """Profiles of all calls but cross-attention, and which calls they are; of every so many rows, from the first.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    windows
-        All equally long.
-    band
-        Largest offset, tokens.
-    every
-        Step between the rows that count.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> profiles, sites = profiles_of(BertModel(config).eval(), [[5, 6, 7], [7, 8, 9]], 2)
-    >>> profiles[0][0].shape, sites[0].kind
-    ((2, 2, 5), 'self')
-    """
+    """Profiles of all calls but cross-attention, and which calls they are; of every so many rows, from the first."""
     by_layer: dict[int, list[np.ndarray]] = {}
     sites: dict[int, Site] = {}
 
@@ -305,33 +282,7 @@ def stacked_profiles(
     draws: int = 1000,
     seed: int = 0,
 ) -> xr.Dataset:
-    """``profile`` and ``effect`` (that of the first name minus that of each) over ``variant, layer, head, offset``.
-
-    ``_low`` and ``_high`` are the ends of the 95% interval of a bootstrap over documents (texts, where there are fewer
-    than 6), NaN of fewer than 6 texts; a call that a name lacks is NaN.
-
-    Parameters
-    ----------
-    parts
-        Profiles by name and by call: of each batch an array ``(text, head, offset)``.
-    sites
-        The calls, by their numbers.
-    documents
-        The document of each text; by default each text is one.
-    draws, seed
-        Number of draws and seed of the bootstrap.
-
-    Examples
-    --------
-    >>> from attnscope.capture import Site
-    >>> model, changed = np.array([[[0.2, 0.7, 0.1]]]), np.array([[[0.3, 0.4, 0.3]]])  # (text, head, offset)
-    >>> sites = {0: Site(0, "encoder", "self")}
-    >>> profiles = stacked_profiles({"model": {0: [model]}, "without": {0: [changed]}}, sites)
-    >>> profiles.effect.sel(variant="without").values.round(3).tolist()
-    [[[-0.1, 0.3, -0.2]]]
-    >>> profiles.offset.values.tolist()
-    [-1, 0, 1]
-    """
+    """``profile`` and ``effect`` (that of the first name minus that of each) over ``variant, layer, head, offset``."""
     first = next(iter(parts.values()))
     texts = sum(map(len, next(iter(first.values()))))
     heads = max(part[0].shape[1] for part in first.values())

@@ -17,38 +17,7 @@ def rank_agreement(
     importance: Float[np.ndarray, "other_query other_key"],
     allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None,
 ) -> xr.Dataset:
-    r"""Kendall's :math:`\tau_b` between each row's weights and another importance of the same keys.
-
-    Parameters
-    ----------
-    weights
-        A of one head, or rows of it.
-    importance
-        Importance of each key for each query, such as the size of a gradient or the effect of leaving a token out. Keys
-        where it is NaN are left out.
-    allowed
-        The mask, True where a query may look; by default everywhere.
-
-    Returns
-    -------
-    xarray.Dataset
-        Along ``query``: ``tau`` from -1 to 1, and ``p_value``, the chance that a random order of the weights agrees
-        or disagrees as much. Both are NaN where fewer than 3 keys count, or all weights or importances are equal.
-
-    Raises
-    ------
-    AttnscopeError
-        If the arrays do not belong together.
-
-    References
-    ----------
-    Jain and Wallace (2019), section 4.1.
-
-    Examples
-    --------
-    >>> rank_agreement(np.array([[0.1, 0.2, 0.7]]), np.array([[1.0, 2.0, 9.0]])).tau.values.tolist()
-    [1.0]
-    """
+    r"""Kendall's :math:`\tau_b` between each row's weights and another importance of the same keys."""
     for axis, what in enumerate(("queries", "keys")):
         agree(what, "weights", weights.shape[axis], "importance", importance.shape[axis])
     counted = visible_keys(weights, allowed) & np.isfinite(importance)

@@ -18,28 +18,14 @@ Place = Literal["sum", "attention"]
 
 @dataclass(frozen=True, eq=False)
 class BlockParts:
-    """The summands of a block's output.
+    """The summands of a block's output."""
 
-    Attributes
-    ----------
-    attention
-        ``(query, key, width)``: what each key gives through all heads.
-    residual
-        ``(query, width)``: what the residual connection keeps of the query's own state.
-    constant
-        ``(query, width)``: what biases give, of no token.
-
-    Examples
-    --------
-    >>> x = np.arange(6.0).reshape(2, 3)
-    >>> parts = block_parts(np.eye(2)[None], np.ones((1, 2, 1)), np.ones((1, 1, 3)), x)
-    >>> bool((parts.total == x + 1).all())
-    True
-    """
-
-    attention: Float[np.ndarray, "query key width"]
+    attention: Float[
+        np.ndarray, "query key width"
+    ]  # ``(query, key, width)``: what each key gives through all heads
+    # ``(query, width)``: what the residual connection keeps of the query's own state
     residual: Float[np.ndarray, "query width"]
-    constant: Float[np.ndarray, "query width"]
+    constant: Float[np.ndarray, "query width"]  # ``(query, width)``: what biases give, of no token
 
     @property
     def total(self) -> Float[np.ndarray, "query width"]:
@@ -68,50 +54,7 @@ def block_parts(
     shift: Float[np.ndarray, " width"] | None = None,
     epsilon: float = 1e-5,
 ) -> BlockParts:
-    r"""Split the output of an attention block exactly.
-
-    The attention layer gives :math:`o_i = \sum_j\sum_h \alpha^h_{ij} f_h(x_j) + b_O`, the block
-    :math:`\mathrm{LN}(o_i + x_i)` (``norm="layer"``: BERT), :math:`o_i + x_i` (no `norm`: GPT-2, Llama) or
-    :math:`\mathrm{LN}(o_i) + x_i` (``place="attention"``: Gemma 2). Given the standard deviation
-    :math:`s_i` of what it reads, LN is linear in each summand: :math:`\gamma\odot(z - \bar z)/s_i`, and :math:`\beta`
-    is a summand of its own. RMSNorm does not centre, and divides by the root mean square.
-
-    Parameters
-    ----------
-    weights, values, output
-        A, :math:`x W_V + b_V` and W_O of every head.
-    residual
-        :math:`x_i`, which the residual connection adds.
-    bias
-        b_O.
-    norm
-        Which normalisation there is.
-    place
-        Whether it normalises the sum with the residual, or what attention gives alone.
-    gain, shift, epsilon
-        :math:`\gamma`, :math:`\beta` and the small number of the normalisation.
-
-    Raises
-    ------
-    AttnscopeError
-        If the arrays do not belong together, or are not what they should be.
-
-    References
-    ----------
-    Kobayashi, Kuribayashi, Yokoi and Inui (2021), Incorporating Residual and Normalization Layers into Analysis of
-    Masked Language Models, EMNLP 2021, section 3.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> A, x = rng.dirichlet(np.ones(4), (2, 4)), rng.normal(size=(4, 6))
-    >>> V, W_O = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 3, 6))
-    >>> parts = block_parts(A, V, W_O, x, norm="layer", epsilon=0.0)
-    >>> made = x + np.einsum("hqk,hkr,hrw->qw", A, V, W_O)
-    >>> centred = made - made.mean(1, keepdims=True)
-    >>> bool(np.allclose(parts.total, centred / made.std(1, keepdims=True)))
-    True
-    """
+    r"""Split the output of an attention block exactly."""
     weights, values = non_negative("weights", weights), finite("values", values)
     output, residual = finite("W_O", output), finite("the residual", residual)
     _check_sizes(weights, values, output, residual)
@@ -144,41 +87,7 @@ def block_parts(
 
 
 def block_norms(parts: BlockParts, *, same_tokens: bool = True) -> xr.Dataset:
-    r"""Size of what each token gives to a block's output, and how much the block mixes.
-
-    Parameters
-    ----------
-    parts
-        See `block_parts`.
-    same_tokens
-        Whether queries and keys are the same tokens, so that the residual is of the query's own token; in
-        cross-attention they are not, and it is set beside all keys.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``norms`` (query, key), in units of the hidden states, the residual within the diagonal where `same_tokens`;
-        ``residual`` (query), its own norm; ``mixing_ratio`` (query),
-        :math:`\lVert\text{mix}\rVert/(\lVert\text{mix}\rVert+\lVert\text{keep}\rVert)`: mix is the sum of what other
-        tokens give, keep what the token itself does. Biases are of no token and in neither.
-
-    Raises
-    ------
-    AttnscopeError
-        If there are more queries than keys, or fewer, and they are said to be the same.
-
-    References
-    ----------
-    Kobayashi et al. (2021), equation 11.
-
-    Examples
-    --------
-    Weights on the token itself mix nothing:
-
-    >>> parts = block_parts(np.eye(2)[None], np.ones((1, 2, 1)), np.ones((1, 1, 3)), np.ones((2, 3)))
-    >>> block_norms(parts).mixing_ratio.values.tolist()
-    [0.0, 0.0]
-    """
+    r"""Size of what each token gives to a block's output, and how much the block mixes."""
     if same_tokens:
         agree("tokens", "the queries", parts.attention.shape[0], "the keys", parts.attention.shape[1])
     each = parts.merged if same_tokens else parts.attention

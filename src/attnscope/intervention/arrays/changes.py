@@ -133,15 +133,7 @@ _SAME_SUM = 1e-4  # of two rows of weights in single precision
 
 
 def non_negative(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
-    """The same, of numbers of which none may be below 0.
-
-    Examples
-    --------
-    >>> non_negative("weights", np.array([0.5, -0.5]))
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: weights has an entry of -0.5; expected none below 0: give them after the softmax
-    """
+    """The same, of numbers of which none may be below 0."""
     values = finite(name, array)
     if values.size and values.min() < 0:
         raise AttnscopeError(
@@ -151,15 +143,7 @@ def non_negative(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarra
 
 
 def same_sums(first: Float[np.ndarray, "*batch outcome"], other: Float[np.ndarray, "*others"]) -> None:
-    """Raise unless rows that are to be compared hold as much weight.
-
-    Examples
-    --------
-    >>> same_sums(np.array([0.5, 0.5]), np.array([0.5, 0.0]))
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: found rows that sum to 1 and 0.5; distances are of rows with equal sums: ...
-    """
+    """Raise unless rows that are to be compared hold as much weight."""
     sums = np.broadcast_arrays(first.sum(-1), other.sum(-1))
     apart = np.abs(sums[0] - sums[1]) > _SAME_SUM
     if apart.any():
@@ -173,15 +157,7 @@ def same_sums(first: Float[np.ndarray, "*batch outcome"], other: Float[np.ndarra
 def visible_keys(
     weights: Float[np.ndarray, "query key"], allowed: Bool[np.ndarray, "mask_query mask_key"] | None
 ) -> Bool[np.ndarray, "query key"]:
-    """Which keys each query may look at, all where nothing is said; no weight may lie on another.
-
-    Examples
-    --------
-    >>> visible_keys(np.eye(2), np.array([[True, False], [True, False]]))
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: query 1 has a weight of 1 on a key that it may not look at: give the mask of ...
-    """
+    """Which keys each query may look at, all where nothing is said; no weight may lie on another."""
     if allowed is None:
         return np.ones(weights.shape, dtype=bool)
     for axis, what in enumerate(("queries", "keys")):

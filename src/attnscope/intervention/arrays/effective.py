@@ -158,22 +158,7 @@ def identifiability(
 def column_basis(
     values: Float[np.ndarray, "key width"], *, with_ones: bool, tolerance: float
 ) -> Float[np.ndarray, "key rank"]:
-    """Orthonormal columns that span those of V, by its singular values.
-
-    Parameters
-    ----------
-    values
-        V of one head, ``(key, width)``.
-    with_ones
-        Whether a column of ones, as large as the others, stands beside them.
-    tolerance
-        Share of the largest singular value above which one counts.
-
-    Examples
-    --------
-    >>> column_basis(np.ones((4, 2)), with_ones=True, tolerance=1e-9).shape
-    (4, 1)
-    """
+    """Orthonormal columns that span those of V, by its singular values."""
     if with_ones:  # of the size of V, so that the tolerance means the same for both
         size = np.linalg.norm(values, 2) / np.sqrt(max(len(values), 1)) if values.any() else 1.0
         values = np.column_stack([values, np.full(len(values), size)])
@@ -199,10 +184,7 @@ def _permuted_power(
     total: Float[np.ndarray, " query"],
     basis: Float[np.ndarray, "key rank"],
 ) -> Float[np.ndarray, " query"]:
-    r"""Mean of :math:`\lVert\alpha U\rVert^2` over permutations of a row of n weights.
-
-    The mean of :math:`\alpha\alpha^\top` is :math:`a I + b 11^\top`: its trace is the power, its sum the total squared.
-    """
+    r"""Mean of :math:`\lVert\alpha U\rVert^2` over permutations of a row of n weights."""
     keys, rank = basis.shape
     if keys < 2:  # noqa: PLR2004 nothing to permute
         return power * rank

@@ -60,39 +60,7 @@ def gradient_attention(
     weights: Float[np.ndarray, "layer head query key"],
     gradients: Float[np.ndarray, "*gradients"],
 ) -> Float[np.ndarray, "layer token token"]:
-    r"""Relevance of each input token to what the gradients are of, through all layers.
-
-    :math:`\bar A_l = \mathrm{mean}_h(\nabla A^h_l\odot A^h_l)^+` and :math:`R_l = R_{l-1} + \bar A_l R_{l-1}`, from
-    :math:`R_0 = I`. For a prediction made at token i, row i of the last R minus I.
-
-    Parameters
-    ----------
-    weights
-        A of each layer and head, from the lowest layer.
-    gradients
-        Derivative of one number, such as a logit, by each entry of A.
-
-    Returns
-    -------
-    numpy.ndarray
-        R after each layer.
-
-    Raises
-    ------
-    AttnscopeError
-        If the arrays differ in shape, a matrix is not square, or an entry is not finite.
-
-    References
-    ----------
-    Chefer, Gur and Wolf (2021), Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder
-    Transformers, ICCV 2021, equations 5 and 6.
-
-    Examples
-    --------
-    >>> A = np.full((1, 1, 2, 2), 0.5)
-    >>> gradient_attention(A, np.array([[[[4.0, -4.0], [0.0, 2.0]]]])).tolist()
-    [[[3.0, 0.0], [0.0, 2.0]]]
-    """
+    r"""Relevance of each input token to what the gradients are of, through all layers."""
     weights, gradients = finite("weights", weights), finite("gradients", gradients)
     if weights.shape != gradients.shape:
         raise AttnscopeError(

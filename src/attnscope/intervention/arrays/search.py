@@ -15,25 +15,7 @@ _FOLDS = 5
 def random_sets(
     shape: tuple[int, ...], heads: int, removed: int, generator: np.random.Generator
 ) -> Bool[np.ndarray, "... head"]:
-    """Random sets of `removed` heads each; every head is in as many of them as any other, or in one more.
-
-    Parameters
-    ----------
-    shape
-        Dimensions of the sets.
-    heads
-        Number of heads to choose from.
-    removed
-        Number of heads in a set.
-    generator
-        Generator of the random numbers.
-
-    Examples
-    --------
-    >>> sets = random_sets((6,), 4, 2, np.random.default_rng(0))
-    >>> sets.sum(1).tolist(), sets.sum(0).tolist()
-    ([2, 2, 2, 2, 2, 2], [3, 3, 3, 3])
-    """
+    """Random sets of `removed` heads each; every head is in as many of them as any other, or in one more."""
     count = int(np.prod(shape))
     sets = np.zeros((count, heads), dtype=bool)
     waiting: list[int] = []
@@ -54,28 +36,7 @@ def sparse_effects(
     changes: Float[np.ndarray, " measurement"],
     groups: Sequence[Hashable] | None = None,
 ) -> Float[np.ndarray, " head"]:
-    r"""Effect of each head, from the changes that sets of heads cause.
-
-    The lasso, :math:`\min_\beta \|y - X\beta\|^2 + \lambda|\beta|_1` (Tibshirani 1996), its :math:`\lambda` by
-    cross-validation.
-
-    Parameters
-    ----------
-    sets
-        Which heads were taken out in each measurement.
-    changes
-        What that changed.
-    groups
-        Measurements of one group (a document) are never on both sides of a cross-validation.
-
-    Examples
-    --------
-    >>> generator = np.random.default_rng(0)
-    >>> sets = random_sets((60,), 24, 3, generator)
-    >>> changes = sets @ np.eye(24)[5] + 0.01 * generator.normal(size=60)
-    >>> int(sparse_effects(sets, changes).argmax())
-    5
-    """
+    r"""Effect of each head, from the changes that sets of heads cause."""
     design = sets.astype(float)
     if not np.ptp(changes):
         return np.zeros(sets.shape[1])

@@ -37,36 +37,20 @@ Form = Literal["sum", "normalised sum", "normalised attention"]
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """How the output of a block is made of what its attention gives.
+    """How the output of a block is made of what its attention gives."""
 
-    Attributes
-    ----------
-    site
-        The attention call.
-    output
-        W_O of each head, ``(head, value_width, width)``; None where it was not found.
-    bias
-        b_O, ``(width,)``.
-    form
-        ``"sum"``: o + x (GPT-2, Llama, T5); ``"normalised sum"``: LN(o + x) (BERT); ``"normalised attention"``: LN(o) +
-        x (Gemma 2); None where it was not found.
-    norm
-        The normalisation; None in a plain sum.
-    reason
-        Why `output` or `form` is None.
-    projection, reader, normaliser
-        Names of the modules that give o, that read the sum, and that normalise.
-    """
-
-    site: Site
+    site: Site  # the attention call
+    # w_O of each head, ``(head, value_width, width)``; None where it was not found
     output: Float[Tensor, "head value_width width"] | None = None
-    bias: Float[Tensor, " width"] | None = None
+    bias: Float[Tensor, " width"] | None = None  # b_O, ``(width,)``
+    # ``"sum"``: o + x (GPT-2, Llama, T5); ``"normalised sum"``: LN(o + x) (BERT); ``"normalised attention"``: LN(o) +
+    # x (Gemma 2); None where it was not found
     form: Form | None = None
-    norm: LinearNorm | None = None
-    reason: str = ""
-    projection: str = ""
-    reader: str = ""
-    normaliser: str = ""
+    norm: LinearNorm | None = None  # the normalisation; None in a plain sum
+    reason: str = ""  # why `output` or `form` is None
+    projection: str = ""  # names of the modules that give o, that read the sum, and that normalise
+    reader: str = ""  # names of the modules that give o, that read the sum, and that normalise
+    normaliser: str = ""  # names of the modules that give o, that read the sum, and that normalise
 
 
 @dataclass(eq=False)
@@ -81,26 +65,7 @@ class ModuleRun:
 
 @torch.no_grad()
 def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
-    """Find and check what stands around every attention call of a model.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    inputs
-        Arguments of a forward pass over two tokens or more; a dozen is enough.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
-    >>> bert = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> gpt2 = GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9)
-    >>> for model in (BertModel(bert).eval(), GPT2Model(gpt2).eval()):
-    ...     (block,) = find_blocks(model, {"input_ids": torch.tensor([[5, 6, 7]])})
-    ...     print(block.form, tuple(block.output.shape))
-    normalised sum (2, 4, 8)
-    sum (2, 4, 8)
-    """
+    """Find and check what stands around every attention call of a model."""
     matrices = projections(model, inputs)
     history = _History()
     chosen: dict[str, nn.Module] = {
@@ -240,13 +205,7 @@ class _History:
 
 
 def shaped(tensor: Tensor, like: Tensor) -> Tensor | None:
-    """The tensor in another's shape, where one only lists positions of all texts in a row (OPT); else None.
-
-    Examples
-    --------
-    >>> shaped(torch.zeros(6, 4), torch.zeros(2, 3, 4)).shape
-    torch.Size([2, 3, 4])
-    """
+    """The tensor in another's shape, where one only lists positions of all texts in a row (OPT); else None."""
     if tensor.numel() != like.numel() or tensor.shape[-1] != like.shape[-1]:
         return None
     return tensor.reshape(like.shape)
@@ -266,29 +225,11 @@ ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 5e-3, torch
 
 @dataclass(frozen=True, eq=False)
 class LinearNorm:
-    r"""What a normalisation does once the size of what it reads is known.
+    r"""What a normalisation does once the size of what it reads is known."""
 
-    :math:`y = \gamma\odot(z - \bar z)/s + \beta`, without the mean in RMSNorm.
-
-    Attributes
-    ----------
-    is_centred
-        Whether the mean is taken away.
-    gain, shift
-        :math:`\gamma` and :math:`\beta`, ``(width,)``.
-
-    Examples
-    --------
-    >>> norm = nn.LayerNorm(4).requires_grad_(False)
-    >>> z = torch.tensor([[1.0, 2.0, 3.0, 6.0]])
-    >>> norm_of = fitted(norm, z, norm(z))
-    >>> norm_of.is_centred, bool(torch.allclose(norm_of.of(z) * norm_of.scale(z, norm(z)), norm(z)))
-    (True, True)
-    """
-
-    is_centred: bool
-    gain: Float[Tensor, " width"]
-    shift: Float[Tensor, " width"]
+    is_centred: bool  # whether the mean is taken away
+    gain: Float[Tensor, " width"]  # :math:`\gamma` and :math:`\beta`, ``(width,)``
+    shift: Float[Tensor, " width"]  # :math:`\gamma` and :math:`\beta`, ``(width,)``
 
     def of(self, part: Float[Tensor, "*any width"]) -> Float[Tensor, "*any width"]:
         """A summand of what is normalised, before the division."""
@@ -328,13 +269,7 @@ def _candidates(module: nn.Module, given: Tensor) -> Iterator[LinearNorm]:
 
 
 def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
-    """Why layers of a text cannot be followed through one another; empty where they can.
-
-    Examples
-    --------
-    >>> cannot_follow(Sides(2, 0), [])
-    ''
-    """
+    """Why layers of a text cannot be followed through one another; empty where they can."""
     for each in records:
         sizes = tuple(side.stop - side.start for side in sides.of(each.site.kind))
         shape = each.call.query.shape[2], each.call.key.shape[2]
@@ -347,14 +282,7 @@ def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
 
 
 class Rollout:
-    r"""The product of :math:`\tfrac12 I + \tfrac12 A_l` over layers; two matrices over all tokens are held.
-
-    Examples
-    --------
-    >>> rolled = Rollout(Sides(2, 0))
-    >>> rolled.step("self", torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
-    [[1.0, 0.0], [0.5, 0.5]]
-    """
+    r"""The product of :math:`\tfrac12 I + \tfrac12 A_l` over layers; two matrices over all tokens are held."""
 
     def __init__(self, sides: Sides, residual: float = 0.5) -> None:
         self.sides, self.residual = sides, residual
@@ -371,17 +299,7 @@ class Rollout:
 
 
 class Relevance(Rollout):
-    r""":math:`R \leftarrow R + \bar A_l R`.
-
-    Of an encoder-decoder both texts are one: the rule for self-attention over all tokens, where each layer has zeros
-    but for its own queries and keys.
-
-    Examples
-    --------
-    >>> relevance = Relevance(Sides(2, 0))
-    >>> relevance.step("self", torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
-    [[1.0, 0.0], [1.0, 0.0]]
-    """
+    r""":math:`R \leftarrow R + \bar A_l R`."""
 
     def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
         """A layer further; of it without the identity, what lies between queries and keys of that layer."""

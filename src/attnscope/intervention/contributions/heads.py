@@ -25,22 +25,7 @@ _ONES_WITHIN = 1e-8  # of the column of ones that lies outside the values' colum
 
 
 class Effective:
-    r"""Rows of :math:`A_\text{eff}`, by the Gram matrices of the values that each row sees.
-
-    With :math:`G_i` the sum of :math:`v_j v_j^\top` over the keys that query i may see, :math:`A_{\text{eff},ij} = o_i
-    G_i^+ v_j` and :math:`\lVert A_{\text{eff},i}\rVert^2 = o_i G_i^+ o_i^\top`. Where all rows see the same keys there
-    is one such matrix; behind a causal mask each row has its own, which is what this costs. Singular values up to
-    ``2 eps sqrt(min(n, d_v))`` of the largest, or a millionth, count as zero. Heads that share keys share the mask.
-
-    Examples
-    --------
-    >>> x = torch.randn(1, 1, 9, 2, generator=torch.Generator().manual_seed(0))
-    >>> effective = Effective(AttentionCall(x, x, x, scale=1.0), 1)
-    >>> effective.band(slice(0, 9), torch.full((1, 9, 9), 1 / 9)).shape
-    torch.Size([1, 9, 3])
-    >>> {name: values.round(6).tolist() for name, values in effective.found().items() if name != "null_share"}
-    {'null_share_permuted': ...'rank': [2.0], 'free_dimensions': [6.0], 'identifiable': [0.0]}
-    """
+    r"""Rows of :math:`A_\text{eff}`, by the Gram matrices of the values that each row sees."""
 
     def __init__(self, call: AttentionCall, band: int) -> None:
         self.call, self.width = call, band
@@ -78,7 +63,8 @@ class Effective:
 
     def found(self) -> dict[str, np.ndarray]:
         """Means over rows, ``(head,)`` each: ``null_share``, ``null_share_permuted``, ``rank``, ``free_dimensions``;
-        and ``identifiable``, the share of rows whose output determines the weights by dimension."""  # noqa: D209
+        and ``identifiable``, the share of rows whose output determines the weights by dimension.
+        """
         return {name: torch.cat(parts, -1).nanmean(-1).cpu().numpy() for name, parts in self.rows.items()}
 
     def _seen(self, rows: slice) -> Bool[Tensor, "kv_head some key"]:
@@ -145,15 +131,7 @@ class Reader(Protocol):
 
 
 def read_weights(call: AttentionCall, readers: Sequence[Reader]) -> dict[str, np.ndarray]:
-    """Let all of them read the weights of a layer once.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 3, 2)
-    >>> call = AttentionCall(x, x, x, scale=1.0)
-    >>> {name: one.shape for name, one in read_weights(call, [Weights(call, 1)]).items()}
-    {'profile_weights': (1, 3)}
-    """
+    """Let all of them read the weights of a layer once."""
     for rows, tile in weight_tiles(call):
         for reader in readers:
             reader.add(rows, tile)
@@ -161,16 +139,7 @@ def read_weights(call: AttentionCall, readers: Sequence[Reader]) -> dict[str, np
 
 
 class Profile:
-    """Mean over rows of the entry at each offset, as `attnscope.scan` has it.
-
-    Examples
-    --------
-    >>> x = torch.zeros(1, 1, 3, 2)
-    >>> profile = Profile(AttentionCall(x, x, x, scale=1.0), 1)
-    >>> profile.add(slice(0, 3), torch.eye(3)[None])
-    >>> profile.mean().tolist()
-    [[0.0, 1.0, 0.0]]
-    """
+    """Mean over rows of the entry at each offset, as `attnscope.scan` has it."""
 
     def __init__(self, call: AttentionCall, band: int) -> None:
         self.band = band
@@ -225,11 +194,7 @@ class Norms:
 
 
 class Gradient:
-    r""":math:`(\nabla A\odot A)^+`, as shares of each row, and its mean over heads.
-
-    The gradient of a weight is :math:`\partial y/\partial A_{ij} = \partial y/\partial o_i\cdot v_j`: that by the
-    output of a head is enough.
-    """
+    r""":math:`(\nabla A\odot A)^+`, as shares of each row, and its mean over heads."""
 
     def __init__(self, record: Record, by_output: Float[Tensor, "head query value_width"], band: int) -> None:
         self.profile = Profile(record.call, band)
@@ -288,12 +253,6 @@ class EffectiveProfile:
 
 
 def shares(matrix: Float[Tensor, "*head row key"]) -> Float[Tensor, "*head row key"]:
-    """Rows that sum to 1; rows of zeros stay.
-
-    Examples
-    --------
-    >>> shares(torch.tensor([[1.0, 3.0], [0.0, 0.0]])).tolist()
-    [[0.25, 0.75], [0.0, 0.0]]
-    """
+    """Rows that sum to 1; rows of zeros stay."""
     total = matrix.sum(-1, keepdim=True)
     return matrix / torch.where(total > 0, total, 1.0)

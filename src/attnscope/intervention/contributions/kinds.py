@@ -59,15 +59,7 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
 
 
 def chosen_kinds(kinds: Sequence[str] | None, known: Collection[Name]) -> list[Name]:
-    """Validate the names of kinds; None means all.
-
-    Examples
-    --------
-    >>> chosen_kinds(["values"], KINDS)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: there is no kind 'values': choose from weights, norms, effective, block_norms, ...
-    """
+    """Validate the names of kinds; None means all."""
     unknown = [kind for kind in kinds or () if kind not in known]
     if unknown or (kinds is not None and not kinds):
         said = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"

@@ -20,11 +20,7 @@ MIXING = ("weights", "norms", "half residual", "norms and residual", "block")
 
 
 class BlockNorms:
-    r"""Sizes of what each token gives to the block's output, residual and normalisation included.
-
-    :math:`\lVert\sum_h\alpha^h_{ij}\tilde f_h(x_j)\rVert^2 = \alpha_{ij}^\top G_j\alpha_{ij}` with :math:`G_j` the
-    products of what the heads make of token j: no array of the model's width is made for each pair.
-    """
+    r"""Sizes of what each token gives to the block's output, residual and normalisation included."""
 
     def __init__(self, record: Record, band: int) -> None:
         self.one, self.profile = record, Profile(record.call, band)
@@ -113,13 +109,7 @@ def residual_part(record: Record) -> Float[Tensor, "query width"]:
 
 
 def own_weights(rows: slice, tile: Float[Tensor, "head row key"]) -> Float[Tensor, "head row"]:
-    """The weight of each row on its own token.
-
-    Examples
-    --------
-    >>> own_weights(slice(1, 3), torch.arange(6.0).reshape(1, 2, 3)).tolist()
-    [[1.0, 5.0]]
-    """
+    """The weight of each row on its own token."""
     return tile.diagonal(rows.start, -2, -1)
 
 

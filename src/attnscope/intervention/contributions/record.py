@@ -26,35 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Record:
-    """An attention call of a text alone.
+    """An attention call of a text alone."""
 
-    Attributes
-    ----------
-    block
-        What stands around it.
-    call
-        Batch of one; detached.
-    output
-        What its heads gave, ``(1, head, query, value_width)``: within the graph, where gradients are wanted.
-    residual
-        What the residual connection added, ``(query, width)``; None where the block is not known.
-    given
-        What the block gave, ``(query, width)``.
-    scale
-        1/s of the block's normalisation, ``(query, 1)``; 1 where there is none.
-    reason
-        Why the block's parts are not known; empty where they are, and sum to what it gave.
-
-    All of it grows with the number of tokens; no matrix of weights is kept.
-    """
-
-    block: Block
-    call: AttentionCall
+    block: Block  # what stands around it
+    call: AttentionCall  # batch of one; detached
+    # what its heads gave, ``(1, head, query, value_width)``: within the graph, where gradients are wanted
     output: Tensor
+    # what the residual connection added, ``(query, width)``; None where the block is not known
     residual: Float[Tensor, "query width"] | None = None
-    given: Float[Tensor, "query width"] | None = None
+    given: Float[Tensor, "query width"] | None = None  # what the block gave, ``(query, width)``
+    # 1/s of the block's normalisation, ``(query, 1)``; 1 where there is none
     scale: Float[Tensor, "query 1"] | None = None
-    reason: str = ""
+    reason: str = ""  # why the block's parts are not known; empty where they are, and sum to what it gave
 
     @property
     def site(self) -> Site:
@@ -71,46 +54,7 @@ def record(
     differentiable: bool = False,
     with_head: bool = False,
 ) -> tuple[list[Record], Tensor]:
-    """Run one text, and keep its attention calls and what was made of them.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    inputs
-        Inputs of a batch of one.
-    blocks
-        See `find_blocks`.
-    name
-        What to call the text in an error.
-    differentiable
-        Whether gradients shall be taken by the outputs of the heads: the matrices of all layers are then in memory at
-        once, so that the text must not be longer than these may be.
-    with_head
-        Whether the model's head is run too.
-
-    Returns
-    -------
-    list of Record
-        In the order of the calls.
-    output
-        The model's main output.
-
-    Raises
-    ------
-    AttnscopeError
-        If the matrices that a backward pass keeps would take more than 2 GiB.
-
-    Examples
-    --------
-    >>> from attnscope.intervention.contributions.blocks import find_blocks
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> model, text = BertModel(config).eval(), {"input_ids": torch.tensor([[5, 6, 7]])}
-    >>> (one,), output = record(model, text, find_blocks(model, text), "the text")
-    >>> tuple(one.output.shape), tuple(one.residual.shape), torch.is_grad_enabled() and one.output.requires_grad
-    ((1, 2, 3, 4), (3, 8), False)
-    """
+    """Run one text, and keep its attention calls and what was made of them."""
     records: list[Record] = []
     events: list[ModuleRun] = []
     marks: list[int] = []
@@ -208,14 +152,6 @@ def _detached(call: AttentionCall) -> AttentionCall:
 
 
 def given_by_heads(record: Record) -> Float[Tensor, "head key width"]:
-    r"""What each key would give through each head, were its weight 1: :math:`f_h(x_j) = (x_j W_V + b_V) W_O`.
-
-    Examples
-    --------
-    >>> x = torch.ones(1, 1, 2, 3)
-    >>> block = Block(Site(0, "attention", "self"), torch.eye(3)[None], torch.zeros(3))
-    >>> given_by_heads(Record(block, AttentionCall(x, x, x, scale=1.0), x)).shape
-    torch.Size([1, 2, 3])
-    """
+    r"""What each key would give through each head, were its weight 1: :math:`f_h(x_j) = (x_j W_V + b_V) W_O`."""
     assert record.block.output is not None  # noqa: S101 asked only where it is known
     return values_of(record.call)[0].to(record.block.output.dtype) @ record.block.output

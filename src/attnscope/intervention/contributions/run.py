@@ -48,27 +48,7 @@ if TYPE_CHECKING:
 
 
 class ModelRun:
-    """One model, read text by text.
-
-    Parameters
-    ----------
-    model, blocks
-        See `find_blocks`.
-    kinds, band
-        What is wanted.
-    asked
-        Whether each of them was asked for by name, so that none is left out in silence.
-
-    Examples
-    --------
-    >>> from attnscope.intervention.contributions.blocks import find_blocks
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> model, text = BertModel(config).eval(), {"input_ids": torch.tensor([[5, 6, 7]])}
-    >>> run = ModelRun(model, find_blocks(model, text), ["norms"], 1, asked=True)
-    >>> run.text(text, "the text").profile_norms.shape
-    (1, 1, 2, 3)
-    """
+    """One model, read text by text."""
 
     def __init__(
         self,
@@ -177,13 +157,7 @@ class ModelRun:
 
 
 def gradients(records: Sequence[Record], logits: Tensor) -> list[Tensor]:
-    """Derivative of the sum of the log probabilities of the most likely outcomes by each head's output.
-
-    Examples
-    --------
-    >>> gradients([], torch.zeros(1, 2, 3))
-    []
-    """
+    """Derivative of the sum of the log probabilities of the most likely outcomes by each head's output."""
     if not records:
         return []
     best = log_probabilities(logits).amax(-1).sum()
@@ -192,31 +166,7 @@ def gradients(records: Sequence[Record], logits: Tensor) -> list[Tensor]:
 
 
 class OneText:
-    """The first window of what is given, and the places of it whose predictions are asked about.
-
-    Attributes
-    ----------
-    model, inputs, name, sides
-        What was read.
-    records, weights
-        Records and weights of every attention call; the weights are ``(head, query, key)``.
-    leaves
-        Vectors of the tokens, source before target.
-    places, rows
-        The places, among the tokens that predict and among all.
-    headless, unfollowed
-        Why there are no predictions, and why layers cannot be multiplied; empty where they can.
-    positions, predicted, outcomes
-        Where logits are read, log probabilities ``(place, outcome)``, and the ids asked about; nothing where there are
-        no predictions.
-
-    Examples
-    --------
-    >>> from attnscope.intervention.given import given_texts
-    >>> one = OneText(given_texts(texts="The tide is out.", limit=1), [2], None, differentiable=False)
-    >>> len(one.records), tuple(one.weights[0].shape), tuple(one.predicted.shape)
-    (3, (4, 9, 9), (1, 640))
-    """
+    """The first window of what is given, and the places of it whose predictions are asked about."""
 
     def __init__(
         self,
@@ -298,76 +248,7 @@ def contribution_profiles(
     band: int = 10,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    r"""Measure where heads and layers take from, by more than their weights.
-
-    Does "a previous-token head" survive when its weights are multiplied by the size of what they weigh, when what the
-    output cannot see is taken out, when the residual connection is counted, when layers are followed through one
-    another? Every profile is defined as that of `attnscope.scan`: the mean over rows at each offset.
-
-    ==============  ===============================================================================================
-    kind            what is laid along offsets
-    ==============  ===============================================================================================
-    weights         A, of each head
-    norms           :math:`\lVert\alpha_{ij}f(x_j)\rVert` of each head, as shares of each row (Kobayashi 2020)
-    effective       :math:`A_\text{eff}` of each head: what the output can see (Brunner 2020); rows need not sum to 1
-    block_norms     norms of what tokens give to the block's output, all heads, residual and normalisation included,
-                    as shares of each row (Kobayashi 2021)
-    rollout         product of :math:`\tfrac12 I + \tfrac12\bar A_l` up to each layer (Abnar and Zuidema 2020)
-    gradient        :math:`(\nabla A\odot A)^+` of each head, as shares of each row (``profile_gradient``), and R - I
-                    of Chefer 2021 up to each layer (``profile_relevance``). The gradient is that of one number: the
-                    sum over positions of the log probability of the most likely outcome there
-    ==============  ===============================================================================================
-
-    Texts are read one at a time, and of a text nothing is kept but its queries, keys, values and states: weights are
-    made some rows at a time. ``rollout`` and ``gradient`` hold matrices over all tokens of a text, and the backward
-    pass of ``gradient`` those of all heads and layers, at most 2 GiB. ``effective`` costs more behind a causal mask,
-    where each row sees other values.
-
-    Parameters
-    ----------
-    model, texts, targets, tokenizer, window, by_line
-        See `attnscope.scan`. A `attnscope.explanation.study.Study` or a `Given` brings its texts.
-    limit
-        Windows to read, by default 8.
-    kinds
-        Names from the table; by default all that the model allows.
-    band
-        Largest offset.
-    progress
-        Called with a `Progress` after each text.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``text, layer, head, offset, of``. ``profile_weights``, ``profile_norms``, ``profile_effective``,
-        ``profile_gradient`` (text, layer, head, offset); ``null_share`` and ``null_share_permuted``, ``rank``,
-        ``free_dimensions``, ``identifiable`` (text, layer, head), see `attnscope.intervention.arrays`;
-        ``profile_block_norms``, ``profile_rollout``, ``profile_relevance`` (text, layer, offset); ``mixing_ratio``
-        (text, layer, of), the part of other tokens by weights, by norms, with half of the residual, with the
-        residual, and with the normalisation. In cross-attention all keys are other tokens, offsets count from the
-        query's place to the key's in the other text, and the residual has its share at no offset. What is not
-        defined for a layer is NaN, and the attribute ``skipped`` says why.
-
-    Raises
-    ------
-    AttnscopeError
-        If a kind is not known; or one that was asked for is not possible with this model or text, with the reason.
-
-    References
-    ----------
-    Kobayashi et al. (2020, 2021); Brunner et al. (2020); Abnar and Zuidema (2020); Chefer et al. (2021): see
-    `attnscope.intervention.arrays`.
-
-    Examples
-    --------
-    >>> profiles = contribution_profiles("bundled", limit=1, kinds=["weights", "norms", "block_norms"], band=3)
-    >>> profiles.profile_norms.dims, profiles.profile_block_norms.dims
-    (('text', 'layer', 'head', 'offset'), ('text', 'layer', 'offset'))
-    >>> profiles.profile_weights.sel(layer=0).mean("text").idxmax("offset").values.tolist()
-    [-2.0, 1.0, 2.0, -1.0]
-    >>> profiles.profile_norms.sel(layer=0).mean("text").idxmax("offset").values.tolist()
-    [-2.0, 1.0, 2.0, -1.0]
-    """
+    r"""Measure where heads and layers take from, by more than their weights."""
     check_whole(1, band=band)
     chosen, asked = chosen_kinds(kinds, KINDS), kinds is not None
     given = given_texts(

@@ -61,57 +61,7 @@ def token_contributions(
     outcomes: Sequence[int] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> xr.Dataset:
-    """Score how much each token of one text matters to the predictions at some places, by every kind.
-
-    The matrices of all layers and heads of this text are in memory at once: at most 2 GiB of them. Of an
-    encoder-decoder, places are places of the target, and tokens those of the source and then of the target; what is
-    said of "the last layer" is then said of the last cross-attention and of the decoder's last self-attention, each by
-    itself.
-
-    Parameters
-    ----------
-    model, tokenizer, window
-        See `attnscope.scan`.
-    text, target
-        One text, and what a decoder beside an encoder reads; of more, the first window. To predict a token that a
-        masked language model does not see, put its mask there.
-    places
-        Places whose predictions are asked for; by default all. A model that gives one prediction a text has one: the
-        place that its head reads.
-    outcomes
-        Ids of the outcomes whose log probability gradients are of, one a place; by default the most likely.
-    kinds
-        Names from `TOKEN_KINDS`; by default all that model and text allow, without flow where it would take more than
-        a minute: it takes a maximum flow for each place and token, of at most 64 tokens.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``score`` (kind, place, token), in the kind's own units; ``outcome`` and ``probability`` (place);
-        coordinates ``place`` (place), ``token``, ``side`` (source or target) and ``description`` of each kind. The
-        attribute ``skipped`` says what was left out and why.
-
-    Raises
-    ------
-    AttnscopeError
-        If a place or a kind does not exist, or a kind that was asked for is not possible, with the reason.
-
-    References
-    ----------
-    See `attnscope.intervention.arrays`. Gradient x attention of an encoder-decoder is the rule for self-attention over
-    both texts, where each layer has zeros but for its own places and keys; Chefer et al. (2021), equation 10, also
-    multiply with the relevance among the places.
-
-    Examples
-    --------
-    >>> text = "The tide comes in twice a day."
-    >>> contributions = token_contributions("bundled", text, places=[3], kinds=["rollout", "flow"])
-    >>> dict(contributions.score.sizes), contributions.kind.values.tolist()
-    ({'kind': 2, 'place': 1, 'token': 16}, ['rollout', 'flow'])
-    >>> rolled, flowing = contributions.score
-    >>> bool((flowing >= rolled - 1e-9).all())
-    True
-    """
+    """Score how much each token of one text matters to the predictions at some places, by every kind."""
     given = given_texts(model, text, targets=target, tokenizer=tokenizer, window=window, limit=1)
     chosen = chosen_kinds(kinds, TOKEN_KINDS)
     with borrowed(given.model):

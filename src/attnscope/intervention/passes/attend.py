@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 
 
 def output_with_gradient(call: AttentionCall) -> Tensor:
-    """The output of a call, ``(batch, head, query, value_width)``, which a gradient can flow through.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import AttentionCall
-    >>> x = torch.ones(1, 1, 2, 3, requires_grad=True)
-    >>> output_with_gradient(AttentionCall(x, x, x, scale=1.0)).requires_grad
-    True
-    """
+    """The output of a call, ``(batch, head, query, value_width)``, which a gradient can flow through."""
     if call.softcap is not None or call.sinks is not None:
         return _written_out(call)
     mask, causal = call.mask, call.causal
@@ -65,25 +57,7 @@ def _written_out(call: AttentionCall) -> Tensor:
 
 @torch.no_grad()
 def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
-    """Attention calls whose output no linear layer reads, whole or as columns beside others.
-
-    A recurrent decoder's layer reads its state and the context side by side; the head's part is then what the columns
-    of the context give.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    inputs
-        Arguments of a forward pass; a dozen tokens are enough.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> unread_sites(BertModel(config).eval(), {"input_ids": torch.tensor([[5, 6, 7]])})
-    []
-    """
+    """Attention calls whose output no linear layer reads, whole or as columns beside others."""
     waiting: list[tuple[Site, Tensor]] = []
 
     def observe(site: Site, call: AttentionCall) -> Tensor:

@@ -31,21 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class HeadGradients:
-    """Forward and backward passes of one model that keep each head's output and its gradient.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertForMaskedLM
-    >>> from attnscope.read import Batch
-    >>> from attnscope.measure import Reading
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> ids = torch.tensor([[5, 6, 7]])
-    >>> batch = Batch(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids).bool())
-    >>> asked = Questions(Reading(batch, batch), torch.tensor([[1]]), torch.tensor([[6]]), [])
-    >>> gradients = HeadGradients(BertForMaskedLM(config).eval()).of(asked)
-    >>> [gradient.shape for _, gradient in gradients]
-    [torch.Size([1, 2, 3, 4]), torch.Size([1, 2, 3, 4])]
-    """
+    """Forward and backward passes of one model that keep each head's output and its gradient."""
 
     model: PreTrainedModel
     _outputs: list[Tensor] = field(default_factory=list)
@@ -54,19 +40,7 @@ class HeadGradients:
     def of(
         self, questions: Questions, gate: Gate | None = None, towards_donor: float | None = None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Output of each call and the gradient of the loss there, ``(text, head, query, value_width)`` each.
-
-        The loss is that of `Questions.scores`, each text's own.
-
-        Parameters
-        ----------
-        questions
-            A batch.
-        gate
-            Changes each call's output before it goes on. The gradient is taken at what goes on.
-        towards_donor
-            How far token embeddings are moved to those of the text before in the batch: 0 not at all, 1 all the way.
-        """
+        """Output of each call and the gradient of the loss there, ``(text, head, query, value_width)`` each."""
         reading = questions.reading
         inputs = reading.inputs(self.model)
         others: dict[str, Tensor] = {}
@@ -89,19 +63,7 @@ class HeadGradients:
         others: Mapping[str, Tensor] | None = None,
         share: float = 0.0,
     ) -> list[tuple[Tensor, Tensor]]:
-        """Output of each call and the gradient there of a quantity of the logits.
-
-        Parameters
-        ----------
-        inputs
-            Arguments of the forward pass.
-        quantity
-            From the logits to one number.
-        gate
-            As in `of`.
-        others, share
-            Token ids, by the name of the input, to whose embeddings those of `inputs` are moved by so much.
-        """
+        """Output of each call and the gradient there of a quantity of the logits."""
         self._outputs, self._gate = [], gate
         moved = _embeddings_moved(self.model, inputs, others or {}, share)
         with _frozen(self.model), watching(self.model, self._observe), moved, torch.enable_grad():
@@ -121,35 +83,7 @@ class HeadGradients:
 
 
 def answers_difference(gradients: HeadGradients, pairs: EncodedPairs, share: float | None) -> list[Tensor]:
-    """Gradient at each call of the answers' logits minus the wrong ones', `share` of the way to the corrupted text.
-
-    Parameters
-    ----------
-    gradients
-        What records the gradients of each call's output.
-    pairs
-        Pairs of texts, as the model reads them.
-    share
-        Share of the way from the clean to the corrupted text; None for the clean text alone.
-
-    Returns
-    -------
-    list of Tensor
-        One for each call, ``(pair, head, query, value_width)``.
-
-    Examples
-    --------
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> from attnscope.intervention.passes import EncodedPairs
-    >>> model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=2, vocab_size=9, n_positions=4)).eval()
-    >>> clean, corrupted, last = torch.tensor([[5, 6]]), torch.tensor([[7, 6]]), torch.tensor([[1]])
-    >>> pairs = EncodedPairs(clean, corrupted, last, torch.tensor([3]), torch.tensor([4]), ((),), ((),))
-    >>> gradients = answers_difference(HeadGradients(model), pairs, None)
-    >>> [gradient.shape for gradient in gradients]
-    [torch.Size([1, 2, 2, 4]), torch.Size([1, 2, 2, 4])]
-    >>> gradients[1][0, :, 0].any()  # of the last layer, only the last query leads to the answer
-    tensor(False)
-    """
+    """Gradient at each call of the answers' logits minus the wrong ones', `share` of the way to the corrupted text."""
 
     def difference(logits: Tensor) -> Tensor:
         asked = logits.gather(1, pairs.places[..., None].expand(-1, -1, logits.shape[-1]))
@@ -161,44 +95,14 @@ def answers_difference(gradients: HeadGradients, pairs: EncodedPairs, share: flo
 
 
 def importance(layers: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray, "text head"]]:
-    r"""Head importance of Michel et al. (2019), equation 2, for each text.
-
-    :math:`|\langle O_h, \partial L/\partial O_h\rangle|`: the size of the loss's slope in a gate on the head, at 1.
-
-    Examples
-    --------
-    >>> output, gradient = torch.ones(1, 2, 2, 1), torch.tensor([[[[1.0], [-3.0]], [[2.0], [-2.0]]]])
-    >>> importance([(output, gradient)])[0].tolist()  # the slopes of the second head's queries cancel
-    [[2.0, 0.0]]
-    """
+    r"""Head importance of Michel et al. (2019), equation 2, for each text."""
     return [_summed(output * gradient).abs().double().cpu().numpy() for output, gradient in layers]
 
 
 def attribution(
     layers: Sequence[tuple[Tensor, Tensor]], stands_in: Sequence[Tensor]
 ) -> list[Float[np.ndarray, "text head"]]:
-    r"""Attribution patching: the change of the loss to first order, where O' stands in for the heads' output.
-
-    :math:`\langle O'_h - O_h, \partial L/\partial O_h\rangle`; Nanda (2023), Syed, Rager & Conmy (2023).
-
-    Parameters
-    ----------
-    layers
-        Output of the heads of each call, ``(text, head, query, value_width)``, and the gradient of the loss by it.
-    stands_in
-        What stands in for the output of each call, O', of the same shape.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        One for each call, ``(text, head)``, nats.
-
-    Examples
-    --------
-    >>> output, gradient = torch.ones(1, 1, 2, 1), torch.tensor([[[[1.0], [2.0]]]])
-    >>> attribution([(output, gradient)], [torch.zeros(1, 1, 2, 1)])[0].tolist()
-    [[-3.0]]
-    """
+    r"""Attribution patching: the change of the loss to first order, where O' stands in for the heads' output."""
     return [
         _summed((other - output) * gradient).double().cpu().numpy()
         for (output, gradient), other in zip(layers, stands_in, strict=True)
@@ -206,20 +110,7 @@ def attribution(
 
 
 def gates_towards(stands_in: Sequence[Tensor], share: float) -> Gate:
-    """Move every head's output towards what stands in for it: 0 leaves it, 1 replaces it.
-
-    Parameters
-    ----------
-    stands_in
-        What stands in for the output of each call, ``(text, head, query, value_width)``.
-    share
-        Share of the way, 0 to 1.
-
-    Examples
-    --------
-    >>> gates_towards([torch.zeros(1, 1, 1, 1)], 0.25)(0, torch.ones(1, 1, 1, 1)).item()
-    0.75
-    """
+    """Move every head's output towards what stands in for it: 0 leaves it, 1 replaces it."""
     return lambda call, output: torch.lerp(output, stands_in[call].to(output), share)
 
 

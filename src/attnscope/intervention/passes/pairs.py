@@ -28,26 +28,16 @@ _MEND = "Give them (answer and wrong; on the command line --answer and --wrong) 
 
 @dataclass(frozen=True)
 class Pair:
-    """A clean text and a corrupted one, as long in tokens, and what the model shall and shall not say after them.
+    """A clean text and a corrupted one, as long in tokens, and what the model shall and shall not say after them."""
 
-    Attributes
-    ----------
-    clean, corrupted
-        The texts. A masked language model is asked at the mask token that each holds, at the same position; others for
-        the token after the last.
-    answer, wrong
-        The right token after the clean text, and the one that is right after the corrupted text.
-
-    Examples
-    --------
-    >>> Pair("Mary gave it to", "John gave it to", " John", " Mary").wrong
-    ' Mary'
-    """
-
+    # the texts. A masked language model is asked at the mask token that each holds, at the same position; others for
+    # the token after the last
     clean: str
+    # the texts. A masked language model is asked at the mask token that each holds, at the same position; others for
+    # the token after the last
     corrupted: str
-    answer: str
-    wrong: str
+    answer: str  # the right token after the clean text, and the one that is right after the corrupted text
+    wrong: str  # the right token after the clean text, and the one that is right after the corrupted text
 
 
 #: A file of JSON Lines, two or four text files (see `read_pairs`), or pairs themselves, as `Pair` or mappings.
@@ -56,35 +46,7 @@ Pairs = Path | Iterable[Path] | Iterable[Pair | Mapping[str, str]]
 
 @typed
 def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
-    r"""Read pairs from one file of JSON Lines, or from text files whose lines i belong together.
-
-    Parameters
-    ----------
-    *paths
-        One file: in each line an object with the strings ``clean``, ``corrupted``, ``answer`` and ``wrong``. Two: the
-        clean texts and the corrupted ones, a line each. Four: the answers and the wrong ones besides, with the space
-        that begins them.
-    answer, wrong
-        For all pairs that have none of their own.
-
-    Raises
-    ------
-    AttnscopeError
-        If a file cannot be read, a line is no such object, files differ in their number of lines, answers lack, or no
-        pair has use for those of all pairs.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> line = '{"clean": "a b", "corrupted": "c b", "answer": " a", "wrong": " c"}'
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = (Path(folder) / "pairs.jsonl").write_text(line, encoding="utf-8")
-    ...     _ = (Path(folder) / "clean.txt").write_text("a b\nb b\n", encoding="utf-8")
-    ...     one = read_pairs(Path(folder) / "pairs.jsonl")
-    ...     two = read_pairs(*[Path(folder) / "clean.txt"] * 2, answer=" a", wrong=" b")
-    >>> one[0].answer, two[1].clean
-    (' a', 'b b')
-    """
+    r"""Read pairs from one file of JSON Lines, or from text files whose lines i belong together."""
     usual = {"answer": answer, "wrong": wrong}
     if len(paths) == 1:
         (path,) = paths
@@ -121,15 +83,7 @@ def _refuse_unused(pairs: Sequence[Mapping[str, Any]], usual: Mapping[str, str |
 
 
 def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str | None]) -> Pair:
-    """One pair from its fields; `usual` holds answers for those that have none.
-
-    Examples
-    --------
-    >>> pair_of({"clean": "a", "corrupted": "b"}, "pair 1", {"answer": " c", "wrong": None})
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: pair 1: no field 'wrong'; the fields found are: clean, corrupted. Give ...
-    """
+    """One pair from its fields; `usual` holds answers for those that have none."""
     if isinstance(given, Pair):
         given = asdict(given)
     fields = {name: value for name, value in usual.items() if value is not None} | dict(given)
@@ -147,25 +101,7 @@ def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str
 
 
 def given_pairs(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
-    """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings.
-
-    Parameters
-    ----------
-    pairs
-        One file or more, or pairs.
-    answer, wrong
-        Answers of pairs that have none of their own.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is something else, or what `read_pairs` raises.
-
-    Examples
-    --------
-    >>> given_pairs([{"clean": "a", "corrupted": "b"}], answer=" c", wrong=" d")[0].wrong
-    ' d'
-    """
+    """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings."""
     if isinstance(pairs, Path):
         return read_pairs(pairs, answer=answer, wrong=wrong)
     given = cast("object", pairs)
@@ -196,13 +132,7 @@ def _checked(item: object, number: int) -> Pair | Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class PairTexts:
-    """Pairs as what a signature knows of what was read.
-
-    Examples
-    --------
-    >>> PairTexts((Pair("a", "b", " c", " d"),)).sha256()[:8]
-    '3e9dbcb6'
-    """
+    """Pairs as what a signature knows of what was read."""
 
     pairs: tuple[Pair, ...]
 
@@ -229,37 +159,15 @@ def _beside_each_other(paths: Sequence[Path], usual: Mapping[str, str | None]) -
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
-    """Pairs as the model reads them; all as long.
+    """Pairs as the model reads them; all as long."""
 
-    Attributes
-    ----------
-    clean, corrupted
-        ``(pair, position)``, token ids.
-    places
-        ``(pair, 1)``: the position whose prediction is looked at.
-    answers, wrongs
-        ``(pair,)``, token ids.
-    tokens, corrupted_tokens
-        Tokens of each text, to show.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from attnscope.intervention.passes import Pair
-    >>> from transformers import AutoTokenizer
-    >>> pair = Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")
-    >>> pairs = EncodedPairs.of([pair], AutoTokenizer.from_pretrained(MODEL), masked=True, device=torch.device("cpu"))
-    >>> pairs.tokens[0][int(pairs.places[0, 0])], len(pairs), pairs.labels()[4:6]
-    ('<mask>', 1, ['␣p/␣d', 'art/ue'])
-    """
-
-    clean: Int[Tensor, "pair position"]
-    corrupted: Int[Tensor, "pair position"]
-    places: Int[Tensor, "pair 1"]
-    answers: Int[Tensor, " pair"]
-    wrongs: Int[Tensor, " pair"]
-    tokens: tuple[tuple[str, ...], ...]
-    corrupted_tokens: tuple[tuple[str, ...], ...]
+    clean: Int[Tensor, "pair position"]  # ``(pair, position)``, token ids
+    corrupted: Int[Tensor, "pair position"]  # ``(pair, position)``, token ids
+    places: Int[Tensor, "pair 1"]  # ``(pair, 1)``: the position whose prediction is looked at
+    answers: Int[Tensor, " pair"]  # ``(pair,)``, token ids
+    wrongs: Int[Tensor, " pair"]  # ``(pair,)``, token ids
+    tokens: tuple[tuple[str, ...], ...]  # tokens of each text, to show
+    corrupted_tokens: tuple[tuple[str, ...], ...]  # tokens of each text, to show
 
     @classmethod
     def of(
@@ -271,14 +179,7 @@ class EncodedPairs:
         device: torch.device,
         numbers: Sequence[int] | None = None,
     ) -> EncodedPairs:
-        """Encode pairs; `numbers` say what each is called in an error, by default 1, 2, ...
-
-        Raises
-        ------
-        AttnscopeError
-            If the texts of a pair, or two pairs, differ in their number of tokens, an answer is not one token or both
-            are the same, or a masked model's text does not hold one mask, at the same place on both sides.
-        """
+        """Encode pairs; `numbers` say what each is called in an error, by default 1, 2, ..."""
         pairs = list(pairs)
         if not pairs:
             raise AttnscopeError("found no pair of texts; expected one or more")
@@ -346,31 +247,12 @@ class EncodedPairs:
         return right - wrong
 
     def labels(self) -> list[str]:
-        """What to call each position: its token; clean/corrupted where they differ; "…" where pairs differ.
-
-        Examples
-        --------
-        >>> ids = torch.zeros(2, 2, dtype=torch.int64)
-        >>> tokens = (("It", " was"), ("He", " was")), (("It", " is"), ("He", " is"))
-        >>> EncodedPairs(ids, ids, ids[:, :1], ids[0], ids[0], *tokens).labels()
-        ['It…', '␣was/␣is']
-        """
+        """What to call each position: its token; clean/corrupted where they differ; "…" where pairs differ."""
         return position_labels(self.tokens, self.corrupted_tokens)
 
 
 def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
-    """What to call each position of pairs that are all as long, ``(pair, position)``: see `EncodedPairs.labels`.
-
-    Parameters
-    ----------
-    clean, corrupted
-        Tokens of each pair's clean text and of its corrupted one.
-
-    Examples
-    --------
-    >>> position_labels([["The", " cat"], ["A", " cat"]], [["The", " dog"], ["A", " dog"]])
-    ['The…', '␣cat/␣dog']
-    """
+    """What to call each position of pairs that are all as long, ``(pair, position)``: see `EncodedPairs.labels`."""
     labels: list[str] = []
     for own, other in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
         first = "/".join(dict.fromkeys(map(with_marked_spaces, (own[0], other[0]))))
@@ -379,28 +261,7 @@ def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence
 
 
 def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int:
-    """Tokens of a pair's clean text.
-
-    Parameters
-    ----------
-    pair
-        The pair of texts.
-    tokenizer
-        Tokenizer of the model.
-    number
-        Number of the pair, for errors.
-    masked
-        Whether the model is a masked language model, which is asked behind a mask.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from attnscope.intervention.passes import Pair
-    >>> from transformers import AutoTokenizer
-    >>> pair = Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to")
-    >>> token_count(pair, AutoTokenizer.from_pretrained(MODEL), 1, masked=True)
-    11
-    """
+    """Tokens of a pair's clean text."""
     return len(_ids(tokenizer, pair.clean, number, masked=masked))
 
 
@@ -430,31 +291,7 @@ def _place(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) 
 
 
 def one_token(tokenizer: Any, word: str, what: str) -> int:
-    """The token that a text is, or that is named so.
-
-    Parameters
-    ----------
-    tokenizer
-        Tokenizer of the model.
-    word
-        Text, or name, of the token.
-    what
-        Words for what it is for, for the error.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is several tokens, and no token has that name.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from transformers import AutoTokenizer
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> names = tokenizer.convert_ids_to_tokens([one_token(tokenizer, " of", ""), one_token(tokenizer, ".", "")])
-    >>> names  # alone, a full stop would get a space before it, which is a token of its own
-    ['▁of', '.']
-    """
+    """The token that a text is, or that is named so."""
     ids: list[int] = tokenizer(word, add_special_tokens=False)["input_ids"]
     if len(ids) == 1:
         return int(ids[0])

@@ -31,35 +31,14 @@ Kind = Literal["masked", "next", "translation"]
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """A batch of windows, and the tokens that the model shall say.
+    """A batch of windows, and the tokens that the model shall say."""
 
-    Attributes
-    ----------
-    reading
-        What the model reads; of a masked language model with masks in it.
-    places
-        ``(text, place)``: positions that are asked for, those that fill a row up included.
-    labels
-        ``(text, place)``: the right token at each; -100 where the row is only filled up.
-    windows
-        The windows, as they were cut.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from attnscope.read import texts_of, windows_of
-    >>> from transformers import AutoTokenizer
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> windows = list(windows_of(texts_of(["The tide is out."]), tokenizer, length=16))
-    >>> asked = questions("masked", windows, tokenizer, 0, torch.device("cpu"))
-    >>> asked.places.tolist(), tokenizer.convert_ids_to_tokens(asked.labels[0])
-    ([[3]], ['ide'])
-    """
-
-    reading: Reading
+    reading: Reading  # what the model reads; of a masked language model with masks in it
+    # ``(text, place)``: positions that are asked for, those that fill a row up included
     places: Int[Tensor, "text place"]
+    # ``(text, place)``: the right token at each; -100 where the row is only filled up
     labels: Int[Tensor, "text place"]
-    windows: Sequence[Window]
+    windows: Sequence[Window]  # the windows, as they were cut
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -70,32 +49,7 @@ class Questions:
         logits: Float[Tensor, "variant text place vocabulary"],
         before: Float[Tensor, "text place vocabulary"] | None = None,
     ) -> dict[str, Float[Tensor, "variant text"]]:
-        """How well variants answer, by means over the places of each text.
-
-        Parameters
-        ----------
-        logits
-            Logits of the variants.
-        before
-            Logits of the unchanged model.
-
-        Returns
-        -------
-        dict
-            ``loss``: -ln of the probability of the right token, nats; ``accuracy``: share of places where no token is
-            likelier than the right one; with `before` also ``kl``: KL divergence of the predictions from those before,
-            nats.
-
-        Examples
-        --------
-        >>> from attnscope.read import Batch
-        >>> labels = torch.tensor([[1, -100]])
-        >>> batch = Batch(torch.tensor([[5]]), torch.tensor([[True]]), torch.tensor([[False]]))
-        >>> asked = Questions(Reading(batch, batch), torch.tensor([[0, 0]]), labels, [])
-        >>> scores = asked.scores(torch.zeros(1, 1, 2, 4), torch.zeros(1, 2, 4))
-        >>> {name: round(float(value), 3) for name, value in scores.items()}
-        {'loss': 1.386, 'accuracy': 1.0, 'kl': 0.0}
-        """
+        """How well variants answer, by means over the places of each text."""
         real = self.labels != IGNORED
         right = self.labels.clamp(min=0)[..., None]
         known = None if before is None else _Before.of(before)
@@ -126,10 +80,7 @@ class _Before:
         return cls(probabilities, (probabilities * logs).sum(-1))
 
     def divergence(self, logits: Tensor, total: Tensor) -> Tensor:
-        """KL divergence from these of the predictions that `logits` make; `total` is their log-sum-exp.
-
-        Rounding may leave it below 0 by some 1e-7: it is then 0.
-        """
+        """KL divergence from these of the predictions that `logits` make; `total` is their log-sum-exp."""
         crossed = total - (self.probabilities * logits).sum(-1)
         return (self.negative_entropy + crossed).clamp(min=0)
 
@@ -140,20 +91,7 @@ def _mean(values: Tensor, real: Tensor) -> Tensor:
 
 
 def kind_of_question(model: PreTrainedModel) -> Kind:
-    """What a model can be asked: words behind masks, the next token, or a translation.
-
-    Raises
-    ------
-    AttnscopeError
-        If it makes no logits of tokens, so that no loss is defined.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertForMaskedLM
-    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    >>> kind_of_question(BertForMaskedLM(BertConfig(**sizes)))
-    'masked'
-    """
+    """What a model can be asked: words behind masks, the next token, or a translation."""
     try:
         layer = model.get_output_embeddings()
     except NotImplementedError:
@@ -171,44 +109,7 @@ def kind_of_question(model: PreTrainedModel) -> Kind:
 def questions(
     kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, device: torch.device
 ) -> Questions:
-    """Ask about a batch of windows.
-
-    A masked language model is asked for 15% of the words, one at least, each behind a mask; which, depends on the
-    window and the seed alone. The others are asked for the token after each; special tokens are asked for too, but no
-    padding.
-
-    Parameters
-    ----------
-    kind
-        What the model is asked.
-    windows
-        Windows of the batch.
-    tokenizer
-        Tokenizer of the model.
-    seed
-        Seed of the words that are hidden.
-    device
-        Device of the model.
-
-    Raises
-    ------
-    AttnscopeError
-        If a window has nothing to ask for, or the tokenizer no mask.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from attnscope.read import texts_of, windows_of
-    >>> from transformers import AutoTokenizer
-    >>> tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    >>> windows = list(windows_of(texts_of(["The tide is out."]), tokenizer, length=16))
-    >>> after_each = questions("next", windows, tokenizer, 0, torch.device("cpu"))
-    >>> after_each.labels.tolist() == [list(windows[0].ids[1:])]
-    True
-    >>> hidden = questions("masked", windows, tokenizer, 0, torch.device("cpu"))
-    >>> tokenizer.convert_ids_to_tokens(hidden.reading.target.input_ids[0])
-    ['<s>', '▁The', '▁t', '<mask>', '▁is', '▁o', 'ut', '.', '</s>']
-    """
+    """Ask about a batch of windows."""
     pad = tokenizer.pad_token_id
     pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
     reading = Reading.of(windows, pad_id, device)

@@ -24,15 +24,7 @@ Outputs = Sequence[Tensor]
 
 
 class HeadMeans:
-    """Mean output of each head over all real positions of all texts.
-
-    Examples
-    --------
-    >>> means = HeadMeans()
-    >>> means.add([torch.tensor([[[[1.0], [3.0]]]])], [torch.tensor([[True, True]])])
-    >>> means.of(0)
-    tensor([[2.]])
-    """
+    """Mean output of each head over all real positions of all texts."""
 
     def __init__(self) -> None:
         self._sums: list[Tensor] = []
@@ -54,58 +46,14 @@ class HeadMeans:
 
 
 def real_queries(questions: Questions, sites: Sequence[Site]) -> list[Tensor]:
-    """Which queries of each call are real tokens, ``(text, query)``.
-
-    Parameters
-    ----------
-    questions
-        What a batch is asked.
-    sites
-        Attention calls.
-
-    Examples
-    --------
-    >>> from attnscope.capture import Site
-    >>> from attnscope.read import Batch
-    >>> from attnscope.intervention.passes import Questions
-    >>> from attnscope.measure import Reading
-    >>> source = Batch(torch.tensor([[5, 6, 0]]), torch.tensor([[True, True, False]]), torch.zeros(1, 3).bool())
-    >>> target = Batch(torch.tensor([[7, 8]]), torch.tensor([[True, True]]), torch.zeros(1, 2).bool())
-    >>> asked = Questions(Reading(source, target), torch.tensor([[1]]), torch.tensor([[6]]), [])
-    >>> [valid.tolist() for valid in real_queries(asked, [Site(0, "encoder", "self"), Site(1, "decoder", "cross")])]
-    [[[True, True, False]], [[True, True]]]
-    """
+    """Which queries of each call are real tokens, ``(text, query)``."""
     return [questions.reading.sides(site.kind)[0].valid for site in sites]
 
 
 def replacement(
     ablation: Ablation, output: Tensor, mean: Tensor | None, valid: Tensor
 ) -> Float[Tensor, "text head query value_width"]:
-    """What stands in for every head of a call.
-
-    Parameters
-    ----------
-    ablation
-        ``zero``; ``mean``: the mean over the corpus; ``resample``: what the head gives on the text before it in the
-        batch, at the same position (counted anew from the start where that text is shorter).
-    output
-        What the call gives.
-    mean
-        From `HeadMeans`; for ``mean`` alone.
-    valid
-        Which queries are real.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is one text alone, and another is needed.
-
-    Examples
-    --------
-    >>> output = torch.arange(4.0).reshape(2, 1, 2, 1)
-    >>> replacement("resample", output, None, torch.ones(2, 2, dtype=torch.bool)).flatten().tolist()
-    [2.0, 3.0, 0.0, 1.0]
-    """
+    """What stands in for every head of a call."""
     if ablation == "zero":
         return torch.zeros_like(output)
     if ablation == "mean":
@@ -117,19 +65,7 @@ def replacement(
 
 
 def donor_positions(valid: Tensor) -> Tensor:
-    """Position of the text before that each position of a text is given, ``(text, query)``.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is one text only: there is no text before it.
-
-    Examples
-    --------
-    >>> donor_positions(torch.tensor([[True, True, True], [True, True, False]]))
-    tensor([[0, 1, 0],
-            [0, 1, 2]])
-    """
+    """Position of the text before that each position of a text is given, ``(text, query)``."""
     if len(valid) < 2:  # noqa: PLR2004
         raise AttnscopeError(
             "found one text; expected 2 or more, as a resampled head is given what it says of another text: give more "
@@ -140,21 +76,7 @@ def donor_positions(valid: Tensor) -> Tensor:
 
 
 def replacing(heads: Sequence[int], stands_in: Sequence[Tensor]) -> Callable[[AttentionCall, Tensor], Tensor]:
-    """An edit: variant i has head i of `heads` replaced by that head of ``stands_in[i]``.
-
-    Parameters
-    ----------
-    heads
-        Number of the head that each variant replaces.
-    stands_in
-        What stands in for the heads of each variant, ``(text, head, query, value_width)``.
-
-    Examples
-    --------
-    >>> output = torch.ones(1, 2, 1, 1).expand(2, 1, 2, 1, 1)  # 2 variants of a text with 2 heads
-    >>> replacing([0, 1], [torch.zeros(1, 2, 1, 1)] * 2)(None, output)[:, 0, :, 0, 0].tolist()
-    [[0.0, 1.0], [1.0, 0.0]]
-    """
+    """An edit: variant i has head i of `heads` replaced by that head of ``stands_in[i]``."""
 
     def edit(_: AttentionCall, output: Tensor) -> Tensor:
         output = output.clone()
@@ -166,21 +88,7 @@ def replacing(heads: Sequence[int], stands_in: Sequence[Tensor]) -> Callable[[At
 
 
 def replacing_sets(chosen: Tensor, stands_in: Tensor) -> Callable[[AttentionCall, Tensor], Tensor]:
-    """An edit: in each variant, all heads of a set are replaced at once.
-
-    Parameters
-    ----------
-    chosen
-        ``(variant, head)``, or ``(variant, text, head)`` where each text has sets of its own.
-    stands_in
-        ``(text, head, query, value_width)``.
-
-    Examples
-    --------
-    >>> output = torch.ones(1, 1, 2, 1, 1)  # one variant of a text with 2 heads
-    >>> replacing_sets(torch.tensor([[True, False]]), torch.zeros(1, 2, 1, 1))(None, output)[0, 0, :, 0, 0].tolist()
-    [0.0, 1.0]
-    """
+    """An edit: in each variant, all heads of a set are replaced at once."""
     chosen = chosen[:, None] if chosen.ndim == 2 else chosen  # noqa: PLR2004
 
     def edit(_: AttentionCall, output: Tensor) -> Tensor:

@@ -26,27 +26,7 @@ def same_without_what_is_skipped(
     *,
     states: bool = False,
 ) -> bool:
-    """Whether changed heads give the same logits when what should not differ is not computed.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    inputs
-        Arguments of its forward pass, of one text.
-    places
-        Positions whose logits are compared.
-    states
-        Whether to change what blocks give, too.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertForMaskedLM
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> ids = torch.tensor([[5, 6, 7]])
-    >>> same_without_what_is_skipped(BertForMaskedLM(config).eval(), {"input_ids": ids}, torch.tensor([[1]]))
-    True
-    """
+    """Whether changed heads give the same logits when what should not differ is not computed."""
     logits: list[list[Tensor]] = []
     for skips in (True, False):
         with stacked_passes(model, skips=skips) as passes:

@@ -46,36 +46,16 @@ class _Given:
 
 @dataclass(eq=False)
 class StackedPasses:
-    """The forward passes of one model: a plain one for each batch, then as many variants of it as are asked for.
+    """The forward passes of one model: a plain one for each batch, then as many variants of it as are asked for."""
 
-    Attributes
-    ----------
-    model
-        In eval mode, watched.
-    sites
-        The attention calls of the last plain pass.
-    outputs
-        What each of them gave, ``(text, head, query, value_width)``.
-    states
-        What each block gave, ``(text, position, width)``.
-    skips
-        Whether what does not differ is left out; without it every variant is computed from the start.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertForMaskedLM
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> with stacked_passes(BertForMaskedLM(config).eval()) as passes:
-    ...     logits = passes.plain({"input_ids": torch.tensor([[5, 6, 7]])})
-    ...     changed = passes.run({1: lambda call, output: 0 * output}, variants=4)
-    >>> logits.shape[:2], changed.shape[:3]
-    (torch.Size([1, 3]), torch.Size([4, 1, 3]))
-    """
-
-    model: PreTrainedModel
-    skips: bool = True
-    sites: list[Site] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
+    model: PreTrainedModel  # in eval mode, watched
+    skips: bool = (
+        True  # whether what does not differ is left out; without it every variant is computed from the start
+    )
+    sites: list[Site] = field(default_factory=list)  # the attention calls of the last plain pass
+    outputs: list[Tensor] = field(
+        default_factory=list
+    )  # what each of them gave, ``(text, head, query, value_width)``
     _given: list[_Given] = field(default_factory=list)
     _inputs: dict[str, Any] = field(default_factory=dict)
     _places: Tensor | None = None
@@ -101,17 +81,7 @@ class StackedPasses:
         places: Int[Tensor, "text place"] | None = None,
         name: Callable[[int], str] = lambda number: f"text {number + 1}",
     ) -> Float[Tensor, "text place vocabulary"]:
-        """Run the model as it is, and keep what variants need.
-
-        Parameters
-        ----------
-        inputs
-            Arguments of its forward pass.
-        places
-            Positions of each text whose logits are wanted; by default all.
-        name
-            What to call a text of the batch in an error.
-        """
+        """Run the model as it is, and keep what variants need."""
         self.sites, self.outputs, self._given = [], [], []
         self._inputs = {**without_cache(self.model), **inputs}
         self._texts = len(inputs["input_ids"])
@@ -127,19 +97,7 @@ class StackedPasses:
         *,
         places: Int[Tensor, "text place"] | None = None,
     ) -> Float[Tensor, "variant text place vocabulary"]:
-        """Run variants of the last plain pass.
-
-        Parameters
-        ----------
-        edits
-            By number of the attention call: what becomes of its output.
-        variants
-            How many there are.
-        state_edits
-            By number of the block, what becomes of what it gives.
-        places
-            Positions whose logits are wanted, where they are others than in the plain pass.
-        """
+        """Run variants of the last plain pass."""
         if places is not None:
             self._places = places
         self._begin(variants, edits, state_edits or {})
@@ -245,29 +203,7 @@ class StackedPasses:
 
 @contextmanager
 def stacked_passes(model: PreTrainedModel, *, skips: bool = True) -> Generator[StackedPasses]:
-    """Watch a model for `StackedPasses`; afterwards it is as it was.
-
-    Parameters
-    ----------
-    model
-        In eval mode.
-    skips
-        See `StackedPasses`.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertForMaskedLM
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    >>> model = BertForMaskedLM(config).eval()
-    >>> with stacked_passes(model) as passes:
-    ...     logits = passes.plain({"input_ids": torch.tensor([[5, 6, 7]])})
-    ...     halved = passes.run({0: lambda call, output: output / 2}, variants=1)[0]
-    >>> bool(torch.equal(logits, halved))
-    False
-    >>> with torch.no_grad():
-    ...     bool(torch.allclose(model(torch.tensor([[5, 6, 7]])).logits, logits))
-    True
-    """
+    """Watch a model for `StackedPasses`; afterwards it is as it was."""
     passes = StackedPasses(model, skips=skips)
     replaced: list[tuple[nn.Module, Any]] = []
 
@@ -296,15 +232,7 @@ def stacked_passes(model: PreTrainedModel, *, skips: bool = True) -> Generator[S
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The outermost modules that stand in a list: the blocks of encoder and decoder, in the order of the model.
-
-    Examples
-    --------
-    >>> from transformers import GPT2Config, GPT2Model
-    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=3, vocab_size=9, n_positions=8))
-    >>> blocks_of(model) == list(model.h)
-    True
-    """
+    """The outermost modules that stand in a list: the blocks of encoder and decoder, in the order of the model."""
     blocks: list[nn.Module] = []
     for module in model.children():
         blocks += list(module) if isinstance(module, nn.ModuleList) else blocks_of(module)

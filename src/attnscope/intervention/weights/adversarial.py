@@ -61,50 +61,7 @@ def adversarial_test(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    r"""Search weights of one head that differ most from its own while predictions move by no more than a bound.
-
-    Gradient steps on the logits of the weights (Adam) that raise the mean over rows of
-    :math:`\mathrm{JSD}(A', A)` and lower what the predictions' mean TVD has beyond the bound. Of all weights on the way
-    that keep the bound, and of the mixtures of them and the head's own that do, the furthest are taken: the bound holds
-    always. What is found is possible; the largest may be larger. Beside it stands how far weights that are mixed up at
-    random come, moved from the head's own towards them as far as the bound allows: where that is as far, no search was
-    needed, and the head's weights hardly matter to these predictions.
-
-    `attnscope.intervention.arrays.adversarial.adversarial_weights` keeps the output of the head exactly, and needs no search.
-
-    Parameters
-    ----------
-    model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
-        See `permutation_test`.
-    bound
-        Bound of the predictions' total variation distance, mean over predictions (share).
-    steps
-        Gradient steps: a forward and a backward pass each.
-    draws
-        Random permutations of the null.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``text, layer, head``: ``weights_jsd`` (nats, at most ln 2), ``weights_tvd`` (share), ``tvd``, the
-        predictions' distance that was reached, ``weights_jsd_null``; means over texts and intervals as in
-        `permutation_test`.
-
-    Raises
-    ------
-    AttnscopeError
-        See `permutation_test`.
-
-    References
-    ----------
-    Jain and Wallace (2019), section 4.2.2; Wiegreffe and Pinter (2019), section 4, train such weights.
-
-    Examples
-    --------
-    >>> test = adversarial_test("bundled", "The tide is out.", heads=[(2, 0)], steps=10, draws=1)
-    >>> bool(test.tvd.sel(layer=2, head=0).item() <= 0.05), bool(test.weights_jsd.sel(layer=2, head=0).item() > 0)
-    (True, True)
-    """
+    r"""Search weights of one head that differ most from its own while predictions move by no more than a bound."""
     check_real(0.0, 1.0, bound=bound)
     check_whole(1, DRAWS, steps=steps, draws=draws)
     given = given_texts(
@@ -130,16 +87,7 @@ def adversarial_test(
 
 
 class WeightSearch:
-    """The weights of one head of one text, and which others keep the bound.
-
-    Examples
-    --------
-    >>> text = ReadText((given := given_texts(texts="The tide is out.")).model, given.windows[0], 0, given.mask_id)
-    >>> search = WeightSearch(text, 0, 1, bound=0.05)
-    >>> weights, reached = search.furthest(np.full((1, *search.weights.shape), 1 / len(search.weights)))
-    >>> bool(reached <= 0.05), weights.shape == search.weights.shape
-    (True, True)
-    """
+    """The weights of one head of one text, and which others keep the bound."""
 
     def __init__(self, text: ReadText, layer: int, head: int, bound: float) -> None:
         self.text, self.layer, self.head, self.bound = text, layer, head, bound

@@ -66,45 +66,7 @@ def agreement_test(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    r"""Rank tokens by a head's weights, by gradients and by leaving each out, and see whether the ranks agree.
-
-    For a prediction at place i, row i of the weights is held against the norm of the gradient of its likeliest
-    outcome's log probability by each token's vector, and against the total variation distance of the prediction when
-    nobody may look at the token, by Kendall's :math:`\tau_b`. The place itself is left out, and keys that the mask
-    hides. Of an encoder beside a decoder no row is of a prediction: NaN.
-
-    Parameters
-    ----------
-    model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
-        See `permutation_test`.
-    predictions
-        Predictions of each text at most, evenly spaced: a backward pass each. Leaving tokens out takes a forward pass a
-        token.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``text, layer, head``: ``tau_gradient``, ``tau_leave_one_out`` and ``tau_between`` (gradient and
-        leaving out, over the keys of that head), means over predictions; ``..._null``, what weights in random order
-        exceed in 1 of 20 cases (normal approximation); ``significant_...``, the share of predictions whose tau a
-        random order reaches with a chance of 5 % or less: 0.05 of them by chance. Means over texts and intervals as in
-        `permutation_test`.
-
-    Raises
-    ------
-    AttnscopeError
-        See `permutation_test`.
-
-    References
-    ----------
-    Jain and Wallace (2019), section 4.1.
-
-    Examples
-    --------
-    >>> test = agreement_test("bundled", "The tide comes in twice a day.", heads=[(0, 3)], predictions=2)
-    >>> bool(abs(test.tau_gradient.sel(layer=0, head=3)).item() <= 1)
-    True
-    """
+    r"""Rank tokens by a head's weights, by gradients and by leaving each out, and see whether the ranks agree."""
     check_whole(1, predictions=predictions)
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
@@ -138,15 +100,7 @@ def compared(
     importances: tuple[Float[np.ndarray, "prediction key"], Float[np.ndarray, "prediction key"]],
     counted: np.ndarray,
 ) -> dict[str, float]:
-    """Agreement of weights with two importances, and of these with each other.
-
-    Examples
-    --------
-    >>> weights = np.array([[0.1, 0.2, 0.3, 0.4]])
-    >>> taus = compared(weights, (weights, -weights), np.ones((1, 4), dtype=bool))
-    >>> round(taus["tau_gradient"], 9), round(taus["tau_leave_one_out"], 9), round(taus["tau_between"], 9)
-    (1.0, -1.0, -1.0)
-    """
+    """Agreement of weights with two importances, and of these with each other."""
     numbers: dict[str, float] = {}
     kept = np.where(counted, weights, 0.0)
     for name, importance in zip(("gradient", "leave_one_out"), importances, strict=True):
@@ -176,24 +130,7 @@ def _counted(visible: np.ndarray, places: Int[np.ndarray, " prediction"], *, own
 def token_gradients(
     text: ReadText, places: Int[Tensor, " prediction"]
 ) -> Float[np.ndarray, "prediction token"]:
-    """Norm of the gradient of the likeliest outcome's log probability by each token's vector, source before target.
-
-    One forward pass, and a backward pass a prediction.
-
-    Raises
-    ------
-    AttnscopeError
-        If no table is seen in which token ids are looked up, or the text is too long for a backward pass.
-
-    Examples
-    --------
-    >>> from attnscope.intervention.given import given_texts
-    >>> from attnscope.intervention.weights.read_text import ReadText
-    >>> given = given_texts(texts="The tide is out.")
-    >>> text = ReadText(given.model, given.windows[0], 0, given.mask_id)
-    >>> token_gradients(text, text.positions).shape
-    (1, 9)
-    """
+    """Norm of the gradient of the likeliest outcome's log probability by each token's vector, source before target."""
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
         return attended(call)[0]

@@ -42,42 +42,7 @@ def frozen_test(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Give a head the weights that it has on another text, and see how far predictions move.
-
-    Weights that do as well on a text that they know nothing of depend on position, not on what the text says. The other
-    text is the next one of another document that has at least as many tokens, cut to the same places; its rows are
-    renormalised over what the head may see. Where there is none, the text is left out: NaN.
-
-    Parameters
-    ----------
-    model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
-        See `permutation_test`.
-    draws
-        Random changes of the same size, whose median is the null.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``tvd``, ``jsd``, ``flipped``, ``tvd_null`` and ``weights_tvd`` as in `permutation_test`.
-
-    Raises
-    ------
-    AttnscopeError
-        See `permutation_test`.
-
-    References
-    ----------
-    Wiegreffe and Pinter (2019), section 3.4, freeze weights in a model that is trained with them; here they are of the
-    same model on another text.
-
-    Examples
-    --------
-    >>> texts = ["The tide comes in twice a day.", "A boat lies on the mud by day."]
-    >>> test = frozen_test("bundled", texts, heads=[(0, 3), (2, 0)], draws=2)
-    >>> own, other = test.weights_tvd.isel(text=0).stack(at=("layer", "head")).dropna("at").values
-    >>> bool(own < 0.2 < other)  # the first looks at the previous token in every text
-    True
-    """
+    """Give a head the weights that it has on another text, and see how far predictions move."""
     check_whole(1, DRAWS, draws=draws)
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
@@ -119,13 +84,7 @@ def cut_weights(
     other: Float[np.ndarray, "other_query other_key"],
     allowed: np.ndarray,
 ) -> Float[np.ndarray, "query key"]:
-    """Weights of a longer text at the places of this one, with the sums that its rows have.
-
-    Examples
-    --------
-    >>> cut_weights(np.array([[1.0]]), np.array([[0.25, 0.75], [0.5, 0.5]]), np.array([[True]])).tolist()
-    [[1.0]]
-    """
+    """Weights of a longer text at the places of this one, with the sums that its rows have."""
     queries, keys = weights.shape
     part = np.where(allowed, other[:queries, :keys], 0.0)
     total = part.sum(1, keepdims=True)

@@ -30,79 +30,22 @@ Head = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class TestPlan:
-    """What a test gives of each head, and what it asks of texts and heads.
+    """What a test gives of each head, and what it asks of texts and heads."""
 
-    Attributes
-    ----------
-    name
-        Name of the test.
-    variables
-        By name: what it is, its unit, and its dimensions after ``text, layer, head``.
-    coordinates
-        Coordinates of those dimensions.
-    heads
-        ``(layer, head)`` each; None for all.
-    seed
-        Seed of the random numbers; each head of each text has numbers of its own.
-    masked
-        See `ReadText`.
-    predicts
-        Whether predictions are compared. If not, no token is masked, and the model needs no head.
-    progress
-        Called with a `Progress` after each head.
-
-    Examples
-    --------
-    >>> TestPlan("uniform_test", {"tvd": ("distance", "share")}).coordinates
-    {}
-    """
-
-    name: str
+    name: str  # name of the test
+    # by name: what it is, its unit, and its dimensions after ``text, layer, head``
     variables: Mapping[str, tuple[str, ...]]
+    # coordinates of those dimensions
     coordinates: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
-    heads: Sequence[Head] | None = None
-    seed: int = 0
-    masked: float = MASKED
-    predicts: bool = True
-    progress: Tell | None = None
+    heads: Sequence[Head] | None = None  # ``(layer, head)`` each; None for all
+    seed: int = 0  # seed of the random numbers; each head of each text has numbers of its own
+    masked: float = MASKED  # see `ReadText`
+    predicts: bool = True  # whether predictions are compared
+    progress: Tell | None = None  # called with a `Progress` after each head
 
 
 def over_heads(given: Given, plan: TestPlan, of_text: Callable[[ReadText, int], OfHead | None]) -> xr.Dataset:
-    """Run a test on every head that is chosen in every text.
-
-    Parameters
-    ----------
-    given
-        Model and texts.
-    plan
-        See `TestPlan`.
-    of_text
-        From a text and its number to what tests a head of it, which gives numbers by name; None where nothing can be
-        tested, and all is NaN.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``text, layer, head`` and those of the plan; beside each variable its mean over texts and its
-        interval over documents.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model predicts nothing and shall, or there is no such head.
-
-    Examples
-    --------
-    >>> from attnscope.intervention.given import given_texts
-    >>> plan = TestPlan("largest_weight", {"largest": ("largest weight", "share")}, heads=[(0, 1)])
-    >>> table = over_heads(
-    ...     given_texts(texts="The tide is out."),
-    ...     plan,
-    ...     lambda text, _: lambda text, layer, head, generator: {"largest": text.weights(layer, head).max()},
-    ... )
-    >>> table.largest.dims, table.largest_mean.dims, int(table.largest.notnull().sum())
-    (('text', 'layer', 'head'), ('layer', 'head'), 1)
-    """
+    """Run a test on every head that is chosen in every text."""
     check_seed(plan.seed)
     check_real(0.0, 1.0, masked=plan.masked)
     tell = plan.progress or tell_nobody

@@ -34,46 +34,7 @@ if TYPE_CHECKING:
 
 
 class ReadText:
-    """A text after a plain forward pass.
-
-    A masked language model predicts the tokens behind masks, which are put over some of the text's own; every other
-    model predicts at each of its places.
-
-    Parameters
-    ----------
-    model
-        In eval mode, with a head.
-    window
-        The text, and its target.
-    number
-        Number of the text, from 0: for its name, and for which tokens are masked.
-    mask_id
-        Token that a masked language model predicts at; None for no masks.
-    masked
-        Share of the text's tokens that are masked, at least one.
-
-    Attributes
-    ----------
-    inputs, name, sides
-        What is read.
-    positions
-        Places of the predictions.
-    calls
-        All attention calls.
-    log_probabilities
-        ``(prediction, outcome)``, nats.
-
-    Examples
-    --------
-    >>> from attnscope.intervention.given import given_texts
-    >>> given = given_texts(texts="The tide comes in twice a day.")
-    >>> text = ReadText(given.model, given.windows[0], 0, given.mask_id)
-    >>> text.positions.tolist(), tuple(text.log_probabilities.shape)
-    ([9, 12], (2, 640))
-    >>> outputs = text.output(0, 1)[None]
-    >>> bool((text.changed(0, 1, outputs) - text.log_probabilities).abs().max() < 1e-5)
-    True
-    """
+    """A text after a plain forward pass."""
 
     def __init__(
         self,
@@ -134,10 +95,7 @@ class ReadText:
     def changed(
         self, layer: int, head: int, outputs: Float[Tensor, "variant query value_width"]
     ) -> Float[Tensor, "variant prediction outcome"]:
-        """Log probabilities with other outputs in the place of one head's: one forward pass a variant.
-
-        Gradients go through it where the outputs ask for them, and the text is not too long for that.
-        """
+        """Log probabilities with other outputs in the place of one head's: one forward pass a variant."""
         if outputs.requires_grad:
             check_matrices(self.calls, self.name, in_a_graph=True)
         sizes = [call.query.shape[1] * call.query.shape[2] * call.key.shape[2] for call in self.calls]
@@ -205,26 +163,14 @@ class ReadText:
 def total_variation(
     after: Float[Tensor, "*batch outcome"], before: Float[Tensor, "*others"]
 ) -> Float[Tensor, "*batch"]:
-    """TVD of log probabilities, in the way of gradients.
-
-    Examples
-    --------
-    >>> total_variation(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.75, 0.25]]).log()).tolist()
-    [0.25]
-    """
+    """TVD of log probabilities, in the way of gradients."""
     return (after.exp() - before.exp()).abs().sum(-1) / 2
 
 
 def jensen_shannon(
     p: Float[Tensor, "*batch outcome"], q: Float[Tensor, "*others"]
 ) -> Float[Tensor, "*batch"]:
-    """JSD in nats, in the way of gradients.
-
-    Examples
-    --------
-    >>> float(jensen_shannon(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])).exp())
-    2.0
-    """
+    """JSD in nats, in the way of gradients."""
     return (_information(p) + _information(q) - 2 * _information((p + q) / 2)).sum(-1).clamp_min(0.0) / 2
 
 

@@ -64,53 +64,7 @@ def permutation_test(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Mix up each row of a head's weights, and see how far predictions move.
-
-    Weights that are mixed up and change nothing do not explain the prediction, however sharp they are. A change of the
-    head's output may matter by its size alone: beside the effect stands that of random changes of the same size, in
-    each row the same length and a random direction.
-
-    Parameters
-    ----------
-    model, texts, targets, tokenizer, window, by_line
-        See `attnscope.scan`. A `attnscope.explanation.study.Study` or a `Given` brings its texts.
-    limit
-        Windows to read, by default 8.
-    heads
-        ``(layer, head)`` each; by default all. Each costs two times `draws` forward passes a text.
-    draws
-        Permutations.
-    masked
-        Share of a text's tokens behind masks, for a masked language model: it predicts there. Others predict at each
-        of their places.
-    seed
-        Seed of the random numbers.
-    progress
-        Called with a `Progress` after each head.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``text, layer, head``: ``tvd``, ``jsd`` and ``flipped``, median over permutations of the mean over
-        predictions; ``tvd_null``, the same of random changes; ``weights_tvd``, and ``max_weight``, mean over rows of
-        the largest weight. Beside each, ``..._mean`` over texts with ``..._low`` and ``..._high``, 95 % intervals of a
-        bootstrap over documents (layer, head). NaN for heads that were not chosen.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model predicts nothing, or a head does not exist.
-
-    References
-    ----------
-    Jain and Wallace (2019), Attention is not Explanation, NAACL 2019, section 4.2.1.
-
-    Examples
-    --------
-    >>> test = permutation_test("bundled", limit=1, heads=[(0, 3)], draws=4)
-    >>> test.tvd.dims, bool(test.tvd.sel(layer=0, head=3).item() > 0)
-    (('text', 'layer', 'head'), True)
-    """
+    """Mix up each row of a head's weights, and see how far predictions move."""
     check_whole(1, DRAWS, draws=draws)
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
@@ -143,38 +97,7 @@ def uniform_test(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Give each row of a head equal weights over what it may see, and see how far predictions move.
-
-    If equal weights do as well, the head's own carry nothing that this model needs there. (The baseline of the paper
-    is trained with equal weights; here the model is as it is.)
-
-    Parameters
-    ----------
-    model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
-        See `permutation_test`.
-    draws
-        Random changes of the same size, whose median is the null.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``tvd``, ``jsd``, ``flipped``, ``tvd_null`` and ``weights_tvd`` as in `permutation_test`.
-
-    Raises
-    ------
-    AttnscopeError
-        See `permutation_test`.
-
-    References
-    ----------
-    Wiegreffe and Pinter (2019), Attention is not not Explanation, EMNLP 2019, section 3.2.
-
-    Examples
-    --------
-    >>> test = uniform_test("bundled", limit=1, heads=[(0, 3)], draws=2)
-    >>> bool(test.weights_tvd.sel(layer=0, head=3).item() > 0.1)
-    True
-    """
+    """Give each row of a head equal weights over what it may see, and see how far predictions move."""
     check_whole(1, DRAWS, draws=draws)
     given = given_texts(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
@@ -198,16 +121,7 @@ def replaced(
     generator: np.random.Generator,
     draws: int = 1,
 ) -> dict[str, float]:
-    """What other weights do to the predictions, medians over the variants, and what random changes of their size do.
-
-    Examples
-    --------
-    >>> text = ReadText((given := given_texts(texts="The tide is out.")).model, given.windows[0], 0, given.mask_id)
-    >>> weights = text.weights(0, 1)
-    >>> changes = replaced(text, 0, 1, weights, weights[None], np.random.default_rng(0))
-    >>> bool(max(changes.values()) < 1e-5)
-    True
-    """
+    """What other weights do to the predictions, medians over the variants, and what random changes of their size do."""
     outputs = text.of_weights(layer, head, several)
     effects = text.effects(layer, head, outputs)
     random = text.effects(layer, head, same_size(outputs, text.output(layer, head), generator, draws))
@@ -225,25 +139,7 @@ def same_size(
     generator: np.random.Generator,
     draws: int = 1,
 ) -> Float[Tensor, "changed query value_width"]:
-    """Outputs that are as far from a head's own, row by row, in random directions: `draws` for each variant.
-
-    Parameters
-    ----------
-    outputs
-        Outputs of the head under changed weights.
-    before
-        The head's own output.
-    generator
-        Generator of the random directions.
-    draws
-        Number of directions for each variant.
-
-    Examples
-    --------
-    >>> moved = same_size(torch.ones(1, 2, 3), torch.zeros(2, 3), np.random.default_rng(0))
-    >>> bool(torch.allclose(moved.norm(dim=-1), torch.tensor(3.0) ** 0.5))
-    True
-    """
+    """Outputs that are as far from a head's own, row by row, in random directions: `draws` for each variant."""
     before = before.to(outputs)
     size = (outputs - before).norm(dim=-1, keepdim=True).repeat_interleave(draws, 0)
     direction = torch.from_numpy(generator.normal(size=(len(size), *outputs.shape[1:]))).to(outputs)
@@ -276,44 +172,7 @@ def erasure_test(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Erase a head's weights, the most important first, until decisions flip.
-
-    In every row that fraction of the keys that it may see loses its weight, and the others share it. The order is by
-    attention, by the gradient of the decisions' log probabilities (their sum) by the weight, by the product of both,
-    and at random, which is the null: an order that says what matters flips decisions sooner.
-
-    Parameters
-    ----------
-    model, texts, targets, tokenizer, window, limit, by_line, heads, masked, seed, progress
-        See `permutation_test`.
-    fractions
-        Shares of the keys of each row, rising; rounded up to whole keys. At 1 the head gives nothing.
-    draws
-        Random orders, whose mean is taken.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``text, layer, head, order, fraction``: ``flipped``, the share of predictions whose likeliest
-        outcome was another at this fraction or a smaller one; ``tvd`` (share); ``fraction_to_flip`` (no ``fraction``),
-        NaN where none flips. Means over texts and intervals as in `permutation_test`.
-
-    Raises
-    ------
-    AttnscopeError
-        If fractions do not rise or are not between 0 and 1; see `permutation_test`.
-
-    References
-    ----------
-    Serrano and Smith (2019), Is Attention Interpretable?, ACL 2019, section 4; there the one attention layer of a
-    classifier, here one head of many.
-
-    Examples
-    --------
-    >>> test = erasure_test("bundled", limit=1, heads=[(0, 3)], fractions=[0.5, 1.0], draws=1)
-    >>> test.flipped.dims, test.order.values.tolist()
-    (('text', 'layer', 'head', 'order', 'fraction'), ['attention', 'gradient', 'product', 'random'])
-    """
+    """Erase a head's weights, the most important first, until decisions flip."""
     check_whole(1, DRAWS, draws=draws)
     shares = [float(share) for share in fractions]
     for share in shares:
@@ -401,40 +260,8 @@ def same_output_test(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Find other weights of each head whose output is exactly the same: what they say of importance is then not unique.
-
-    A linear program a row (`attnscope.intervention.arrays.adversarial.adversarial_weights`); nothing that the model computes
-    changes. Beside it stands the same for the row's weights in random order, with the output that these give: how free
-    weights are that know nothing of the text.
-
-    Parameters
-    ----------
-    model, texts, targets, tokenizer, window, limit, by_line, heads, seed, progress
-        See `permutation_test`. The model needs no head that predicts.
-    objective
-        ``"top_weight"`` or ``"distance"``.
-    rows
-        Rows of each head at most, evenly spaced: two programs each. The matrices of a head are in memory, and a text
-        has at most 2,048 tokens.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``text, layer, head``, means over rows: ``weights_tvd`` (share), ``weights_jsd`` (nats),
-        ``top_before``, ``top_after``, ``free`` (share of rows), ``output_error``, ``weights_tvd_null`` and
-        ``free_null``; means over texts and intervals as in `permutation_test`.
-
-    Raises
-    ------
-    AttnscopeError
-        See `permutation_test` and `attnscope.intervention.arrays.adversarial.adversarial_weights`.
-
-    Examples
-    --------
-    >>> test = same_output_test("bundled", limit=1, window=64, heads=[(2, 0)], rows=2)
-    >>> here = test.isel(text=0).sel(layer=2, head=0)
-    >>> bool(here.top_after < here.top_before), bool(here.output_error < 1e-9), float(here.free)
-    (True, True, 1.0)
+    """Find other weights of each head whose output is exactly the same: what they say of importance is then not
+    unique.
     """
     check_whole(1, rows=rows)
     given = given_texts(

@@ -36,14 +36,7 @@ _NODES = (
 
 
 def left_out(tree: xr.DataTree) -> str:
-    """Which of the seed paper's nine figures an explanation does not have, in a sentence; empty where it has all.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> print(left_out(xr.DataTree.from_dict({node: xr.Dataset() for node in _NODES if node != "also"})))
-    Left out of the papers' figures 1 to 9: 8 (tables of several models: give --also MODEL).
-    """
+    """Which of the seed paper's nine figures an explanation does not have, in a sentence; empty where it has all."""
     missing = [(number, node) for number, node in enumerate(_NODES, 1) if node not in tree.children]
     told = [
         f"{number} (tables of several models: give --also MODEL)" if node == "also" else str(number)
@@ -53,26 +46,7 @@ def left_out(tree: xr.DataTree) -> str:
 
 
 def score_maps(scores: xr.Dataset) -> Figure:
-    """Draw scores before mask and softmax; those right of the diagonal never reach a causal head's output.
-
-    Parameters
-    ----------
-    scores
-        ``score (shown, query, key)`` with the coordinates ``layer`` and ``head``.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (EMNLP 2023), figure 14.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> places = {"layer": ("shown", [0]), "head": ("shown", [3])}
-    >>> made = xr.Dataset({"score": (("shown", "query", "key"), np.eye(4)[None])}, coords=places)
-    >>> score_maps(made).axes[0].get_title()
-    'Layer 0, head 3'
-    """
+    """Draw scores before mask and softmax; those right of the diagonal never reach a causal head's output."""
     require(scores, ("score",), purpose="score_maps")
     count = scores.sizes["shown"]
     with figure_style():
@@ -93,18 +67,7 @@ def score_maps(scores: xr.Dataset) -> Figure:
 
 
 def by_layer_and_head(shown: xr.Dataset) -> tuple[xr.Dataset, list[tuple[int, int]]]:
-    """Results of a few heads along ``shown`` as a grid of layers and heads, and which heads they are.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> made = xr.Dataset(
-    ...     {"shift": ("shown", [1.0, 2.0])}, coords={"layer": ("shown", [0, 2]), "head": ("shown", [3, 1])}
-    ... )
-    >>> grid, heads = by_layer_and_head(made)
-    >>> dict(grid.sizes), heads
-    ({'layer': 2, 'head': 2}, [(0, 3), (2, 1)])
-    """
+    """Results of a few heads along ``shown`` as a grid of layers and heads, and which heads they are."""
     places = zip(shown["layer"].values.tolist(), shown["head"].values.tolist(), strict=True)
     heads = list(dict.fromkeys(places))
     first = [
@@ -115,73 +78,22 @@ def by_layer_and_head(shown: xr.Dataset) -> tuple[xr.Dataset, list[tuple[int, in
 
 
 def maps_of_heads(shown: xr.Dataset) -> Figure:
-    """Draw figure 2: weights of the papers' heads among the first tokens.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> rows = ("shown", "query", "rank")
-    >>> made = xr.Dataset(
-    ...     {
-    ...         "key": (rows, np.array([[[0, 1], [0, 1]]], dtype="uint16")),
-    ...         "weight": (rows, np.array([[[0.9, 0.1], [0.7, 0.3]]], dtype="float32")),
-    ...     },
-    ...     {"token": ("query", ["a", "b"]), "layer": ("shown", [8]), "head": ("shown", [2])},
-    ... )
-    >>> maps_of_heads(made).axes[0].get_title()
-    'Layer 8, head 2'
-    """
+    """Draw figure 2: weights of the papers' heads among the first tokens."""
     return weight_maps(*by_layer_and_head(shown))
 
 
 def waves_of_head(shown: xr.Dataset) -> Figure:
-    """Draw figure 4: queries and keys of one head as waves.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.explanation.arrays import query_key_waves
-    >>> angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
-    >>> states = np.hstack([np.cos(angle), np.sin(angle)])
-    >>> made = query_key_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4)).expand_dims(layer=[8], head=[2])
-    >>> waves_of_head(made).axes[0].get_title(loc="left")
-    'Layer 8, head 2'
-    """
+    """Draw figure 4: queries and keys of one head as waves."""
     return wave_curves(shown, [(int(shown["layer"][0]), int(shown["head"][0]))])
 
 
 def phases_as_published(shown: xr.Dataset) -> Figure:
-    """Draw figure 6: phase maps, the rotation completed as the papers did.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.explanation.arrays import phase_map
-    >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
-    >>> made = phase_map(states, weight, np.eye(6)[:, 1:3]).expand_dims(shown=1, completion=["lapack"])
-    >>> made = made.assign_coords(layer=("shown", [8]), head=("shown", [2]))
-    >>> phases_as_published(made).axes[0].get_title(loc="left")
-    'Layer 8, head 2'
-    """
+    """Draw figure 6: phase maps, the rotation completed as the papers did."""
     return _phases(shown, "lapack")
 
 
 def phases_completed_minimally(shown: xr.Dataset) -> Figure:
-    """Draw figure 6 with the completion that is nearest to the identity.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.explanation.arrays import phase_map
-    >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
-    >>> made = phase_map(states, weight, np.eye(6)[:, 1:3]).expand_dims(shown=1, completion=["minimal"])
-    >>> made = made.assign_coords(layer=("shown", [8]), head=("shown", [2]))
-    >>> phases_completed_minimally(made).axes[0].get_title(loc="left")
-    'Layer 8, head 2'
-    """
+    """Draw figure 6 with the completion that is nearest to the identity."""
     return _phases(shown, "minimal")
 
 
@@ -190,19 +102,7 @@ def _phases(shown: xr.Dataset, completion: str) -> Figure:
 
 
 def correlations_of_heads(shown: xr.Dataset) -> Figure:
-    """Draw figure 7: cross-correlations of the papers' heads.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.explanation.arrays import cross_correlation
-    >>> query = np.random.default_rng(0).normal(size=(64, 2))
-    >>> made = cross_correlation(query, np.roll(query, -3, axis=0)).expand_dims(shown=1)
-    >>> made = made.assign_coords(layer=("shown", [8]), head=("shown", [2]))
-    >>> [axes.get_title(loc="left") for axes in correlations_of_heads(made).axes]
-    ['Layer 8, head 2', '']
-    """
+    """Draw figure 7: cross-correlations of the papers' heads."""
     return cross_correlations(*by_layer_and_head(shown), curves=CURVES)
 
 
@@ -210,37 +110,7 @@ _TABLES = (("before", "0.45", "Table as it was"), ("after", MEASURED, "Learned a
 
 
 def relearned_table(relearned: xr.Dataset) -> Figure:
-    """Draw the spectrum of the position table as it was and as learned anew, and the loss while it was learned.
-
-    Lines are means over columns, bands their middle half; the dashed line is what white noise as strong as the
-    table learned anew gives.
-
-    Parameters
-    ----------
-    relearned
-        From ``relearn_positions``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (EMNLP 2023), appendix E.
-
-    Examples
-    --------
-    >>> from attnscope.reproduction.yamamoto2023 import relearned_table
-    >>> from attnscope.reproduction.yamamoto2023 import relearn_positions
-    >>> relearned_run = relearn_positions(steps=2, batch_size=2, limit=4)[1]
-    >>> [axes.get_title(loc="left") for axes in relearned_table(relearned_run).axes]
-    ['Spectrum of the position table', 'Loss while learning']
-    """
+    """Draw the spectrum of the position table as it was and as learned anew, and the loss while it was learned."""
     needs = ("mean", "lower_quartile", "upper_quartile", "null_mean", "loss")
     require(relearned, needs, purpose="relearned_table")
     frequency = relearned["frequency"].values[1:]
@@ -266,53 +136,13 @@ def relearned_table(relearned: xr.Dataset) -> Figure:
 
 
 def relearned_profiles(relearned: xr.Dataset) -> Figure:
-    """Draw where the sharpest heads look: on plain text, and on spaced text before and after the learning.
-
-    Parameters
-    ----------
-    relearned
-        From ``relearn_positions``: the heads are those that were sharpest on plain text.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Examples
-    --------
-    >>> from attnscope.reproduction.yamamoto2023 import relearned_profiles
-    >>> from attnscope.reproduction.yamamoto2023 import relearn_positions
-    >>> relearned_run = relearn_positions(steps=2, batch_size=2, limit=4)[1]
-    >>> len(relearned_profiles(relearned_run).axes)
-    4
-    """
+    """Draw where the sharpest heads look: on plain text, and on spaced text before and after the learning."""
     require(relearned, ("profile", "shown_layer", "shown_head"), purpose="relearned_profiles")
     return scheme_effect(relearned, _shown(relearned))
 
 
 def relearned_maps(relearned: xr.Dataset) -> Figure:
-    """Draw the weights of the same heads in one spaced text with the table learned anew; dots are unknown tokens.
-
-    Parameters
-    ----------
-    relearned
-        From ``relearn_positions``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (EMNLP 2023), figure 22.
-
-    Examples
-    --------
-    >>> from attnscope.reproduction.yamamoto2023 import relearned_maps
-    >>> from attnscope.reproduction.yamamoto2023 import relearn_positions
-    >>> relearned_run = relearn_positions(steps=2, batch_size=2, limit=4)[1]
-    >>> relearned_maps(relearned_run).axes[0].get_xlabel()
-    'Key token (attended to)'
-    """
+    """Draw the weights of the same heads in one spaced text with the table learned anew; dots are unknown tokens."""
     require(relearned, ("key", "weight", "shown_layer"), purpose="relearned_maps")
     maps = relearned[["key", "weight"]].rename(shown_layer="layer", shown_head="head")
     return weight_maps(*by_layer_and_head(maps), tokens=maps.sizes["query"])

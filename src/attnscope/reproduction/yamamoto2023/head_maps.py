@@ -30,17 +30,7 @@ def head_maps(
     *,
     rows: int,
 ) -> xr.Dataset:
-    """All weights in the first rows of each head (call, head), over ``shown``: what `weight_maps` draws.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from attnscope.capture import load_model
-    >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
-    >>> maps = head_maps(model, [2, 7, 8, 3], ["[CLS]", "a", "b", "[SEP]"], [(0, 2), (1, 0)], rows=3)
-    >>> dict(maps.weight.sizes), bool(abs(maps.weight.sum("rank") - 1).max() < 1e-6)
-    ({'shown': 2, 'query': 3, 'rank': 4}, True)
-    """
+    """All weights in the first rows of each head (call, head), over ``shown``: what `weight_maps` draws."""
     rows = min(rows, len(ids))
     weights: dict[tuple[int, int], np.ndarray] = {}
 

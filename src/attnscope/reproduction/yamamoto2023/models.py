@@ -77,21 +77,7 @@ SHAPES = {
 
 
 def is_shaped_like(model: PreTrainedModel, name: str) -> bool:
-    """Whether a model has the class and sizes of a published one, ``"roberta-base"`` or ``"gpt2"``.
-
-    Parameters
-    ----------
-    model
-        Any model.
-    name
-        Name of the published one.
-
-    Examples
-    --------
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> is_shaped_like(GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=1)), "gpt2")
-    False
-    """
+    """Whether a model has the class and sizes of a published one, ``"roberta-base"`` or ``"gpt2"``."""
     sizes = SHAPES[name].sizes.items()
     return type(model).__name__ in SHAPES[name].classes and all(
         getattr(model.config, size, None) == wanted for size, wanted in sizes
@@ -99,40 +85,14 @@ def is_shaped_like(model: PreTrainedModel, name: str) -> bool:
 
 
 def published_name(hub_name: str, identity: Mapping[str, str]) -> str | None:
-    """Which published model this is, if the hub says so: a folder may hold any weights of the shape.
-
-    Parameters
-    ----------
-    hub_name, identity
-        As `attnscope.capture.loaded.LoadedModel` has them.
-
-    Examples
-    --------
-    >>> published_name("openai-community/gpt2", {"revision": "607a30d"})
-    'gpt2'
-    >>> published_name("gpt2", {"sha256": "fdbd04ef"}) is None
-    True
-    """
+    """Which published model this is, if the hub says so: a folder may hold any weights of the shape."""
     if "revision" not in identity:
         return None
     return next((name for name, shape in SHAPES.items() if hub_name in shape.hub), None)
 
 
 def check_published(name: str | None) -> None:
-    """Refuse names of models that nothing was published of.
-
-    Raises
-    ------
-    AttnscopeError
-        If the name is not of a published model; None is of none, and passes.
-
-    Examples
-    --------
-    >>> check_published("bert")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: published_as (--published-as) is 'bert': expected roberta-base or gpt2
-    """
+    """Refuse names of models that nothing was published of."""
     if name is not None and name not in SHAPES:
         raise AttnscopeError(
             f"published_as (--published-as) is {shortly(name)}: expected {' or '.join(SHAPES)}"
@@ -170,17 +130,7 @@ class ShownHead:
 
 
 class Subject:
-    """A model, its texts and what the analyses found in them; each is made when a row first asks for it.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> from attnscope.explanation import Study
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> subject = Subject(Study(BertModel(config).eval(), [[5, 6, 7, 8], [7, 8, 9, 5]], band=2))
-    >>> subject.length, subject.table.name
-    (4, 'embeddings.position_embeddings')
-    """
+    """A model, its texts and what the analyses found in them; each is made when a row first asks for it."""
 
     def __init__(self, study: Study) -> None:
         self.study, self.model, self.seed = study, study.model, study.seed
@@ -352,12 +302,6 @@ def clustered_scores(model: PreTrainedModel, windows: Windows, *, seed: int = 0)
 
 
 def in_periods(length: int, band: tuple[int, int] = PEAK) -> np.ndarray:
-    """Which frequencies 0..length // 2 have the periods that the band has at 512 tokens.
-
-    Examples
-    --------
-    >>> np.flatnonzero(in_periods(128)).tolist()
-    [10, 11, 12, 13, 14, 15]
-    """
+    """Which frequencies 0..length // 2 have the periods that the band has at 512 tokens."""
     scaled = np.arange(length // 2 + 1) * PAPER_LENGTH / length
     return (scaled >= band[0]) & (scaled <= band[1])

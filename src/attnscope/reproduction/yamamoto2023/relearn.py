@@ -66,64 +66,7 @@ def relearn_positions(
     device: str | None = None,
     progress: Tell | None = None,
 ) -> tuple[PreTrainedModel, xr.Dataset]:
-    """Draw a masked language model's position table anew and train it alone, on texts with unknown tokens between.
-
-    Each token is followed by `spacers` unknown tokens, so that its neighbour stands ``spacers + 1`` positions away.
-    Every other weight is frozen. Heads that find a neighbour by its position then look for it at the new distance,
-    through rows that make their queries and keys match there. The loss is that of masked real tokens; unknown tokens
-    between and special tokens are never masked.
-
-    Parameters
-    ----------
-    model, texts, tokenizer, field, by_line, device
-        See `attnscope.scan`. The model is not changed.
-    spacers
-        Unknown tokens after each token; 0 relearns the table for ordinary texts.
-    window
-        Positions of an input, spacers included; by default what the model takes.
-    limit
-        Inputs to train on; by default all that the texts give.
-    steps, batch_size, learning_rate
-        Settings of Adam, with the rate falling linearly to 0.
-    masked
-        Share of real tokens that is masked (80% by the mask token, 10% by a random one, 10% as they are).
-    deviation
-        Standard deviation of the normal distribution that the rows are drawn from.
-    seed
-        Seed of the drawn rows, of the masks, of the order of inputs and of dropout.
-    band
-        Largest offset of the profiles.
-    progress
-        Called with a `Progress` after each step; it tells of ``steps`` done.
-
-    Returns
-    -------
-    PreTrainedModel
-        A copy with the new table, in eval mode.
-    xarray.Dataset
-        `amplitude_spectrum` of the table's used rows over ``table`` (``before``, ``after``), ``frequency`` and
-        ``column``; ``rows (table, position, column)``; ``loss (step)``, nats per masked token, mean over the steps
-        since the one before; ``profile (variant, layer, head, offset)`` of up to 32 of the texts, with ``_low`` and
-        ``_high``: ``plain``, with spacers before training (``spaced``) and after (``relearned``), over the rows of
-        tokens and not of spacers; ``key``,
-        ``weight (shown, query, rank)``, the weights in one spaced text of the heads that were sharpest.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model is no masked language model with a learned table, its tokenizer lacks an unknown or a mask
-        token, a parameter is out of range, the texts give no full input, or `accelerate` is not installed.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (2023), EMNLP 2023, appendix E: 8,645 samples, three unknown tokens, N(0, 0.02²).
-
-    Examples
-    --------
-    >>> relearned, relearned_run = relearn_positions(steps=2, batch_size=2, limit=4)
-    >>> relearned_run.table.values.tolist(), dict(relearned_run["mean"].sizes)
-    (['before', 'after'], {'table': 2, 'frequency': 65})
-    """
+    """Draw a masked language model's position table anew and train it alone, on texts with unknown tokens between."""
     loaded = load_model(MODEL if model is None else model, tokenizer=tokenizer, device=device)
     corpus = texts_of(texts, field=field, by_line=by_line)
     relearning = Relearning(
@@ -134,21 +77,7 @@ def relearn_positions(
 
 
 class Relearning:
-    """What `relearn_positions` is about to do: all is checked and the inputs are cut before anything is trained.
-
-    Examples
-    --------
-    >>> from attnscope.capture import load_model
-    >>> from attnscope.read import texts_of
-    >>> loaded, texts = load_model("bundled", device="cpu"), texts_of(["The tide comes in twice a day. " * 12])
-    >>> Relearning(loaded, texts, steps=0)
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: spacers is 3, steps 0 and batch_size 16; expected at least 0, 1 and 1
-    >>> about = Relearning(loaded, texts, steps=2, limit=1)
-    >>> len(about.windows), about.settings["max_steps"]
-    (1, 2)
-    """
+    """What `relearn_positions` is about to do: all is checked and the inputs are cut before anything is trained."""
 
     def __init__(
         self,
@@ -254,20 +183,7 @@ class Relearning:
 
 
 def space_out(windows: Windows, spacers: int, spacer: int) -> list[list[int]]:
-    """Put unknown tokens after each token: the inputs that `relearn_positions` trains on.
-
-    Parameters
-    ----------
-    windows
-        Windows or lists of token ids.
-    spacers, spacer
-        How many, and which token id.
-
-    Examples
-    --------
-    >>> space_out([[7, 8]], spacers=2, spacer=1)
-    [[7, 1, 1, 8, 1, 1]]
-    """
+    """Put unknown tokens after each token: the inputs that `relearn_positions` trains on."""
     return [[id_ for token in ids_of(window) for id_ in (token, *[spacer] * spacers)] for window in windows]
 
 

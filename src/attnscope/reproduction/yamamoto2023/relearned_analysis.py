@@ -30,15 +30,7 @@ ANEW = Section(
 
 
 def relearned(steps: int) -> Analysis:
-    """Positions learned anew for so many steps, for ``attnscope.explain(more=...)``: see `relearn_positions`.
-
-    With a run folder, the model is saved in its folder ``relearned``.
-
-    Examples
-    --------
-    >>> relearned(1000).settings
-    {'relearn': 1000}
-    """
+    """Positions learned anew for so many steps, for ``attnscope.explain(more=...)``: see `relearn_positions`."""
     check_whole(1, relearn=steps)
     return replace(
         RELEARNED,
@@ -120,13 +112,7 @@ RELEARNED = Analysis(
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found: in words, as a number, whether the published value holds (None: nothing to hold), remarks.
-
-    Examples
-    --------
-    >>> Finding("t=-1", -1, holds=True).note
-    ''
-    """
+    """What was found: in words, as a number, whether the published value holds (None: nothing to hold), remarks."""
 
     text: str
     number: float | int = float("nan")

@@ -324,42 +324,18 @@ def slow_waves(subject: Subject) -> Finding:
 
 @dataclass(frozen=True)
 class Row:
-    """A published number.
+    """A published number."""
 
-    Attributes
-    ----------
-    number
-        From 1.
-    quantity, published, source
-        What was published, and where.
-    find
-        What a model has in its place.
-    tolerance
-        What we take for agreement; the papers name none.
-    by_chance
-        How many untrained models of the published shape meet it (``benchmarks/paper_chance.py --models 12 --texts 3``).
-    model
-        Which published model it is about.
-    impossible
-        Why it cannot be had here.
-
-    Examples
-    --------
-    >>> from attnscope.reproduction.yamamoto2023 import ROWS
-    >>> row = ROWS[0]
-    >>> row.number, row.quantity
-    (1, 'variance of the position table in 4 dimensions')
-    """
-
-    number: int
-    quantity: str
-    published: str
-    source: str
-    find: Callable[[Subject], Finding]
-    tolerance: str = ""
+    number: int  # from 1
+    quantity: str  # what was published, and where
+    published: str  # what was published, and where
+    source: str  # what was published, and where
+    find: Callable[[Subject], Finding]  # what a model has in its place
+    tolerance: str = ""  # what we take for agreement; the papers name none
+    # how many untrained models of the published shape meet it (``benchmarks/paper_chance.py --models 12 --texts 3``)
     by_chance: str = ""
-    model: str = ROBERTA
-    impossible: str = ""
+    model: str = ROBERTA  # which published model it is about
+    impossible: str = ""  # why it cannot be had here
 
 
 def not_in_the_weights(_: Subject) -> Finding:
@@ -557,11 +533,7 @@ CURVES = 20  # cross-correlations
 
 
 def shown_heads(subject: Subject) -> list[ShownHead]:
-    """The papers' four heads; in a model of another shape, its own heads that do most clearly what those do.
-
-    Such a head looks to the same side, and puts either much of its weight on one offset or less than 0.3 on any. A
-    place that no head can take (in a causal model nothing looks right) stays empty.
-    """
+    """The papers' four heads; in a model of another shape, its own heads that do most clearly what those do."""
     if is_shaped_like(subject.model, ROBERTA):
         return [ShownHead(f"{layer}.{head}", *subject.head(layer, head)) for layer, head in NAMED_HEADS]
     everyone = [(layer, head) for layer in subject.evidence.layers for head in range(layer.heads)]
@@ -597,10 +569,7 @@ def maps(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
 
 
 def series(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
-    """Figure 4: the most important columns of a head along the first text, as in the papers without biases.
-
-    The head is head(1,1), or else that whose columns hold most waves.
-    """
+    """Figure 4: the most important columns of a head along the first text, as in the papers without biases."""
     chosen = _bilinear(shown)[0]
     if not is_shaped_like(subject.model, ROBERTA):
         counts = subject.waves.periodic_columns
@@ -716,76 +685,14 @@ def paper_table(
     seed: int = 0,
     published_as: str | None = None,
 ) -> xr.Dataset:
-    """Every published number beside that of a model.
-
-    Parameters
-    ----------
-    model
-        In eval mode, with a table of absolute positions.
-    windows
-        Two or more windows, or lists of token ids, all equally long.
-    band
-        Largest offset of the profiles.
-    seed
-        Seed of the clustering.
-    published_as
-        Name of the published model whose weights these are, ``roberta-base`` or ``gpt2``. Only its values are held
-        against this model: a model of the same sizes may hold any weights.
-
-    Returns
-    -------
-    xarray.Dataset
-        Over ``row`` (from 1): ``quantity``, ``published``, ``source``, ``ours``, ``tolerance``, ``by_chance``,
-        ``verdict`` and ``note``, all text, and ``value``, a number (NaN where there is none). A verdict is ``agrees``,
-        ``differs``, ``descriptive``, ``same shape, other weights``, ``not comparable`` or ``not run``; the note says
-        why. Tolerances are ours, not the papers'. ``by_chance`` says how many untrained models of the published shape
-        are within the tolerance too (``benchmarks/paper_chance.py``).
-
-    Raises
-    ------
-    AttnscopeError
-        If the model has no table of absolute positions, or there are fewer than two windows.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (2023), NLP2023 and EMNLP 2023; Kobayashi et al. (2021), EMNLP.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> from attnscope.capture import load_model
-    >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
-    >>> table = paper_table(model, np.random.default_rng(0).integers(5, 500, (2, 128)).tolist())
-    >>> table.verdict.sel(row=[1, 3, 9]).values.tolist()
-    ['not comparable', 'descriptive', 'not run']
-    >>> str(table.note.sel(row=9).values)
-    'no head(8,9) in 3 layers of 4 heads'
-    """
+    """Every published number beside that of a model."""
     position_table(model)  # or an error that says what the model has instead
     check_published(published_as)
     return table_of(Subject(Study(model, list(windows), band=band, seed=seed)), published_as)
 
 
 def table_of(subject: Subject, published_as: str | None = None) -> xr.Dataset:
-    """`paper_table` of what was gathered already.
-
-    Parameters
-    ----------
-    subject
-        What was gathered.
-    published_as
-        Name of the published model that it is to be held against; by default found by class and sizes.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> from attnscope.explanation import Study
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> texts = np.random.default_rng(0).integers(5, 500, (2, 64)).tolist()
-    >>> table = table_of(Subject(Study(BertModel(config).eval(), texts)))
-    >>> table.attrs["texts"], table.verdict.sel(row=9).item()
-    (2, 'not run')
-    """
+    """`paper_table` of what was gathered already."""
     filled = [_filled(subject, row, published_as) for row in ROWS]
     texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
     return xr.Dataset(
@@ -801,14 +708,7 @@ def table_of(subject: Subject, published_as: str | None = None) -> xr.Dataset:
 
 
 def paper_lines(table: xr.Dataset) -> list[tuple[str, ...]]:
-    """Rows of a `paper_table` to be printed under the headings `COLUMNS`.
-
-    Examples
-    --------
-    >>> texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
-    >>> paper_lines(xr.Dataset({name: ("row", [name.upper()]) for name in texts}, {"row": [4]}))
-    [('4', 'QUANTITY', 'PUBLISHED', 'SOURCE', 'OURS', 'TOLERANCE', 'BY_CHANCE', 'VERDICT: NOTE')]
-    """
+    """Rows of a `paper_table` to be printed under the headings `COLUMNS`."""
     lines: list[tuple[str, ...]] = []
     for row in table["row"].values:
         fields = {str(name): str(values.item()) for name, values in table.sel(row=row).data_vars.items()}

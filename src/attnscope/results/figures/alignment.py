@@ -44,44 +44,7 @@ def alignment_map(
     possible: Links | None = None,
     title: str = "",
 ) -> Figure:
-    """Draw where each target word of a sentence pair looks: source words along x, target words along y.
-
-    Parameters
-    ----------
-    weights
-        ``(target, source)``; one more column is the weight on ``</s>``.
-    source, target
-        The words.
-    links
-        Pairs (source, target) read off the weights: dots.
-    sure, possible
-        Pairs that people gave: solid squares, and dotted ones where only possible. A pair outside the sentences is
-        left out.
-    title
-        Title of the figure.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the weights have another shape than the words, or there is no word.
-
-    References
-    ----------
-    Bahdanau, Cho and Bengio (ICLR 2015), figure 3.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import alignment_map
-    >>> weights = np.array([[0.1, 0.9], [0.8, 0.2]])
-    >>> figure = alignment_map(weights, ["猫", "が"], ["the", "cat"], sure={(0, 1)}, title="Pair 1")
-    >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    ['猫', 'が']
-    """
+    """Draw where each target word of a sentence pair looks: source words along x, target words along y."""
     return alignment_maps(
         {title: weights},
         source,
@@ -102,37 +65,7 @@ def alignment_maps(
     possible: Links | None = None,
     sure_name: str = "People's link",
 ) -> Figure:
-    """Draw several systems' weights on one sentence pair, all on one scale.
-
-    Parameters
-    ----------
-    systems
-        From a system's name to its ``weights (target, source)``; one more column is the weight on ``</s>``.
-    source, target, sure, possible
-        As in `alignment_map`.
-    links
-        From a system's name to the links read off its weights.
-    sure_name
-        What the legend calls the sure links.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If weights have another shape than the words, or there is no word or no system.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import alignment_maps
-    >>> systems = {"additive": np.eye(2), "Transformer": np.full((2, 2), 0.5)}
-    >>> figure = alignment_maps(systems, ["ein", "Hund"], ["a", "dog"])
-    >>> [axes.get_title() for axes in figure.axes[:2]]
-    ['additive', 'Transformer']
-    """
+    """Draw several systems' weights on one sentence pair, all on one scale."""
     if not systems or not source or not target:
         raise AttnscopeError("an alignment needs at least one system, one source word and one target word")
     for name, weights in systems.items():
@@ -233,28 +166,7 @@ def _square(x: int, y: int, line: str | tuple[int, tuple[float, float]], name: s
 
 
 def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) -> Figure:
-    """Draw each head's alignment error rate in percent: darker is better; the chosen head is framed.
-
-    Parameters
-    ----------
-    heads
-        With ``error_rate (layer, head)`` between 0 and 1.
-    chosen
-        A pair (layer, head).
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import error_rate_grid
-    >>> heads = xr.Dataset({"error_rate": (("layer", "head"), np.array([[0.9, 0.256]]))})
-    >>> [text.get_text() for text in error_rate_grid(heads, (0, 1)).axes[0].texts]
-    ['90.0', '25.6']
-    """
+    """Draw each head's alignment error rate in percent: darker is better; the chosen head is framed."""
     rates = 100 * heads["error_rate"].transpose("layer", "head").values
     layers, count = rates.shape
     with figure_style():

@@ -33,28 +33,7 @@ _LONGEST_NAME = 28
 
 
 def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
-    """Draw each system's score with its 95% interval.
-
-    Parameters
-    ----------
-    scores
-        From `attnscope.score`: ``score``, ``lower`` and ``upper (system, metric)``.
-    metric
-        Which.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> from attnscope.results.figures import score_intervals
-    >>> made = {"a": ["the cat sat on the mat"] * 9, "b": ["a cat sat on the mat"] * 9}
-    >>> figure = score_intervals(attnscope.score(made, [made["a"]], resamples=50))
-    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    ['a', 'b']
-    """
+    """Draw each system's score with its 95% interval."""
     names = [str(name) for name in scores["system"].values]
     at = scores.sel(metric=metric)
     with figure_style():
@@ -89,36 +68,7 @@ def _top(*values: xr.DataArray) -> float:
 
 
 def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
-    r"""Draw how each system's score depends on the length of the source, with 95% intervals as bands.
-
-    With one fixed vector for the whole sentence the score falls with length; with attention it need not (Cho et al.
-    2014; Bahdanau et al. 2015, figure 2).
-
-    Parameters
-    ----------
-    scores
-        From `attnscope.score` with `by_length`.
-    metric
-        Which.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the scores are not by length.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> from attnscope.results.figures import score_by_length
-    >>> lines = ["the cat sat on the mat", "the cat sat on the mat and on the sofa"]
-    >>> scores = attnscope.score({"a": lines}, [lines], texts=lines, by_length=[6], resamples=20)
-    >>> [label.get_text() for label in score_by_length(scores).axes[0].get_xticklabels()]
-    ['1–6\nn = 1', '7+\nn = 1']
-    """
+    r"""Draw how each system's score depends on the length of the source, with 95% intervals as bands."""
     if "bucket" not in scores.dims:
         raise AttnscopeError("the scores are not by length: give source and by_length")
     names = [str(name) for name in scores["system"].values]
@@ -156,31 +106,7 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
 
 
 def learning_curve_figure(curves: xr.Dataset) -> Figure:
-    """Draw the validation BLEU (or loss, where no training measured BLEU) against target tokens, updates and time.
-
-    Parameters
-    ----------
-    curves
-        The node ``curves`` of what `attnscope.compare` returns.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If no training has a validation.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import learning_curve_figure
-    >>> names = ("bleu", "loss", "updates", "tokens", "seconds")
-    >>> curves = xr.Dataset({name: (("system", "validation"), [[1.0, 2.0]]) for name in names}, {"system": ["a"]})
-    >>> [axes.get_xlabel() for axes in learning_curve_figure(curves).axes]
-    ['Target tokens', 'Updates', 'Seconds of training']
-    """
+    """Draw the validation BLEU (or loss, where no training measured BLEU) against target tokens, updates and time."""
     if not curves.sizes.get("validation"):
         raise AttnscopeError("no training has a log with validations: there is no learning curve")
     metric, label = (
@@ -220,38 +146,7 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
 
 
 def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
-    """Draw where each system with attention looks on one sentence pair, with the gold links as squares.
-
-    Parameters
-    ----------
-    alignment
-        The node ``alignment`` of `attnscope.compare`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If no system has attention.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import alignments_side_by_side
-    >>> alignment = xr.Dataset(
-    ...     {
-    ...         "weights": (("system", "target_word", "source_word"), [[[1.0]]]),
-    ...         "source": ("source_word", ["Hund"]),
-    ...         "target": ("target_word", ["dog"]),
-    ...         "read_from": ("system", ["layer 0, head 0"]),
-    ...     },
-    ...     {"system": ["additive"]},
-    ... )
-    >>> alignments_side_by_side(alignment).axes[0].get_title()
-    'additive: layer 0, head 0'
-    """
+    """Draw where each system with attention looks on one sentence pair, with the gold links as squares."""
     weights = {
         f"{drawable(str(system), longest=20)}: {read_from}": weights
         for system, read_from, weights in zip(
@@ -273,22 +168,7 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
 
 @reads("compare")
 def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
-    """All figures that a comparison has something for, by name.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import comparison_figures
-    >>> lines = ["the cat sat on the mat", "the cat sat on the mat and on the sofa"]
-    >>> scores = attnscope.score({"a": lines}, [lines], texts=lines, by_length=[6], resamples=20)
-    >>> curves = xr.Dataset({"bleu": (("system", "validation"), np.empty((1, 0)))})  # no log was kept
-    >>> alignment = xr.Dataset({"weights": ("system", [np.nan])})  # nor has any system attention
-    >>> tree = xr.DataTree.from_dict({"scores": scores, "curves": curves, "alignment": alignment})
-    >>> sorted(comparison_figures(tree))
-    ['bleu', 'length']
-    """
+    """All figures that a comparison has something for, by name."""
     scores, curves, alignment = (tree[name].to_dataset() for name in ("scores", "curves", "alignment"))
     figures = {"bleu": score_intervals(scores), "length": score_by_length(scores)}
     if curves.sizes["validation"]:
@@ -300,43 +180,7 @@ def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
 
 @reads("compare")
 def write_comparison_figures(tree: xr.DataTree, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write all figures of a comparison, by default as SVG, PDF and PNG.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.compare`.
-    folder
-        Made if needed.
-    formats
-        As in `save_figure`.
-
-    Returns
-    -------
-    list of Path
-        The files.
-
-    Raises
-    ------
-    AttnscopeError
-        If a file cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import attnscope
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import write_comparison_figures
-    >>> lines = ["the cat sat on the mat", "the cat sat on the mat and on the sofa"]
-    >>> scores = attnscope.score({"a": lines}, [lines], texts=lines, by_length=[6], resamples=20)
-    >>> curves = xr.Dataset({"bleu": (("system", "validation"), np.empty((1, 0)))})  # no log was kept
-    >>> alignment = xr.Dataset({"weights": ("system", [np.nan])})  # nor has any system attention
-    >>> tree = xr.DataTree.from_dict({"scores": scores, "curves": curves, "alignment": alignment})
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in write_comparison_figures(tree, Path(folder), ["svg"])]
-    ['bleu.svg', 'length.svg']
-    """
+    """Write all figures of a comparison, by default as SVG, PDF and PNG."""
     return [
         path
         for name, figure in comparison_figures(tree).items()

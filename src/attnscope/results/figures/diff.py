@@ -55,21 +55,7 @@ _READINGS_OF_PAIRS = {
 
 @reads("diff")
 def difference_readings(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
-    """By name of each figure: its title, and how to read it.
-
-    Parameters
-    ----------
-    changes
-        From `attnscope.diff`.
-
-    Examples
-    --------
-    >>> from attnscope import diff, scan
-    >>> from attnscope.results.figures import difference_readings
-    >>> run = scan(limit=2, window=32)
-    >>> difference_readings(diff(run, run))["before-after"]
-    ('Before and after', 'One point a head. On the grey line nothing changed.')
-    """
+    """By name of each figure: its title, and how to read it."""
     readings = _READINGS if same_heads(changes) else _READINGS_OF_PAIRS
     tested = bool(changes.tested.any())  # that nothing was tested is in the headline
     return {
@@ -80,41 +66,13 @@ def difference_readings(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
 
 @reads("diff")
 def difference_figures(changes: xr.Dataset) -> Iterator[tuple[str, Figure]]:
-    """Every figure, with its name.
-
-    Parameters
-    ----------
-    changes
-        From `attnscope.diff`.
-
-    Examples
-    --------
-    >>> from attnscope import diff, scan
-    >>> from attnscope.results.figures import difference_figures
-    >>> run = scan(limit=2, window=32)
-    >>> [name for name, _ in difference_figures(diff(run, run))]
-    ['change-maps', 'before-after']
-    """
+    """Every figure, with its name."""
     yield "change-maps", change_maps(changes)
     yield "before-after", before_after(changes)
 
 
 def change_maps(changes: xr.Dataset) -> Figure:
-    """Draw the size of every change, a panel of layers by heads for each statistic.
-
-    Parameters
-    ----------
-    changes
-        From `attnscope.diff`.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> texts = ["The tide is out.", "The boats lie on the mud."] * 4
-    >>> scan = attnscope.scan(texts=texts, statistics=["entropy", "max_weight"])
-    >>> [axes.get_title(loc="left") for axes in change_maps(attnscope.diff(scan, scan)).axes[:2]]
-    ['entropy', 'max weight']
-    """
+    """Draw the size of every change, a panel of layers by heads for each statistic."""
     names = [str(name) for name in changes.statistic.values]
     sizes, told = changes["size"].values, changes.changed.values
     layers, heads = sizes.shape[1:]
@@ -145,21 +103,7 @@ def change_maps(changes: xr.Dataset) -> Figure:
 
 
 def before_after(changes: xr.Dataset) -> Figure:
-    """Draw each statistic of each head in the second model against the first.
-
-    Parameters
-    ----------
-    changes
-        From `attnscope.diff`.
-
-    Examples
-    --------
-    >>> from attnscope import diff, scan
-    >>> from attnscope.results.figures import before_after
-    >>> run = scan(limit=2, window=32)
-    >>> before_after(diff(run, run, statistics=["entropy"])).axes[0].get_title(loc="left")
-    'entropy, nats'
-    """
+    """Draw each statistic of each head in the second model against the first."""
     names = [str(name) for name in changes.statistic.values]
     with figure_style():
         figure, panels = _panels(names, (1.75, 1.7))

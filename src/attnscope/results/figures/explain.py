@@ -53,41 +53,7 @@ def write_explain_figures(
     figures: Mapping[str, Figure] | None = None,
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Write every figure of an explanation, by default as SVG, PDF and PNG; return the files.
-
-    A figure that has a second name, such as that in a paper, is written under both.
-
-    Parameters
-    ----------
-    tree
-        From `explain`. Figures of analyses that it lacks are left out.
-    folder
-        Made if needed.
-    heads
-        Pairs (layer, head) for the figures of single heads; by default `best_heads`.
-    figures
-        From `explain_figures`, if they were drawn already.
-    formats
-        As in `save_figure`.
-
-    Raises
-    ------
-    AttnscopeError
-        If a head does not exist or the files cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.explanation.arrays import principal_components
-    >>> table = np.random.default_rng(0).normal(size=(64, 16))
-    >>> tree = xr.DataTree.from_dict({"position_pca": principal_components(table)})
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in write_explain_figures(tree, Path(folder))]
-    ['position-components.svg', 'position-components.pdf', 'position-components.png']
-    """
+    """Write every figure of an explanation, by default as SVG, PDF and PNG; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     drawn = explain_figures(tree, heads) if figures is None else figures.items()
@@ -104,21 +70,7 @@ def write_explain_figures(
 def explain_figures(
     tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None = None
 ) -> Iterator[tuple[str, Figure]]:
-    """Every figure that the tree has nodes for, with its name.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.explain`.
-    heads
-        Pairs (layer, head) of what is shown by head; by default `best_heads`.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> list(explain_figures(xr.DataTree()))
-    []
-    """
+    """Every figure that the tree has nodes for, with its name."""
     chosen = best_heads(tree) if heads is None else list(heads)
     for analysis in known_analyses().values():
         there = analysis.name in tree.children
@@ -150,14 +102,7 @@ def _pictures(tree: xr.DataTree) -> list[Picture]:
 
 
 def tables_of_models(tree: xr.DataTree) -> Figure | None:
-    """Draw the position tables' waves of all models that are compared; None where there is one only.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> tables_of_models(xr.DataTree()) is None
-    True
-    """
+    """Draw the position tables' waves of all models that are compared; None where there is one only."""
     models = _tables(tree)
     return (
         position_spectrum({name: tables[0] for name, tables in models.items()}) if len(models) > 1 else None
@@ -165,14 +110,7 @@ def tables_of_models(tree: xr.DataTree) -> Figure | None:
 
 
 def components_of_models(tree: xr.DataTree) -> Figure | None:
-    """Draw how few dimensions hold each model's position table; None where there is one only.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> components_of_models(xr.DataTree()) is None
-    True
-    """
+    """Draw how few dimensions hold each model's position table; None where there is one only."""
     models = _tables(tree)
     return (
         position_components({name: tables[1] for name, tables in models.items()}) if len(models) > 1 else None
@@ -212,50 +150,7 @@ _COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", 
 
 
 def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw how much of each head's profile position alone makes, and what the four parts of the scores give.
-
-    The letters name the query's part and the key's: PP is position with position, CC content with content. B is a
-    bias by distance, which is position too.
-    Above: the mean weight at each offset, and the same with only position left in the scores. Below: the share of the
-    scores' variation over offsets that each part explains (they add up to 1), and its Shapley value for the
-    weight at the offset in question (they add up to that weight less what no part at all gives). Bars have 95%
-    intervals over texts.
-
-    Parameters
-    ----------
-    content
-        From `attnscope.explanation`'s ``position_content``.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none or a head does not exist.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import position_content
-    >>> curves, bars = ("layer", "head", "offset"), ("layer", "head", "term")
-    >>> made = xr.Dataset(
-    ...     {
-    ...         "profile": (curves, np.array([[[0.8, 0.1, 0.1]]])),
-    ...         "profile_position": (curves, np.array([[[0.7, 0.2, 0.1]]])),
-    ...         "share": (bars, np.array([[[0.9, 0.0, 0.0, 0.1]]])),
-    ...         "shapley": (bars, np.array([[[0.6, 0.0, 0.0, 0.1]]])),
-    ...         "target": (("layer", "head"), [[-1]]),
-    ...     },
-    ...     coords={"offset": [-1, 0, 1], "term": ["PP", "PC", "CP", "CC"]},
-    ... )
-    >>> len(position_content(made, [(0, 0)]).axes)
-    3
-    """
+    """Draw how much of each head's profile position alone makes, and what the four parts of the scores give."""
     needs = ("profile", "profile_position", "share", "shapley", "target")
     pairs = the_heads(content, heads, needs, purpose="position_content")
     terms = names(content, "term")
@@ -328,36 +223,7 @@ _ROWS = (_HEAD, "By the rotation R", "Keys of another head", "Positions shuffled
 
 
 def shift_controls(controls: xr.Dataset) -> Figure:
-    """Draw what is left of each head's shift when its cause is taken away: it must vanish.
-
-    Above, the coherence of queries and keys at the head's own offset; below, the offset found. Keys of another head,
-    shuffled positions and random weights must lose the shift. Beside them the offset that the angles of the rotation
-    give, for several completions: where they scatter or miss, its phase map is not to be relied on.
-
-    Parameters
-    ----------
-    controls
-        From `controls` of an explanation; heads without values are left out.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import shift_controls
-    >>> from attnscope.explanation import arrays
-    >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
-    >>> controls = arrays.shift_controls(states, weight, weight[::-1]).expand_dims(layer=[1], head=[3])
-    >>> shift_controls(controls).axes[0].get_title(loc="left")
-    'Layer 1, head 3'
-    """
+    """Draw what is left of each head's shift when its cause is taken away: it must vanish."""
     require(controls, ("control", "coherence_at_offset", "band_offset"), purpose="shift_controls")
     pairs = [
         (layer, head)

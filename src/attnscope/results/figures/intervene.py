@@ -79,41 +79,13 @@ _READINGS = {
 
 @reads("intervene")
 def intervention_readings(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
-    """By name of each figure: its title, and how to read it.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.intervene`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import intervene
-    >>> from attnscope.results.figures import intervention_readings
-    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
-    >>> intervention_readings(tree)["effect-intervals"][1][-76:]
-    'Nothing is tested, and there are no intervals: that takes 6 or more windows.'
-    """
+    """By name of each figure: its title, and how to read it."""
     return readings_of(_READINGS, tested=bool(tree["heads"].tested.any()), of="windows")
 
 
 @reads("intervene")
 def intervention_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
-    """Every figure that the result has values for, with its name.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.intervene`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import intervene
-    >>> from attnscope.results.figures import intervention_figures
-    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
-    >>> [name for name, _ in intervention_figures(tree)]
-    ['effect-intervals', 'effect-maps', 'weight-against-effect']
-    """
+    """Every figure that the result has values for, with its name."""
     yield "effect-intervals", effect_intervals(tree)
     yield "effect-maps", effect_maps(tree["heads"].to_dataset())
     if "peak_weight" in tree["where"].to_dataset():
@@ -134,27 +106,7 @@ _QUANTILE = (
 
 
 def effect_maps(heads: xr.Dataset) -> Figure:
-    """Draw the effect of every head under each ablation, layers by heads.
-
-    Orange: the loss rises without the head; blue: it falls. A dot marks a significant effect.
-    The strongest colour stands for the effect that 98% of the heads stay below.
-
-    Parameters
-    ----------
-    heads
-        The node ``heads`` of `attnscope.intervene`.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> dims = ("ablation", "layer", "head")
-    >>> heads = xr.Dataset(
-    ...     {"effect": (dims, np.ones((1, 2, 2))), "shown": (dims, np.ones((1, 2, 2), dtype=bool))},
-    ...     coords={"ablation": ["zero"], "layer": [0, 1], "head": [0, 1]},
-    ... )
-    >>> effect_maps(heads).axes[0].get_title(loc="left")
-    'zero'
-    """
+    """Draw the effect of every head under each ablation, layers by heads."""
     effects = heads.effect.values
     names = [str(name) for name in heads.ablation.values]
     layers, columns = effects.shape[1:]
@@ -191,23 +143,7 @@ def effect_maps(heads: xr.Dataset) -> Figure:
 
 
 def effect_intervals(tree: xr.DataTree) -> Figure:
-    """Draw the heads with the largest effects, each under every ablation with its 95% interval.
-
-    Filled points are significant (corrected for all heads and ablations), rings are not.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.intervene`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import intervene
-    >>> from attnscope.results.figures import effect_intervals
-    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
-    >>> len(effect_intervals(tree).axes)
-    1
-    """
+    """Draw the heads with the largest effects, each under every ablation with its 95% interval."""
     rows = verdicts(tree)[:LISTED]
     names = list(rows[0].effects)
     with figure_style():
@@ -243,21 +179,7 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
 
 
 def weight_against_effect(tree: xr.DataTree) -> Figure:
-    """Draw how sharply each head looks at one offset against what the loss does without it.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.intervene`. The mean ablation is drawn where there is one, else the first.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import intervene
-    >>> from attnscope.results.figures import weight_against_effect
-    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
-    >>> len(weight_against_effect(tree).axes)
-    1
-    """
+    """Draw how sharply each head looks at one offset against what the loss does without it."""
     rows = verdicts(tree)
     name = "mean" if "mean" in rows[0].effects else next(iter(rows[0].effects))
     kinds = list(dict.fromkeys(row.kind for row in rows))
@@ -312,28 +234,7 @@ def _called(row: HeadVerdict) -> str:
 
 
 def forbidden_maps(forbidden: xr.Dataset) -> Figure:
-    """Draw the weight that a rule forbids beside what the predictions lose without it, layers by heads.
-
-    Parameters
-    ----------
-    forbidden
-        The node ``forbidden`` of `attnscope.intervene`.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> dims = ("layer", "head")
-    >>> forbidden = xr.Dataset(
-    ...     {
-    ...         "effect": (dims, np.ones((1, 2))),
-    ...         "shown": (dims, np.ones((1, 2), dtype=bool)),
-    ...         "forbidden_weight": (dims, np.full((1, 2), 0.5)),
-    ...     },
-    ...     coords={"layer": [0], "head": [0, 1]},
-    ... )
-    >>> [axes.get_title(loc="left") for axes in forbidden_maps(forbidden).axes[:2]]
-    ['Weight forbidden', 'Change of the loss']
-    """
+    """Draw the weight that a rule forbids beside what the predictions lose without it, layers by heads."""
     weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
     layers, columns = effect.shape
     cell = float(np.clip(3.0 / max(layers, columns), 0.14, 0.42))  # inches
@@ -379,22 +280,7 @@ _TITLES = {
 
 
 def estimate_panels(tree: xr.DataTree) -> Figure:
-    """Draw each estimate of a head's effect against the effect measured, a point for each head.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.intervene`, with estimates. The mean ablation is drawn where there is one; EAP-IG against
-        resampling, as it interpolates towards another text; the importance, which has no sign, against zeroing's size.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import intervene
-    >>> from attnscope.results.figures import estimate_panels
-    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=1, why=False)
-    >>> bool(estimate_panels(tree).axes)
-    True
-    """
+    """Draw each estimate of a head's effect against the effect measured, a point for each head."""
     heads, agreement = tree["heads"].to_dataset(), tree["agreement"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
     panels: list[tuple[str, str, np.ndarray, np.ndarray]] = []
@@ -427,21 +313,7 @@ def estimate_panels(tree: xr.DataTree) -> Figure:
 
 
 def removal_curves(curves: xr.Dataset) -> Figure:
-    """Draw the loss as more and more heads are taken out together, in each order.
-
-    Parameters
-    ----------
-    curves
-        The node ``curves`` of `attnscope.intervene`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import intervene
-    >>> from attnscope.results.figures import removal_curves
-    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=1, curves=True, why=False)
-    >>> bool(removal_curves(tree["curves"].to_dataset()).axes)
-    True
-    """
+    """Draw the loss as more and more heads are taken out together, in each order."""
     removed = curves.removed.values
     units, _ = units_of(curves.source.values.tolist())
     with figure_style():

@@ -54,53 +54,7 @@ if TYPE_CHECKING:
 
 
 def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 15) -> Figure:
-    """Draw each head's weights among the first tokens of a window: rows are queries, columns are keys.
-
-    The red dotted line is the diagonal, where a token attends to itself; each panel has its own scale. A
-    weight that the sample does not list, because it is not among the largest, is grey. Where the
-    sample's ``layer_kind`` is "cross", queries are tokens of the target and keys of the source, and there is no
-    diagonal.
-
-    Parameters
-    ----------
-    sample
-        One window: ``token (query)``, ``key`` and ``weight (layer, head, query, rank)``, if the map is not complete
-        ``rest (layer, head, query)``, and of a decoder beside an encoder ``target_token (query)``.
-    heads
-        Pairs (layer, head), counted from 0.
-    tokens
-        How many of the first tokens to show; fewer if the window is shorter.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If a head does not exist, or `tokens` is not positive.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), figure 2.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import weight_maps
-    >>> rows = ("layer", "head", "query", "rank")
-    >>> sample = xr.Dataset(
-    ...     {
-    ...         "key": (rows, np.array([[[[0, 1], [0, 1]]]], dtype="uint16")),
-    ...         "weight": (rows, np.array([[[[0.9, 0.1], [0.7, 0.3]]]], dtype="float32")),
-    ...     },
-    ...     coords={"token": ("query", ["猫", "sat"])},
-    ... )
-    >>> figure = weight_maps(sample, heads=[(0, 0)])
-    >>> figure.axes[0].get_title()
-    'Layer 0, head 0'
-    """
+    """Draw each head's weights among the first tokens of a window: rows are queries, columns are keys."""
     require(sample, ("token", "key", "weight"), purpose="weight_maps")
     if tokens < 1:
         raise AttnscopeError(f"tokens must be at least 1, found {tokens}.")
@@ -365,37 +319,7 @@ _SIDE = 2.3  # inches
 
 
 def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw each head's mean weight on the neighbours of a patch; the red frame is the patch itself.
-
-    Parameters
-    ----------
-    result
-        A scan of images, with ``patch_profile (text, layer, head, row_offset, column_offset)``.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If a head does not exist, or the result holds no such profile.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import patch_profiles
-    >>> dims = ("text", "layer", "head", "row_offset", "column_offset")
-    >>> offsets = {"row_offset": [-1, 0, 1], "column_offset": [-1, 0, 1]}
-    >>> result = xr.Dataset(
-    ...     {"patch_profile": (dims, np.full((1, 1, 1, 3, 3), 1 / 9))}, {"layer": [0], "head": [0], **offsets}
-    ... )
-    >>> patch_profiles(result, [(0, 0)]).axes[0].get_title()
-    'Layer 0, head 0'
-    """
+    """Draw each head's mean weight on the neighbours of a patch; the red frame is the patch itself."""
     require(result, ("patch_profile",), purpose="patch_profiles")
     pairs = check_heads(result, heads)
     layers, numbers = (result[dim].values.tolist() for dim in ("layer", "head"))
@@ -432,45 +356,7 @@ _GRID, _PIES_INK = (
 
 
 def label_pies(result: xr.Dataset) -> Figure:
-    """Draw the share of texts that each head spends in each cluster, one pie per head.
-
-    A pie of one colour is a head that behaves alike on every text. The legend shows the centroid of each
-    cluster over offsets; colours follow the clusters' names. A head without labels is an empty ring.
-
-    Parameters
-    ----------
-    result
-        With ``label (text, layer, head)``, ``centroid (cluster, offset)`` and the names ``cluster``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds no labels.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), figure 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import label_pies
-    >>> result = xr.Dataset(
-    ...     {
-    ...         "label": (("text", "layer", "head"), np.array([[[0, 1]], [[0, 0]]])),
-    ...         "centroid": (("cluster", "offset"), np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3]])),
-    ...     },
-    ...     coords={"cluster": ["previous", "mixed"], "offset": [-1, 0, 1]},
-    ... )
-    >>> figure = label_pies(result)
-    >>> len(figure.axes)  # the grid of pies and two centroids
-    3
-    """
+    """Draw the share of texts that each head spends in each cluster, one pie per head."""
     require(result, ("label", "cluster", "centroid"), purpose="label_pies")
     shares = label_shares(result)  # (layer, head, cluster)
     count, noun = result.sizes["text"], noun_of(result)
@@ -634,13 +520,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
 
 
 def _named(first: int, last: int) -> str:
-    """Offsets of a bin, the one nearest to 0 first.
-
-    Examples
-    --------
-    >>> _named(-16, -9), _named(0, 0), _named(1025, 2048)
-    ('−9…−16', '0', '1,025…2,048')
-    """
+    """Offsets of a bin, the one nearest to 0 first."""
     near, far = (last, first) if last < 0 else (first, last)
     text = f"{near:,}" if near == far else f"{near:,}…{far:,}"
     return text.replace("-", "−")

@@ -65,13 +65,7 @@ def one_head(result: xr.Dataset, layer: int, head: int) -> xr.Dataset:
 
 
 def place(result: xr.Dataset, dim: str, name: str) -> int:
-    """Where a name stands along a dimension.
-
-    Raises
-    ------
-    AttnscopeError
-        If it is not there.
-    """
+    """Where a name stands along a dimension."""
     known = names(result, dim)
     if name not in known:
         raise AttnscopeError(f"The result has no {dim} {name!r}; it has {', '.join(known)}.")
@@ -90,32 +84,7 @@ def curve(
     colour: str,
     **line: Any,
 ) -> None:
-    """A line, and the band between its ends where values are (mean, low, high).
-
-    Parameters
-    ----------
-    axes
-        Axes to draw on.
-    x
-        Places of the values.
-    values
-        Values, or mean, lower and upper end of each.
-    colour
-        Colour of the line and of the band.
-    **line
-        Style of the line, as Matplotlib's ``plot`` takes it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from attnscope.results.figures import curve
-    >>> axes, mean = Figure().add_subplot(), np.array([0.2, 0.5])
-    >>> curve(axes, np.array([-1, 0]), (mean, mean - 0.1, mean + 0.1), "black")
-    >>> curve(axes, np.array([-1, 0]), mean, "red", linestyle=":")
-    >>> len(axes.lines), len(axes.collections)  # only the first has a band
-    (2, 1)
-    """
+    """A line, and the band between its ends where values are (mean, low, high)."""
     if isinstance(values, tuple):
         mean, low, high = values
         axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
@@ -133,50 +102,14 @@ def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray
 
 
 def legend_above(figure: Figure, axes: Axes, columns: int) -> None:
-    """The axes' legend above the figure, in so many columns where there is room.
-
-    Parameters
-    ----------
-    figure
-        Figure of the axes.
-    axes
-        Axes whose lines the legend names.
-    columns
-        Number of columns.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from attnscope.results.figures import legend_above
-    >>> figure = Figure(layout="constrained")
-    >>> axes = figure.add_subplot()
-    >>> line = axes.plot([0, 1], label="measured")
-    >>> legend_above(figure, axes, 1)
-    >>> [text.get_text() for text in figure.legends[0].get_texts()]
-    ['measured']
-    """
+    """The axes' legend above the figure, in so many columns where there is room."""
     handles, labels = axes.get_legend_handles_labels()
     columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=7)
 
 
 def up_to_the_mask(part: xr.Dataset, name: str) -> xr.Dataset:
-    """The part of a head up to offset 0 where no weight lies beyond, as under a causal mask; else all of it.
-
-    Parameters
-    ----------
-    part
-        What belongs to a head, over ``offset``.
-    name
-        Its profile of weights.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> part = xr.Dataset({"profile": ("offset", [0.3, 0.7, 0.0])}, coords={"offset": [-1, 0, 1]})
-    >>> up_to_the_mask(part, "profile")["offset"].values.tolist()
-    [-1, 0]
-    """
+    """The part of a head up to offset 0 where no weight lies beyond, as under a causal mask; else all of it."""
     after = part["offset"].values > 0
     if bool((part[name].isel(offset=after) > 0).any()):
         return part
@@ -189,13 +122,7 @@ def zero_line(axes: Axes) -> None:
 
 
 def tokens(value: float, digits: int = 2) -> str:
-    """A signed number of tokens, as it is written in figures.
-
-    Examples
-    --------
-    >>> tokens(-1.0), tokens(2.25), tokens(0.004)
-    ('−1', '+2.25', '0')
-    """
+    """A signed number of tokens, as it is written in figures."""
     if not math.isfinite(value):
         return "?"
     text = f"{value:+.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:+.0f}"
@@ -217,50 +144,7 @@ _VARIANTS = {
 
 
 def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw each head's profile before and after each change of words and positions.
-
-    Rows are changes, columns heads. Grey is before, blue after, with 95% intervals over texts; where position
-    ids changed places, the dashed line is the profile in the order of the ids. The number is the change of the
-    weight at the offset that the head looks at (dotted), with its interval.
-
-    Parameters
-    ----------
-    changes
-        From `attnscope.explanation`'s ``interventions``.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none or a head does not exist.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (EMNLP 2023), section 5 and figure 11.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import interventions
-    >>> grid = ("layer", "head")
-    >>> made = xr.Dataset(
-    ...     {
-    ...         "profile_before": ((*grid, "offset"), np.array([[[0.8, 0.1, 0.1]]])),
-    ...         "profile_after": (("change", *grid, "offset"), np.array([[[[0.3, 0.4, 0.3]]]])),
-    ...         "mass_change": (("change", *grid), np.array([[[-0.5]]])),
-    ...         "target": (grid, np.array([[-1]])),
-    ...     },
-    ...     coords={"offset": [-1, 0, 1], "change": ["positions-zero"]},
-    ... )
-    >>> interventions(made, [(0, 0)]).axes[0].get_title(loc="left")
-    'Layer 0, head 0'
-    """
+    """Draw each head's profile before and after each change of words and positions."""
     needs = ("profile_before", "profile_after", "mass_change", "target")
     pairs = the_heads(changes, heads, needs, purpose="interventions")
     rows = names(changes, "change")
@@ -327,38 +211,7 @@ def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> 
 
 
 def wave_removal(removed: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw each head's profile before waves are taken out of the position table, as expected after it, and after it.
-
-    Bands are 95% intervals over texts.
-
-    Parameters
-    ----------
-    removed
-        From ``wave_removal``: ``profile_before``, ``profile_expected``, ``profile_after``.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none or a head does not exist.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import wave_removal
-    >>> values = (("layer", "head", "offset"), np.array([[[0.8, 0.1, 0.1]]]))
-    >>> made = xr.Dataset(
-    ...     {f"profile_{name}": values for name in ("before", "expected", "after")}, coords={"offset": [-1, 0, 1]}
-    ... )
-    >>> len(wave_removal(made, [(0, 0)]).axes)
-    1
-    """
+    """Draw each head's profile before waves are taken out of the position table, as expected after it, and after it."""
     needs = ("profile_before", "profile_expected", "profile_after")
 
     def draw(axes: Axes, offset: np.ndarray, part: xr.Dataset) -> None:
@@ -372,40 +225,7 @@ def wave_removal(removed: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
 
 
 def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw each head's profile as it is and with its position scheme changed: rotation (RoPE) or bias (T5, ALiBi).
-
-    What the black line has and a coloured one has not is the doing of what was taken out. Bands are 95%
-    intervals over texts.
-
-    Parameters
-    ----------
-    profiles
-        From ``rotation_effect`` or ``bias_effect``: ``profile (variant, layer, head, offset)``.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none or a head does not exist.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import scheme_effect
-    >>> values = np.random.default_rng(0).dirichlet(np.ones(5), size=(2, 1, 1))
-    >>> made = xr.Dataset(
-    ...     {"profile": (("variant", "layer", "head", "offset"), values)},
-    ...     coords={"variant": ["model", "none"], "offset": range(-2, 3)},
-    ... )
-    >>> len(scheme_effect(made, [(0, 0)]).axes)
-    1
-    """
+    """Draw each head's profile as it is and with its position scheme changed: rotation (RoPE) or bias (T5, ALiBi)."""
     pairs = the_heads(profiles, heads, ("profile", "variant"), purpose="scheme_effect")
     variants = names(profiles, "variant")
 

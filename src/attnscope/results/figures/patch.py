@@ -60,39 +60,13 @@ _READINGS = {
 
 @reads("patch")
 def patch_readings(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
-    """By name of each figure: its title, and how to read it.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.patch`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import patch
-    >>> from attnscope.results.figures import patch_readings
-    >>> patch_readings(patch(steps=0))["recovered-map"][1][-54:]
-    'A dot: told from 0 with all places looked at together.'
-    """
+    """By name of each figure: its title, and how to read it."""
     return readings_of(_READINGS, tested=bool(tree["patched"].tested.any()), of="pairs")
 
 
 @reads("patch")
 def patch_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
-    """Every figure that the result has values for, with its name.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.patch`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import patch
-    >>> from attnscope.results.figures import patch_figures
-    >>> [name for name, _ in patch_figures(patch(steps=0))]
-    ['recovered-map', 'recovered-intervals']
-    """
+    """Every figure that the result has values for, with its name."""
     by_position = "position" in tree["patched"].dims
     yield "recovered-by-position" if by_position else "recovered-map", recovered_map(tree)
     yield "recovered-intervals", recovered_intervals(tree)
@@ -101,20 +75,7 @@ def patch_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
 
 
 def estimate_points(tree: xr.DataTree) -> Figure:
-    """Draw each estimate against the change that was measured, a point for each place.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.patch`, with estimates.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import patch
-    >>> from attnscope.results.figures import estimate_points
-    >>> len(estimate_points(patch(steps=2)).axes)
-    2
-    """
+    """Draw each estimate against the change that was measured, a point for each place."""
     patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
     names = patched.estimator.values.tolist()
     measured = patched.effect.values.ravel()
@@ -137,22 +98,7 @@ _TOKENS = 60  # positions that are named
 
 
 def recovered_map(tree: xr.DataTree) -> Figure:
-    """Draw how far the prediction goes with each place patched: layers by heads, or blocks or heads by positions.
-
-    Orange: towards the run that the activation is from; blue: away from it. A dot marks what is told from 0 with all
-    places together. Of heads by position, the 24 that carry most at one position are drawn.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.patch`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import patch
-    >>> recovered_map(patch(steps=0)).axes[0].get_xlabel()
-    'Head'
-    """
+    """Draw how far the prediction goes with each place patched: layers by heads, or blocks or heads by positions."""
     patched = tree["patched"].to_dataset()
     patched = patched.isel({name: np.arange(size) for name, size in _drawn(patched).items()})
     values, shown, rows, title = _as_grid(patched)
@@ -187,20 +133,7 @@ def recovered_map(tree: xr.DataTree) -> Figure:
 
 
 def recovered_intervals(tree: xr.DataTree) -> Figure:
-    """Draw the places that carry most, with their 95% intervals over pairs.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.patch`.
-
-    Examples
-    --------
-    >>> from attnscope.intervention import patch
-    >>> from attnscope.results.figures import recovered_intervals
-    >>> len(recovered_intervals(patch(steps=0)).axes)
-    1
-    """
+    """Draw the places that carry most, with their 95% intervals over pairs."""
     rows = patched_places(tree)[:LISTED]
     with figure_style():
         figure = Figure(figsize=(5.6, 0.2 * len(rows) + 0.8), layout="constrained")

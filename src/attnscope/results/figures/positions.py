@@ -47,42 +47,7 @@ _SHOWN = 0.99  # the components are drawn until so much of the variance is there
 
 
 def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
-    """Draw the amplitudes of the waves in a position table, beside those of words, which have no peak.
-
-    The line is the mean over columns and the band their middle half; the dotted line is the root of their mean power,
-    which no rotation of the embedding's axes changes. Grey is what white noise of the same
-    variance gives (mean and middle half). Peaks above it are named by their period.
-
-    Parameters
-    ----------
-    spectra
-        From `position_spectrum` of an explanation or from `amplitude_spectrum`; or several by the name of
-        their model, one row each, or side by side where no row has more than one panel. Tables of several
-        lengths are drawn over cycles per token.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If there is nothing to draw.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), figures 3 and 8; EMNLP 2023, figures 3 and 13.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import position_spectrum
-    >>> from attnscope.explanation.arrays import amplitude_spectrum
-    >>> table = np.random.default_rng(0).normal(size=(64, 8))
-    >>> figure = position_spectrum({"made-up": amplitude_spectrum(table)})
-    >>> figure.axes[0].get_title(loc="left")
-    'made-up: Position table'
-    """
+    """Draw the amplitudes of the waves in a position table, beside those of words, which have no peak."""
     models = _by_model(
         spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum"
     )
@@ -188,37 +153,7 @@ def _side(peak: int, peaks: list[int], count: int) -> str:
 
 
 def position_components(components: xr.Dataset | Models) -> Figure:
-    """Draw how much of a position table's variance its first principal components hold.
-
-    The shares of 4 and of 12 components are marked: RoBERTa's table has 50.51% and 92.23% there.
-
-    Parameters
-    ----------
-    components
-        From `principal_components`; or several by the name of their model.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If there is nothing to draw.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), figure 9; EMNLP 2023, figure 12.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import position_components
-    >>> from attnscope.explanation.arrays import principal_components
-    >>> table = np.random.default_rng(0).normal(size=(64, 16))
-    >>> position_components(principal_components(table)).axes[0].get_xlabel()
-    'Principal components'
-    """
+    """Draw how much of a position table's variance its first principal components hold."""
     models = _by_model(components, ("cumulative_share",), "position_components")
     with figure_style():
         figure = Figure(figsize=(3.6, 2.6), layout="constrained")
@@ -265,47 +200,7 @@ def position_components(components: xr.Dataset | Models) -> Figure:
 
 
 def position_correlations(correlations: xr.Dataset) -> Figure:
-    """Draw the canonical correlations of each layer's input with the position table.
-
-    On the left of the components that hold nearly all variance, in the middle of all components where the result has
-    them. The grey band is the largest correlation that independent noise gives; on the right the correlations above
-    the dotted line are counted.
-
-    Parameters
-    ----------
-    correlations
-        With ``correlation (layer, component)``, ``null_correlation`` and ``strong_components (layer)``, and perhaps the
-        same with ``raw_`` before their names.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (EMNLP 2023), figure 4.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import position_correlations
-    >>> made = xr.Dataset(
-    ...     {
-    ...         "correlation": (("layer", "component"), np.array([[0.9, 0.6, 0.1], [0.7, 0.2, 0.1]])),
-    ...         "null_correlation": ("layer", [0.15, 0.15]),
-    ...         "strong_components": ("layer", [2, 1]),
-    ...     },
-    ...     attrs={"strong": 0.5},
-    ... )
-    >>> len(position_correlations(made).axes)
-    2
-    """
+    """Draw the canonical correlations of each layer's input with the position table."""
     require(
         correlations,
         ("correlation", "null_correlation", "strong_components"),
@@ -365,46 +260,7 @@ _FEW = 6  # pairs that can all be labelled
 
 
 def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw what the rotation or the bias adds to each head's scores at every offset, and which pairs make it.
-
-    Above: the mean scores, and what the scheme alone gives, each about its mean over the offsets; dotted lines are
-    where the scheme peaks and where the head's mean weight is largest. Below, under RoPE: the share of the scores'
-    variation over offsets that each pair of columns makes, by the tokens that it takes for one turn.
-
-    Parameters
-    ----------
-    kernel
-        From `attnscope.explanation.analyses.scheme_kernel.scheme_kernel`.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none or a head does not exist.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import scheme_kernel
-    >>> grid, curves = ("layer", "head"), ("layer", "head", "offset")
-    >>> made = xr.Dataset(
-    ...     {
-    ...         "kernel": (curves, np.array([[[2.0, 1.0, np.nan]]])),
-    ...         "scores": (curves, np.array([[[2.5, 1.0, np.nan]]])),
-    ...         "offset_of_kernel": (grid, np.array([[-1.0]])),
-    ...         "offset_of_weights": (grid, np.array([[0.0]])),
-    ...     },
-    ...     coords={"offset": [-1, 0, 1]},
-    ... )
-    >>> len(scheme_kernel(made, [(0, 0)]).axes)
-    1
-    """
+    """Draw what the rotation or the bias adds to each head's scores at every offset, and which pairs make it."""
     needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
     pairs = the_heads(kernel, heads, needs, purpose="scheme_kernel")
     by_pair = "pair_share" in kernel

@@ -34,15 +34,7 @@ class NothingToShowError(AttnscopeError):
 
 
 def wording(result: xr.Dataset, statistic: str) -> Wording:
-    """The words for a statistic: the variable's own attributes come first, then those of the catalogue.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> result = xr.Dataset({"peak": ("text", [0.5], {"units": "1"}), "far": ("text", [9.0], {"units": "token"})})
-    >>> wording(result, "peak").units, wording(result, "far").units
-    ('', 'token')
-    """
+    """The words for a statistic: the variable's own attributes come first, then those of the catalogue."""
     known, own = known_wording(statistic), result[statistic].attrs
     units = str(own.get("units", known.units))
     return replace(
@@ -54,14 +46,7 @@ def wording(result: xr.Dataset, statistic: str) -> Wording:
 
 
 def noun_of(result: xr.Dataset) -> str:
-    """What each entry of ``text`` is, in the singular: a text that is too long for the model makes several windows.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> noun_of(xr.Dataset()), noun_of(xr.Dataset(attrs={"reads": "images"}))
-    ('window', 'image')
-    """
+    """What each entry of ``text`` is, in the singular: a text that is too long for the model makes several windows."""
     if "window_count" in result:
         return "pool"
     if result.attrs.get("capture") in _GIVEN:
@@ -70,13 +55,7 @@ def noun_of(result: xr.Dataset) -> str:
 
 
 def of_entries(words: str, name: str) -> str:
-    """Words about texts as words about what the entries of ``text`` are.
-
-    Examples
-    --------
-    >>> of_entries("Texts in which the head looks left; 1: on every text", "window")
-    'Windows in which the head looks left; 1: on every window'
-    """
+    """Words about texts as words about what the entries of ``text`` are."""
     return re.sub(r"\btext(?=s?\b)", name, re.sub(r"\bText(?=s?\b)", name.capitalize(), words))
 
 
@@ -214,10 +193,7 @@ def label_shares(result: xr.Dataset) -> np.ndarray:
 
 
 def dense_weights(sample: xr.Dataset, layer: int, head: int, queries: int, keys: int) -> np.ndarray:
-    """The first rows and columns of a head's weights, shape (queries, keys).
-
-    A weight that the sample does not list is 0 where its row is listed in full, and NaN where it is not.
-    """
+    """The first rows and columns of a head's weights, shape (queries, keys)."""
     chosen = sample.sel(layer=layer, head=head)
     key = chosen["key"].transpose("query", "rank").values[:queries].astype(np.int64)
     weight = chosen["weight"].transpose("query", "rank").values[:queries].astype(float)
@@ -231,22 +207,7 @@ def dense_weights(sample: xr.Dataset, layer: int, head: int, queries: int, keys:
 def readings_of(
     readings: Mapping[str, tuple[str, str, str]], *, tested: bool, of: str
 ) -> dict[str, tuple[str, str]]:
-    """Title of each figure and how to read it; what is so only of tested effects is left out where none is.
-
-    Parameters
-    ----------
-    readings
-        By name: the title, how to read it, and what is so only where effects are tested (may be empty).
-    tested
-        Whether they are.
-    of
-        What there must be 6 or more of.
-
-    Examples
-    --------
-    >>> readings_of({"map": ("A map", "Red: up.", "A dot: told from 0.")}, tested=True, of="pairs")
-    {'map': ('A map', 'Red: up. A dot: told from 0.')}
-    """
+    """Title of each figure and how to read it; what is so only of tested effects is left out where none is."""
     few = f"Nothing is tested, and there are no intervals: that takes {LEAST} or more {of}."
     return {
         name: (title, f"{reading} {(told if tested else few) if told else ''}".strip())
@@ -255,15 +216,7 @@ def readings_of(
 
 
 def rank_said(agreement: xr.Dataset) -> str:
-    """How well one estimate ranks what was measured, in two lines: the rank correlation, and its chance.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> print(rank_said(xr.Dataset({"rank_correlation": -0.314, "chance": 0.84})))
-    rank correlation −0.31
-    a random order as high in 84%
-    """
+    """How well one estimate ranks what was measured, in two lines: the rank correlation, and its chance."""
     value, chance = float(agreement["rank_correlation"]), float(agreement["chance"])
     as_high = "" if np.isnan(chance) else f"a random order as high in {_rare(chance)}"
     return f"rank correlation {value:.2f}\n{as_high}".replace("-", "−")

@@ -40,39 +40,13 @@ READINGS = {
 
 @reads("roles")
 def role_figures(result: xr.Dataset) -> Iterator[tuple[str, Figure]]:
-    """Every figure, with its name.
-
-    Parameters
-    ----------
-    result
-        From `attnscope.roles`.
-
-    Examples
-    --------
-    >>> from attnscope.detection import roles
-    >>> from attnscope.results.figures import role_figures
-    >>> [name for name, _ in role_figures(roles(only="previous_token", limit=4, window=32))]
-    ['role-maps', 'beside-controls']
-    """
+    """Every figure, with its name."""
     yield "role-maps", role_maps(result)
     yield "beside-controls", beside_controls(result)
 
 
 def role_maps(result: xr.Dataset) -> Figure:
-    """Draw the score of every head, a panel of layers by heads for each role.
-
-    Parameters
-    ----------
-    result
-        From `attnscope.roles`.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> result = attnscope.roles(only="previous_token, current_token", limit=2, controls="none")
-    >>> [axes.get_title(loc="left") for axes in role_maps(result).axes[:2]]
-    ['previous token', 'current token']
-    """
+    """Draw the score of every head, a panel of layers by heads for each role."""
     layers, heads = result.sizes["layer"], result.sizes["head"]
     cell = float(np.clip(1.9 / max(layers, heads), 0.06, 0.3))  # inches
     size = (max(1.5, heads * cell + 0.5), max(0.9, layers * cell + 0.65))
@@ -111,20 +85,7 @@ def role_maps(result: xr.Dataset) -> Figure:
 
 
 def beside_controls(result: xr.Dataset) -> Figure:
-    """Draw the score of every head beside those of each control, a row for each role.
-
-    Parameters
-    ----------
-    result
-        From `attnscope.roles`.
-
-    Examples
-    --------
-    >>> from attnscope.detection import roles
-    >>> from attnscope.results.figures import beside_controls
-    >>> len(beside_controls(roles(only="previous_token", limit=4, window=32)).axes)
-    1
-    """
+    """Draw the score of every head beside those of each control, a row for each role."""
     controls = [str(name) for name in result.control.values] if "control" in result.coords else []
     rows = ["model", *controls]
     colours = dict(zip(rows, ("#0072B2", "#E69F00", "#009E73"), strict=False))

@@ -80,31 +80,7 @@ _OF_GROUPS = 3  # heads of which groups are shown: those furthest above both nul
 def write_scan_figures(
     result: xr.Dataset, sample: xr.Dataset | None, folder: Path, formats: Sequence[str] = FORMATS
 ) -> list[Path]:
-    """Write every figure of a scan, by default as SVG, PDF and PNG; return the files.
-
-    Figures of statistics that were not measured are left out.
-
-    Parameters
-    ----------
-    result
-        From `scan`.
-    sample
-        Attention of a few windows, for the maps; None for no maps.
-    folder
-        Folder of the files; it is made where it is not there.
-    formats
-        Endings of the files, without the dot.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import attnscope
-    >>> result = attnscope.scan(texts=["The tide comes in."], statistics=["entropy"])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in write_scan_figures(result, None, Path(folder))]
-    ['overview-entropy.svg', 'overview-entropy.pdf', 'overview-entropy.png']
-    """
+    """Write every figure of a scan, by default as SVG, PDF and PNG; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     return [
         path
@@ -161,42 +137,7 @@ _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
 
 
 def overview(result: xr.Dataset, statistic: str) -> Figure:
-    """Draw a statistic of every head, the mean over texts, as a grid of layers and heads.
-
-    A signed statistic (``mean_offset``, ``direction``, or one with the attribute ``signed``) has colours that diverge
-    from 0: blue is left or less, orange is right or more. The colours of a share go to 1, so that faint differences
-    look faint; those of other statistics go from the lowest head to the highest. A head without a value is hatched.
-
-    Parameters
-    ----------
-    result
-        The result of a scan.
-    statistic
-        A variable with dimensions (text, layer, head) or (layer, head).
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result has no such statistic; the message names those it has.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import overview
-    >>> entropy = np.random.default_rng(0).gamma(4.0, 0.5, size=(10, 3, 4))  # (text, layer, head), nats
-    >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), entropy)})
-    >>> overview(result, "entropy").axes[0].get_title(loc="left")
-    'Entropy of a row (nats), mean over 10 windows'
-    >>> overview(result, "sharpness")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: Unknown statistic 'sharpness'. This result has: entropy.
-    """
+    """Draw a statistic of every head, the mean over texts, as a grid of layers and heads."""
     check_statistic(result, statistic)
     words = wording(result, statistic)
     values = mean_over_texts(result[statistic])  # (layer, head)
@@ -260,13 +201,7 @@ def _scale(values: np.ndarray, words: Wording) -> Normalize:
 
 
 def _short(value: float) -> str:
-    """Two digits that matter, and never an exponent: a cell is small.
-
-    Examples
-    --------
-    >>> _short(-140.2), _short(-1.44), _short(0.0625), _short(1e-6)
-    ('−140', '−1.4', '0.062', '0')
-    """
+    """Two digits that matter, and never an exponent: a cell is small."""
     text = f"{value:.0f}" if abs(value) >= 100 else f"{float(f'{value:.2g}'):.3f}".rstrip("0").rstrip(".")  # noqa: PLR2004
     return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
 
@@ -289,31 +224,15 @@ def _write_numbers(image: AxesImage, values: np.ndarray) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """What is listed of one head in one window.
+    """What is listed of one head in one window."""
 
-    Attributes
-    ----------
-    window, layer, head
-        Which it is.
-    count, rest
-        For each query: how many weights are listed, and what they leave out.
-    key, weight
-        The listed ones, row after row.
-
-    Examples
-    --------
-    >>> shown = Map(0, 2, 3, np.array([2, 1]), np.array([0.0, 0.5]), np.array([0, 1, 0]), np.array([0.75, 0.25, 0.5]))
-    >>> shown.query.tolist(), shown.share  # half of the second row is not listed
-    ([0, 0, 1], 0.75)
-    """
-
-    window: int
-    layer: int
-    head: int
-    count: np.ndarray
-    rest: np.ndarray
-    key: np.ndarray
-    weight: np.ndarray
+    window: int  # which it is
+    layer: int  # which it is
+    head: int  # which it is
+    count: np.ndarray  # for each query: how many weights are listed, and what they leave out
+    rest: np.ndarray  # for each query: how many weights are listed, and what they leave out
+    key: np.ndarray  # the listed ones, row after row
+    weight: np.ndarray  # the listed ones, row after row
 
     @property
     def query(self) -> np.ndarray:
@@ -328,23 +247,7 @@ class Map:
 
 
 def maps(sample: xr.Dataset) -> Iterator[Map]:
-    """Every map that a sample lists, with the rows that its queries have.
-
-    Examples
-    --------
-    >>> import json
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope import scan
-    >>> from attnscope.measure import SAMPLE
-    >>> from attnscope.store import RunFolder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     made = scan(limit=2, window=32, out=f"{place}/run", show=[(0, 3)])
-    ...     with RunFolder(Path(place) / "run", json.loads(made.attrs["signature"])) as run:
-    ...         first = next(maps(run.load(SAMPLE)))
-    >>> first.window, first.count.shape  # a window, and a count for each of its queries
-    (0, (32,))
-    """
+    """Every map that a sample lists, with the rows that its queries have."""
     count, rest = sample["count"].values, sample["rest"].values
     key, weight = sample["key"].values, sample["weight"].values
     last = np.cumsum(count.sum(1))
@@ -386,40 +289,7 @@ def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) 
 
 
 def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts.
-
-    The line is the mean over texts, the band goes from the 10% to the 90% quantile over texts. A head is
-    drawn in the colour of its most frequent label, where the result has labels. All panels have one scale.
-
-    Parameters
-    ----------
-    result
-        With ``profile (text, layer, head, offset)``, the mean weight at each offset.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result has no profiles or a head does not exist.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import profile_curves
-    >>> profile = np.random.default_rng(0).dirichlet(np.ones(5), size=(20, 1, 2))
-    >>> result = xr.Dataset(
-    ...     {"profile": (("text", "layer", "head", "offset"), profile)}, coords={"offset": range(-2, 3)}
-    ... )
-    >>> figure = profile_curves(result, heads=[(0, 0), (0, 1)])
-    >>> len(figure.axes)
-    2
-    """
+    """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts."""
     require(result, ("profile", "offset"), purpose="profile_curves")
     pairs = check_heads(result, heads)
     layers, columns_of_heads = axis_values(result, "layer"), axis_values(result, "head")
@@ -464,34 +334,7 @@ _MOST = 8  # groups whose numbers fit into the cells
 
 
 def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw how much the queries of each group look at the keys of each other, head by head.
-
-    Left the head, in the middle a head that has its weight at each offset and on the first token whatever stands there,
-    right equal weights. Grey: no text has both groups.
-
-    Parameters
-    ----------
-    result
-        A scan with groups.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the scan has no groups, or there is no such head.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> results = attnscope.scan(limit=2, groups="kinds", statistics="entropy")
-    >>> [axes.get_title() for axes in group_maps(results, [(2, 1)]).axes[:3]]
-    ['Head 2.1', 'Its places alone', 'Equal weights']
-    """
+    """Draw how much the queries of each group look at the keys of each other, head by head."""
     require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
     pairs = check_heads(result, heads)
     means = MeanGroupWeights.of(result)

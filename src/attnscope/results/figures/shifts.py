@@ -37,42 +37,7 @@ _TITLE: dict[str, Any] = {"loc": "right", "color": MARK}
 
 
 def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw the energy of the eigenvectors of each head's rotation R over frequency and angle.
-
-    A shift of keys against queries by a fixed number of tokens lies on a line through 0; those of the offsets
-    -2 to 2 are drawn, and the offset of the line with the most energy is named where random phases would rarely put as
-    much on one. The colour is the square root of the energy, in each panel up to its own largest.
-
-    Parameters
-    ----------
-    maps
-        With ``energy (layer, head, frequency, angle)``.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result has no maps or a head does not exist.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), figure 6; EMNLP 2023, figure 10.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import phase_maps
-    >>> from attnscope.explanation.arrays import phase_map
-    >>> states, weight = np.random.default_rng(0).normal(size=(32, 6)), np.eye(6)[:, :2]
-    >>> phases = phase_map(states, weight, np.eye(6)[:, 1:3]).expand_dims(["layer", "head"])
-    >>> len(phase_maps(phases, [(0, 0)]).axes)
-    1
-    """
+    """Draw the energy of the eigenvectors of each head's rotation R over frequency and angle."""
     pairs = the_heads(maps, heads, ("energy", "angle"), purpose="phase_maps")
     frequency = maps["frequency"].values
     positions = int(maps.attrs.get("positions", 2 * frequency[-1]))
@@ -162,46 +127,7 @@ def _draw_lines(axes: Axes, positions: int, last: float) -> None:
 def cross_correlations(
     correlations: xr.Dataset, heads: Sequence[tuple[int, int]], reach: int = 60, curves: int = _CURVES
 ) -> Figure:
-    """Draw each head's cross-correlations of queries and keys: the leading columns, and their weighted sum.
-
-    Above, one line for each of the `curves` columns with the largest singular values, the darkest the largest; below,
-    the sum of the scores along each offset, before any mask, with its highest point within 10 tokens, if that is a
-    peak that stands out of noise. Offsets that the mask forbids are grey.
-
-    Parameters
-    ----------
-    correlations
-        With ``correlation (layer, head, column, offset)`` and ``trace (layer, head, offset)``.
-    heads
-        Pairs (layer, head), counted from 0.
-    reach
-        Largest offset shown.
-    curves
-        How many of the leading columns are drawn.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result has none, a head does not exist, or `reach` is not positive.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), figure 7; EMNLP 2023, figures 7 to 9.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import cross_correlations
-    >>> from attnscope.explanation.arrays import cross_correlation
-    >>> query = np.random.default_rng(0).normal(size=(64, 2))
-    >>> correlations = cross_correlation(query, np.roll(query, -3, axis=0)).expand_dims(["layer", "head"])
-    >>> len(cross_correlations(correlations, [(0, 0)]).axes)
-    2
-    """
+    """Draw each head's cross-correlations of queries and keys: the leading columns, and their weighted sum."""
     pairs = the_heads(correlations, heads, ("correlation", "trace"), purpose="cross_correlations")
     if reach < 1:
         raise AttnscopeError(f"reach must be at least 1 token, found {reach}.")
@@ -257,40 +183,7 @@ def _mark_peak(axes: Axes, part: xr.Dataset) -> None:
 
 
 def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw the offset that each frequency of a head's scores favours.
-
-    A head that looks a fixed number of tokens away has all its discs on one height: the red line, their weighted
-    median, drawn where random phases would rarely have as much on one. A disc's area is the amplitude of the
-    cross-spectrum, its colour the coherence of queries and keys. Offsets that the mask forbids are grey.
-    Between the dashed curves a phase alone tells the offset; beyond, it is told only up to a whole period.
-
-    Parameters
-    ----------
-    spectra
-        With ``offset``, ``cross_amplitude``, ``coherence (layer, head, frequency)``, ``band_offset`` and
-        ``band_offset_chance``.
-    heads
-        Pairs (layer, head), counted from 0.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result has none or a head does not exist.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import cross_spectrum_offsets
-    >>> from attnscope.explanation.arrays import cross_spectrum
-    >>> states = np.random.default_rng(0).normal(size=(32, 4))
-    >>> offsets = cross_spectrum(states, np.eye(4), np.eye(4)).expand_dims(["layer", "head"])
-    >>> cross_spectrum_offsets(offsets, [(0, 0)]).axes[0].get_title(loc="right")
-    'offset 0'
-    """
+    """Draw the offset that each frequency of a head's scores favours."""
     needs = ("offset", "cross_amplitude", "coherence", "band_offset", "band_offset_chance")
     pairs = the_heads(spectra, heads, needs, purpose="cross_spectrum_offsets")
     frequency = spectra["frequency"].values

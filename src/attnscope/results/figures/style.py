@@ -82,24 +82,7 @@ _REMARK = re.compile(r"\s*\(.*\)$")
 
 
 def cluster_colours(names: Sequence[str]) -> list[str]:
-    """Give each kind or cluster a colour of its own: the one of its name, if none before has it.
-
-    Parameters
-    ----------
-    names
-        Such as ``"previous"`` or ``"leftward 2"``: a number does not change the name, nor does a remark in brackets.
-
-    Returns
-    -------
-    list of str
-        One ``#rrggbb`` colour per name.
-
-    Examples
-    --------
-    >>> from attnscope.results.figures.style import cluster_colours
-    >>> cluster_colours(["leftward", "mixed", "leftward 2"])
-    ['#56B4E9', '#999999', '#882255']
-    """
+    """Give each kind or cluster a colour of its own: the one of its name, if none before has it."""
     own: dict[str, int] = {}
     for index, name in enumerate(names):
         base = _base(str(name))
@@ -119,14 +102,7 @@ def _base(name: str) -> str:
 
 
 def system_colours(count: int) -> list[str]:
-    """Colours for systems in their order, one for each; they come again after seven.
-
-    Examples
-    --------
-    >>> from attnscope.results.figures.style import system_colours
-    >>> system_colours(2)
-    ['#D55E00', '#0072B2']
-    """
+    """Colours for systems in their order, one for each; they come again after seven."""
     return [_SYSTEMS[i % len(_SYSTEMS)] for i in range(count)]
 
 
@@ -163,16 +139,7 @@ def font_families() -> list[str]:
 
 
 def drawable(token: str, *, longest: int = 14) -> str:
-    r"""Return the token as it can be drawn: at most `longest` columns, spaces at its ends marked, none invisible.
-
-    What no font could show, such as a tab, is written as its code point.
-
-    Examples
-    --------
-    >>> from attnscope.results.figures.style import drawable
-    >>> drawable(" the"), drawable("a\tb"), drawable("  "), drawable("猫")
-    ('␣the', 'aU+0009b', '␣␣', '猫')
-    """
+    r"""Return the token as it can be drawn: at most `longest` columns, spaces at its ends marked, none invisible."""
     shown = with_marked_spaces(token) or "(empty)"
     parts: list[str] = []
     columns = 0
@@ -188,14 +155,7 @@ def drawable(token: str, *, longest: int = 14) -> str:
 
 
 def with_minus(text: str) -> str:
-    """A text with a real minus before each negative offset that it names, as numbers beside it have.
-
-    Examples
-    --------
-    >>> from attnscope.results.figures.style import with_minus
-    >>> with_minus("kinds: offset -300 (layers 1-2), offset +2")
-    'kinds: offset −300 (layers 1-2), offset +2'
-    """
+    """A text with a real minus before each negative offset that it names, as numbers beside it have."""
     return re.sub(r"(?<=\boffset )-(?=\d)", "−", text)
 
 
@@ -383,21 +343,7 @@ def one_scale(panels: Iterable[Axes]) -> None:
 
 
 def looked_at(offsets: np.ndarray, values: np.ndarray) -> tuple[int, int]:
-    """First and last offset to draw: the right side is left out where nothing ever lies on it, as in causal heads.
-
-    Parameters
-    ----------
-    offsets
-        ``(offset)``.
-    values
-        ``(..., offset)``.
-
-    Examples
-    --------
-    >>> offsets = np.arange(-2, 3)
-    >>> looked_at(offsets, np.array([0.1, 0.5, 0.4, 0, 0])), looked_at(offsets, np.ones(5))
-    ((-2, 0), (-2, 2))
-    """
+    """First and last offset to draw: the right side is left out where nothing ever lies on it, as in causal heads."""
     right = bool(np.nan_to_num(values[..., offsets > 0]).any())
     return int(offsets[0]), int(offsets[-1]) if right else max(0, int(offsets[0]) + 1)
 
@@ -419,15 +365,7 @@ _as_svg: WeakKeyDictionary[Figure, bytes] = WeakKeyDictionary()  # for the file 
 
 
 def svg_of(figure: Figure) -> bytes:
-    """The figure as SVG, drawn again only where something in it has changed since.
-
-    Examples
-    --------
-    >>> figure = Figure()
-    >>> first = svg_of(figure)
-    >>> svg_of(figure) is first, figure.suptitle("Heads") and svg_of(figure) == first
-    (True, False)
-    """
+    """The figure as SVG, drawn again only where something in it has changed since."""
     drawn = _as_svg.get(figure)
     if drawn is None or figure.stale:
         with figure_style():
@@ -437,42 +375,7 @@ def svg_of(figure: Figure) -> bytes:
 
 
 def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write a figure as ``.svg``, ``.pdf`` and ``.png`` (200 dots per inch).
-
-    The same figure gives the same bytes: the files hold no date and no random identifiers. In the SVG, text is
-    text, so that it can be searched, edited and read aloud; it is drawn in DejaVu Sans or what the reader has
-    instead. In the PDF, glyphs travel with the file: Type 42, or Type 3 where a text needs a font with CFF
-    outlines, which Type 42 cannot hold.
-
-    Parameters
-    ----------
-    figure
-        A matplotlib figure.
-    stem
-        Path without the ending; its folder is made if needed.
-    formats
-        Endings, of ``svg``, ``pdf`` and ``png``.
-
-    Returns
-    -------
-    list of Path
-        The files, in the order of the formats.
-
-    Raises
-    ------
-    AttnscopeError
-        If a format is unknown or the files cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from matplotlib.figure import Figure
-    >>> from attnscope.results.figures import save_figure
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in save_figure(Figure(), Path(folder) / "heads")]
-    ['heads.svg', 'heads.pdf', 'heads.png']
-    """
+    """Write a figure as ``.svg``, ``.pdf`` and ``.png`` (200 dots per inch)."""
     stem = Path(stem)
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in check_formats(formats)]
     with explained(f"write the figure to {stem}", "Choose another place, or free some room"), figure_style():

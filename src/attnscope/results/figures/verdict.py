@@ -27,43 +27,7 @@ _DARK = 0.62  # of the scale: darker cells have white numbers
 
 
 def verdict_grid(verdict: xr.Dataset) -> Figure:
-    """Draw one cell for each head: its colour is what position explains, its number the offset it looks at.
-
-    The number is the offset of the largest mean weight, where that is more than chance; a frame tells that the head is
-    positional and both readings of its scores find the offset too, within half a token. A head without a value is
-    grey; where a layer has no such head, the cell is hatched.
-
-    Parameters
-    ----------
-    verdict
-        From `verdict` of an explanation: ``offset_of_weights``, ``agree`` and ``position_share (layer, head)``; where
-        there is no ``position_share``, the coherence of queries and keys is shown.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none; `NothingToShowError` if no head has a value.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import verdict_grid
-    >>> grid = ("layer", "head")
-    >>> made = xr.Dataset(
-    ...     {
-    ...         "offset_of_weights": (grid, np.array([[-1.0, 3.0]])),
-    ...         "agree": (grid, np.array([[True, False]])),
-    ...         "position_share": (grid, np.array([[0.98, 0.1]])),
-    ...     }
-    ... )
-    >>> [text.get_text() for text in verdict_grid(made).axes[0].texts]
-    ['−1', '+3']
-    """
+    """Draw one cell for each head: its colour is what position explains, its number the offset it looks at."""
     colour = "position_share" if "position_share" in verdict else "coherence"
     require(verdict, ("offset_of_weights", "agree", colour), purpose="verdict_grid")
     if not bool(np.isfinite(verdict[colour]).any()):
@@ -133,37 +97,7 @@ def _frame(layer: int, head: int) -> Rectangle:
 
 
 def offset_agreement(verdict: xr.Dataset) -> Figure:
-    """Draw two readings of the scores against the weights and against each other, one disc for each head.
-
-    Heads whose weights prefer an offset, where both readings find one. Within the grey band they find the same offset,
-    within half a token. A disc's area is the head's largest mean weight; blue heads are positional and agree.
-
-    Parameters
-    ----------
-    verdict
-        With ``offset_of_weights``, ``offset_of_spectrum``, ``offset_of_correlation``, ``agree`` and
-        ``peak_weight (layer, head)``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none, or no head of it has all three offsets.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import offset_agreement
-    >>> numbers = {name: (("layer", "head"), np.array([[0.5, 0.9]])) for name in (
-    ...     "offset_of_weights", "offset_of_spectrum", "offset_of_correlation", "peak_weight")}
-    >>> agree = {"agree": (("layer", "head"), np.ones((1, 2), bool))}
-    >>> len(offset_agreement(xr.Dataset(numbers | agree)).axes)
-    3
-    """
+    """Draw two readings of the scores against the weights and against each other, one disc for each head."""
     require(verdict, (*_WAYS, "agree", "peak_weight"), purpose="offset_agreement")
     shown = has_offsets(verdict)
     if not shown.any():
@@ -185,51 +119,13 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
 
 
 def has_offsets(verdict: xr.Dataset) -> np.ndarray:
-    """Heads that prefer an offset, and of whose scores both readings find one, ``(layer, head)``.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> offsets = (("layer", "head"), np.array([[1.0, np.nan]]))
-    >>> has_offsets(xr.Dataset({name: offsets for name in _WAYS})).tolist()
-    [[True, False]]
-    """
+    """Heads that prefer an offset, and of whose scores both readings find one, ``(layer, head)``."""
     known = verdict[list(_WAYS)].to_dataarray().notnull().all("variable")
     return known.transpose("layer", "head").values
 
 
 def peak_agreement(correlations: xr.Dataset) -> Figure:
-    """Draw how well the scores' profile along offsets foretells that of the weights, by layer.
-
-    On the left the share of a layer's heads for which both are highest at the same offset, and dashed the share of all
-    pairs of two of its heads, the weights of one and the scores of the other; on the right the rank correlation of the
-    two profiles, one disc for each head and a line for the layer's median.
-
-    Parameters
-    ----------
-    correlations
-        From `cross_correlation` of an explanation: ``weight_argmax``, ``score_argmax`` and ``spearman (layer, head)``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import peak_agreement
-    >>> grid = ("layer", "head")
-    >>> made = {"weight_argmax": (grid, [[-1, 2]]), "score_argmax": (grid, [[-1, 5]])}
-    >>> made = xr.Dataset(made | {"spearman": (grid, [[0.9, 0.2]])})
-    >>> float(peak_agreement(made).axes[0].patches[0].get_height())
-    0.5
-    """
+    """Draw how well the scores' profile along offsets foretells that of the weights, by layer."""
     require(correlations, ("weight_argmax", "score_argmax", "spearman"), purpose="peak_agreement")
     rank = correlations["spearman"].transpose("layer", "head").values.astype(float)
     share, by_accident = zip(*map(_equal_offsets, *_argmaxes(correlations)), strict=True)

@@ -33,45 +33,7 @@ _GREY = "0.72"
 
 
 def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]], columns: int = 20) -> Figure:
-    """Draw where the leading columns of each head's queries and keys peak, and how much each column weighs.
-
-    A row is a singular column, the largest singular value on top. A disc is the strongest frequency of the
-    query column, a ring that of the key column; colour tells that both are waves, and an arc joins two
-    columns that are cosine and sine of one wave. Bars are the column's share of the scores on this text.
-
-    Parameters
-    ----------
-    waves
-        From `waves` of an explanation.
-    heads
-        Pairs (layer, head), counted from 0.
-    columns
-        How many of the leading columns to show.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If a head does not exist, or `columns` is not positive.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), section 3.3; EMNLP 2023, section 4.2.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import wave_columns
-    >>> from attnscope.explanation.arrays import query_key_waves
-    >>> angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
-    >>> states = np.hstack([np.cos(angle), np.sin(angle)])
-    >>> waves = query_key_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4)).expand_dims(["layer", "head"])
-    >>> wave_columns(waves, [(0, 0)]).axes[0].get_title(loc="left")
-    'Layer 0, head 0: 4 of 4'
-    """
+    """Draw where the leading columns of each head's queries and keys peak, and how much each column weighs."""
     needs = ("query_frequency", "key_frequency", "periodic", "partner", "importance")
     pairs = the_heads(waves, heads, needs, purpose="wave_columns")
     if columns < 1:
@@ -141,37 +103,7 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
 
 
 def wave_counts(waves: xr.Dataset) -> Figure:
-    """Draw how many columns of each head's queries and keys are waves, beside the same with tokens shuffled.
-
-    Parameters
-    ----------
-    waves
-        From `waves` of an explanation: ``periodic_columns (layer, head)`` and
-        ``null_periodic_columns (layer, head, permutation)``, of which the largest is shown.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import wave_counts
-    >>> made = xr.Dataset(
-    ...     {
-    ...         "periodic_columns": (("layer", "head"), np.array([[9, 0], [4, 2]])),
-    ...         "null_periodic_columns": (("layer", "head", "permutation"), np.zeros((2, 2, 3), int)),
-    ...     }
-    ... )
-    >>> [axes.get_title(loc="left") for axes in wave_counts(made).axes[:2]]
-    ['Columns that are waves', 'With tokens shuffled']
-    """
+    """Draw how many columns of each head's queries and keys are waves, beside the same with tokens shuffled."""
     require(waves, ("periodic_columns", "null_periodic_columns"), purpose="wave_counts")
     counts = waves["periodic_columns"].transpose("layer", "head").values.astype(float)
     null = waves["null_periodic_columns"].transpose("layer", "head", "permutation").values.astype(float)
@@ -208,44 +140,7 @@ def _write_counts(image: AxesImage, values: np.ndarray) -> None:
 
 
 def spectra_by_layer(spectra: xr.Dataset) -> Figure:
-    """Draw the largest amplitude at each frequency in each layer: in X, in the queries and in the keys.
-
-    Amplitudes are divided by the mean of the largest amplitude that white noise gives in as many columns, so 1
-    is what noise gives; the scale is logarithmic and the same in all panels.
-
-    Parameters
-    ----------
-    spectra
-        With ``maximum (layer, side, frequency)`` and ``null_mean (layer, side)``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result holds none.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), figure 5; EMNLP 2023, figure 6.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures import spectra_by_layer
-    >>> made = xr.Dataset(
-    ...     {
-    ...         "maximum": (("layer", "side", "frequency"), np.random.default_rng(0).gamma(2, size=(2, 3, 9))),
-    ...         "null_mean": (("layer", "side"), np.ones((2, 3))),
-    ...     },
-    ...     coords={"side": ["X", "query", "key"], "frequency": np.arange(9)},
-    ... )
-    >>> len(spectra_by_layer(made).axes)  # three panels and the scale
-    4
-    """
+    """Draw the largest amplitude at each frequency in each layer: in X, in the queries and in the keys."""
     require(spectra, ("maximum", "null_mean", "side"), purpose="spectra_by_layer")
     sides = names(spectra, "side")
     layers = axis_values(spectra, "layer")
@@ -285,45 +180,7 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
 
 
 def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 128) -> Figure:
-    """Draw the most important columns of each head's queries and keys along a text: waves where it knows positions.
-
-    Columns are those of the singular value decomposition of W_Q W_K^T, the only ones that the scores determine, each
-    about its mean and in units of its standard deviation; the one that weighs most in the scores is on top.
-
-    Parameters
-    ----------
-    waves
-        From `waves` of an explanation: ``query_curve`` and ``key_curve (layer, head, curve, position)`` and
-        ``curve_column``.
-    heads
-        Pairs (layer, head), counted from 0.
-    tokens
-        How many of the first tokens to show.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If a head does not exist, or fewer than 2 tokens are asked for.
-
-    References
-    ----------
-    Yamamoto and Matsuzaki (NLP 2023), figure 4; EMNLP 2023, figure 5.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.figures import wave_curves
-    >>> from attnscope.explanation.arrays import query_key_waves
-    >>> angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
-    >>> states = np.hstack([np.cos(angle), np.sin(angle)])
-    >>> waves = query_key_waves(states, np.diag([2.0, 1, 2, 1]), np.eye(4)).expand_dims(["layer", "head"])
-    >>> wave_curves(waves, [(0, 0)]).axes[0].get_title(loc="right")
-    'column 0: 5 cycles'
-    """
+    """Draw the most important columns of each head's queries and keys along a text: waves where it knows positions."""
     needs = ("query_curve", "key_curve", "curve_column", "periodic", "query_frequency")
     pairs = the_heads(waves, heads, needs, purpose="wave_curves")
     if tokens < 2:  # noqa: PLR2004 a curve

@@ -24,44 +24,7 @@ _MOST_PAIRS = 50  # more than a reader looks at; bounds the page
 
 
 def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
-    """Write alignments as one HTML page that needs no network, no server and no other file.
-
-    The page has the error rate, every head's where each was judged, and the sentence pairs that were kept: what
-    each target word looks at, the links read off, and people's links.
-
-    Parameters
-    ----------
-    aligned
-        From `attnscope.align`, with `shown` pairs kept; at most 50 are drawn.
-    path
-        The file to write; its folder is made if needed.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is nothing to show, or the file cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np
-    >>> from attnscope.results.page import write_alignment_report
-    >>> from attnscope.lineage import Aligned, ShownPair
-    >>> from attnscope.lineage import WordAlignment
-    >>> none, link = frozenset(), frozenset({(0, 0)})
-    >>> pair = ShownPair(1, WordAlignment(["猫"], ["cat"], np.ones((1, 1))), link, none, none, float("nan"))
-    >>> aligned = Aligned("made-up", 0, None, False, [link], None, None, 0, [pair], "{}")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = write_alignment_report(aligned, Path(folder) / "report.html").read_text(encoding="utf-8")
-    >>> page[:15], "Words aligned by <bdi>made-up</bdi>" in page
-    ('<!doctype html>', True)
-    """
+    """Write alignments as one HTML page that needs no network, no server and no other file."""
     if aligned.score is None and not aligned.pairs:
         raise AttnscopeError("there is no error rate and no sentence pair that a page could show")
     chosen = (aligned.layer, aligned.head) if aligned.layer is not None and aligned.head is not None else None
@@ -90,15 +53,7 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
 
 
 def whose(aligned: Aligned) -> str:
-    """Whose weights were read, in words.
-
-    Examples
-    --------
-    >>> from attnscope.results.page import whose
-    >>> from attnscope.lineage import Aligned
-    >>> whose(Aligned("m", 2, None, False, [], None, None, 0, [], "{}"))
-    'the mean of all heads of layer 2'
-    """
+    """Whose weights were read, in words."""
     if aligned.layer is None:
         return "the mean of all layers" + (" and heads" if aligned.head is None else f", head {aligned.head}")
     if aligned.head is None:
@@ -107,15 +62,7 @@ def whose(aligned: Aligned) -> str:
 
 
 def compared_heads(aligned: Aligned) -> xr.Dataset | None:
-    """What every head would give, where there is more than one: a single head is neither the best nor a grid.
-
-    Examples
-    --------
-    >>> from attnscope.results.page import compared_heads
-    >>> from attnscope.lineage import Aligned
-    >>> compared_heads(Aligned("m", 2, 0, False, [], None, None, 0, [], "{}")) is None
-    True
-    """
+    """What every head would give, where there is more than one: a single head is neither the best nor a grid."""
     heads = aligned.heads
     return heads if heads is not None and heads["error_rate"].size > 1 else None
 

@@ -19,38 +19,7 @@ if TYPE_CHECKING:
 
 @reads("compare")
 def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
-    """Write a comparison as one HTML page that needs no network, no server and no other file.
-
-    The page has the table of all systems, BLEU by source length, learning curves, and one sentence with every
-    system's translation and alignment.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.compare`.
-    path
-        The file to write; its folder is made if needed.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Raises
-    ------
-    AttnscopeError
-        If the file cannot be written.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> from attnscope.results.page import write_comparison_report
-    >>> tree = xr.DataTree.from_dict({"scores": xr.Dataset({"score": 30.5})})
-    >>> write_comparison_report(tree["scores"], "report.html")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: tree is the node 'scores' alone; expected all that attnscope.compare returns
-    """
+    """Write a comparison as one HTML page that needs no network, no server and no other file."""
     scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
     known = "alignment_error_rate" in scores
     buckets = zip(scores["bucket"].values, scores["sentences"].values, strict=True)
@@ -113,10 +82,7 @@ def _system(tree: xr.DataTree, name: str) -> dict[str, Any]:
 
 
 def _trends(scores: xr.Dataset) -> list[dict[str, Any]]:
-    """BLEU of the shortest and the longest sentences by each system, and whether their intervals are apart.
-
-    Nothing where there is but one length, nor of a system that lacks an interval at either end.
-    """
+    """BLEU of the shortest and the longest sentences by each system, and whether their intervals are apart."""
     bleu = scores.sel(metric="BLEU")
     if bleu.sizes["bucket"] == 1:
         return []

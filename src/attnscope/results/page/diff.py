@@ -31,33 +31,7 @@ _LISTED = 300  # changes in the table; the CSV has all
 def write_difference_report(
     difference: xr.Dataset, path: Path | str, figures: Mapping[str, Figure] | None = None
 ) -> Path:
-    """Write the results of `attnscope.diff` as one HTML page that needs no network and no other file.
-
-    Parameters
-    ----------
-    difference
-        From `attnscope.diff`.
-    path
-        The file to write; its folder is made if needed.
-    figures
-        From `difference_figures`, if they were drawn already.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import attnscope
-    >>> scan = attnscope.scan(texts=["The tide is out.", "The boats lie on the mud."] * 4)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     place = write_difference_report(attnscope.diff(scan, scan), Path(folder) / "report.html")
-    ...     page = place.read_text(encoding="utf-8")
-    >>> "Nothing differs" in page
-    True
-    """
+    """Write the results of `attnscope.diff` as one HTML page that needs no network and no other file."""
     drawn = dict(difference_figures(difference)) if figures is None else figures
     rows = changes_of(difference)
     return write_page(

@@ -42,48 +42,7 @@ def write_explain_report(
     heads: Sequence[tuple[int, int]] | None = None,
     figures: Mapping[str, Figure] | None = None,
 ) -> Path:
-    """Write an explanation as one HTML page that needs no network, no server and no other file.
-
-    The page has a section for each analysis with its figures and how to read them, a table of all heads that a
-    click on a heading sorts, what could not be analysed and why, and the signature of the numbers.
-
-    Parameters
-    ----------
-    tree
-        From `explain`; any analysis may be absent.
-    path
-        The file to write; its folder is made if needed.
-    heads
-        Pairs (layer, head) for the figures of single heads; by default `best_heads`.
-    figures
-        From `explain_figures`, if they were drawn already.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is nothing to show, a head does not exist, or the file cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.explanation.arrays import principal_components
-    >>> from attnscope.results.page import write_explain_report
-    >>> table = np.random.default_rng(0).normal(size=(64, 16))
-    >>> tree = xr.DataTree.from_dict({"position_pca": principal_components(table)})
-    >>> tree.attrs["model"] = "made-up"
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = write_explain_report(tree, Path(folder) / "report.html").read_text(encoding="utf-8")
-    >>> page[:15], "Why the heads of <bdi>made-up</bdi> look where they look" in page
-    ('<!doctype html>', True)
-    """
+    """Write an explanation as one HTML page that needs no network, no server and no other file."""
     chosen = best_heads(tree) if heads is None else list(heads)
     shown = sections(tree, chosen, figures)
     columns, rows = table(tree)

@@ -24,32 +24,7 @@ _NONE = 255
 
 @reads("generate")
 def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
-    """Write what `attnscope.generate` returned as one HTML page that needs no network and no other file.
-
-    Parameters
-    ----------
-    results
-        From `attnscope.generate`.
-    path
-        The file to write; its folder is made if needed.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Examples
-    --------
-    See `attnscope.generate`, and docs/generation.md. What another verb returned is refused:
-
-    >>> import attnscope
-    >>> scan = attnscope.scan(texts=["The tide is out."], statistics="entropy")
-    >>> write_generation_report(scan, "report.html")
-    Traceback (most recent call last):
-    ...
-    attnscope.support.errors.AttnscopeError: results is what attnscope.scan returns; expected all that
-    attnscope.generate returns
-    """
+    """Write what `attnscope.generate` returned as one HTML page that needs no network and no other file."""
     rows, uses = turns(results), span_uses(results)
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3
     shown = max(1, min(results.sizes["sequence"], _MOST // size))

@@ -44,32 +44,7 @@ class _Row:
 def write_intervention_report(
     tree: xr.DataTree, path: Path | str, figures: Mapping[str, Figure] | None = None
 ) -> Path:
-    """Write the results of `attnscope.intervene` as one HTML page that needs no network and no other file.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.intervene`.
-    path
-        The file to write; its folder is made if needed.
-    figures
-        From `intervention_figures`, if they were drawn already.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from attnscope.intervention import intervene
-    >>> tree = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = write_intervention_report(tree, Path(folder) / "report.html").read_text(encoding="utf-8")
-    >>> "Whether the heads of" in page
-    True
-    """
+    """Write the results of `attnscope.intervene` as one HTML page that needs no network and no other file."""
     drawn = dict(intervention_figures(tree)) if figures is None else figures
     rows = verdicts(tree)
     return write_page(

@@ -31,13 +31,7 @@ TOLD = {True: "shown", False: "open", None: ""}
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell shows, and what its column is sorted by; its class, and a second line.
-
-    Examples
-    --------
-    >>> Cell("+0.250", 0.25, TOLD[True], "+0.100 to +0.400").kind
-    'shown'
-    """
+    """What a cell shows, and what its column is sorted by; its class, and a second line."""
 
     text: str
     value: float | str
@@ -56,44 +50,20 @@ MOST_ROWS = 400  # of a table: a page has bounds
 
 
 def script_json(value: Any) -> str:
-    r"""JSON that is safe inside `<script type="application/json">`, in ASCII.
-
-    Examples
-    --------
-    >>> from attnscope.results.page import script_json
-    >>> script_json({"token": "</script>猫"})
-    '{"token":"\\u003c/script\\u003e\\u732b"}'
-    """
+    r"""JSON that is safe inside `<script type="application/json">`, in ASCII."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES)
 
 
 def numbers(values: np.ndarray) -> Any:
-    """Nested lists of the values, to five significant digits; None for what is not finite.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.page import numbers
-    >>> numbers(np.array([[1 / 3, np.nan], [2.0, 12345.678]]))
-    [[0.33333, None], [2, 12346]]
-    """
+    """Nested lists of the values, to five significant digits; None for what is not finite."""
     if values.ndim > 1:
         return [numbers(row) for row in values]
     return [_short(float(value)) for value in values]
 
 
 def picture(figure: Figure) -> tuple[str, int]:
-    """A figure as the data: address of its SVG, and its width in pixels at its own size.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from attnscope.results.page import picture
-    >>> source, width = picture(Figure(figsize=(2, 1)))
-    >>> source[:26], width
-    ('data:image/svg+xml;base64,', 192)
-    """
+    """A figure as the data: address of its SVG, and its width in pixels at its own size."""
     source = "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure)).decode("ascii")
     return source, round(float(figure.get_size_inches()[0]) * _PIXELS)
 
@@ -119,10 +89,7 @@ def write_page(
     signature: Any,
     **shown: Any,
 ) -> Path:
-    """Fill a template of this folder, with its styles and scripts put in, and write the page.
-
-    Text is escaped where it is shown. The signature is JSON's value, or text as it is.
-    """
+    """Fill a template of this folder, with its styles and scripts put in, and write the page."""
     environment = Environment(
         loader=PackageLoader("attnscope.results.page", "."), autoescape=True, undefined=StrictUndefined
     )
@@ -157,23 +124,15 @@ _MOST_KEYS = 1 << 16  # so that a key has two bytes
 
 @dataclass(frozen=True)
 class PageWindows:
-    """Some windows as the page holds them: what all heads share, and a packed string for each map.
+    """Some windows as the page holds them: what all heads share, and a packed string for each map."""
 
-    Attributes
-    ----------
-    shared
-        The texts of each window, for each layer which of them its queries and its keys are, and the constants of the
-        scale.
-    maps
-        From ``"window.index"``, the index of a head counting layer by layer, to the packed map and the share of the
-        weight that it lists.
-    tiles
-        From ``"index"`` to the packed tiles of the first window.
-    """
-
+    # the texts of each window, for each layer which of them its queries and its keys are, and the constants of the
+    # scale
     shared: dict[str, Any]
+    # from ``"window.index"``, the index of a head counting layer by layer, to the packed map and the share of the
+    # weight that it lists
     maps: dict[str, tuple[str, float]]
-    tiles: dict[str, str]
+    tiles: dict[str, str]  # from ``"index"`` to the packed tiles of the first window
 
 
 def pack_windows(sample: xr.Dataset) -> PageWindows:
@@ -200,15 +159,7 @@ def pack_windows(sample: xr.Dataset) -> PageWindows:
 
 
 def encode(weights: np.ndarray) -> np.ndarray:
-    """One byte per weight on the logarithmic scale.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnscope.results.page import encode
-    >>> encode(np.array([1.0, 0.5, 0.25, 1e-9, 0.0])).tolist()
-    [255, 239, 223, 0, 0]
-    """
+    """One byte per weight on the logarithmic scale."""
     kept = weights >= 2.0**-OCTAVES
     level = STEPS + 1 + np.round(STEPS / OCTAVES * np.log2(np.where(kept, weights, 1.0)))
     return np.where(kept, np.clip(level, 1, STEPS + 1), 0).astype(np.uint8)
@@ -261,11 +212,7 @@ def deflated(planes: Any) -> str:
 
 
 def pack_long(sample: xr.Dataset) -> dict[str, Any] | None:
-    """What the page draws of a long window; None where the sample has none.
-
-    ``heads`` has by index, counting layer by layer, two planes: the share of the queries' weight in each block, and the
-    largest weight. ``texts`` begin the blocks of each text, ``tokens`` count it, ``block`` is the tokens on a side.
-    """
+    """What the page draws of a long window; None where the sample has none."""
     if "block_sum" not in sample:
         return None
     size = int(sample.attrs["block"])
@@ -290,14 +237,7 @@ _FEWEST = 128
 
 
 def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] | None:
-    """What the page draws of attention received; None where the sample has none.
-
-    ``heads`` has by ``"window.index"``, the index counting layer by layer, the packed line, the largest share, the top
-    keys with their shares and those of equal weights, and the same of the last queries alone, where the sample has
-    them; ``recent`` has by ``"window.layer"`` how many these are, ``equal`` the line and the largest share of equal
-    weights; ``contexts`` by ``"window.side.position"`` the text about top keys beyond the `shown` tokens
-    of each side of each window; ``each`` how many keys a point has in a window.
-    """
+    """What the page draws of attention received; None where the sample has none."""
     if "received" not in sample:
         return None
     sizes = sample.sizes

@@ -39,31 +39,7 @@ class _PairRow:
 def write_patch_report(
     tree: xr.DataTree, path: Path | str, figures: Mapping[str, Figure] | None = None
 ) -> Path:
-    """Write the results of `attnscope.patch` as one HTML page that needs no network and no other file.
-
-    Parameters
-    ----------
-    tree
-        From `attnscope.patch`.
-    path
-        The file to write; its folder is made if needed.
-    figures
-        From `patch_figures`, if they were drawn already.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from attnscope.intervention import patch
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = write_patch_report(patch(steps=0), Path(folder) / "report.html").read_text(encoding="utf-8")
-    >>> "What carries the difference" in page
-    True
-    """
+    """Write the results of `attnscope.patch` as one HTML page that needs no network and no other file."""
     drawn = dict(patch_figures(tree)) if figures is None else figures
     rows = patched_places(tree)
     pairs = tree["pairs"].to_dataset()

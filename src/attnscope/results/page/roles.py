@@ -22,34 +22,7 @@ if TYPE_CHECKING:
 def write_roles_report(
     result: xr.Dataset, path: Path | str, figures: Mapping[str, Figure] | None = None
 ) -> Path:
-    """Write the results of `attnscope.roles` as one HTML page that needs no network and no other file.
-
-    Parameters
-    ----------
-    result
-        From `attnscope.roles`.
-    path
-        The file to write; its folder is made if needed.
-    figures
-        From `role_figures`, if they were drawn already.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from attnscope.detection import roles
-    >>> from attnscope.results.page import write_roles_report
-    >>> result = roles(only="previous_token", limit=4, window=32)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = write_roles_report(result, Path(folder) / "report.html").read_text(encoding="utf-8")
-    >>> "previous token" in page
-    True
-    """
+    """Write the results of `attnscope.roles` as one HTML page that needs no network and no other file."""
     drawn = dict(role_figures(result)) if figures is None else figures
     rows = counts_of(result)
     return write_page(

@@ -68,48 +68,7 @@ _SCRIPTS = (
 
 @reads("scan")
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
-    """Write a result as one HTML page that needs no network, no server and no other file.
-
-    The page shows all heads as a grid, coloured by any statistic or as pies of label shares, and for a chosen
-    head its profile over offsets, its labels, its distribution over texts and its weights in one window. Its
-    size does not grow with the number of texts. It is written beside the target and then put in its place.
-
-    Parameters
-    ----------
-    result
-        The result of a scan, with dimensions text, layer, head, offset and cluster; any statistic may be
-        absent.
-    sample
-        The attention over a few windows, as `attnscope.scan` keeps it in ``.encoding["sample"]`` or, of a run
-        folder, in ``sample.npz``; None leaves that part of the page out.
-    path
-        The file to write; its folder is made if needed.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Raises
-    ------
-    AttnscopeError
-        If the result has nothing to show, the sample has other heads than the result, or the file cannot be
-        written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.page import write_report
-    >>> entropy = np.random.default_rng(0).gamma(4.0, 0.5, size=(10, 3, 4))  # (text, layer, head), nats
-    >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), entropy)}, attrs={"model": "made-up"})
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = write_report(result, None, Path(folder) / "report.html").read_text(encoding="utf-8")
-    >>> page[:15], "Where the heads of made-up look" in page
-    ('<!doctype html>', True)
-    """
+    """Write a result as one HTML page that needs no network, no server and no other file."""
     data = page_data(result)
     data["quantiles"] = [LOW, HIGH]
     data["groups"] = group_data(result)
@@ -228,11 +187,7 @@ _SAID = {  # of the summary of a scan
 
 
 def page_data(result: xr.Dataset) -> dict[str, Any]:
-    """Everything the page draws, except the sample window.
-
-    Arrays run over heads in the order layer by layer. Distributions over texts are counts, so the size does
-    not grow with the number of texts.
-    """
+    """Everything the page draws, except the sample window."""
     if not can_be_drawn(result):
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
     result = with_each(result)
@@ -259,15 +214,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
 
 
 def pieces_note(tokens: Iterable[str]) -> str:
-    """Say what a number under a token means, where one is.
-
-    Examples
-    --------
-    >>> pieces_note(["a", "猫₁", "猫₂"])
-    'The tokenizer splits some characters: 猫₁ 猫₂ are the pieces of one, each a token of its own.'
-    >>> pieces_note(["a", "b"])
-    ''
-    """
+    """Say what a number under a token means, where one is."""
     pieces = " ".join(split_character(list(tokens)))
     if not pieces:
         return ""
@@ -275,21 +222,7 @@ def pieces_note(tokens: Iterable[str]) -> str:
 
 
 def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
-    """Rows (name, value, interval) of a nested summary, whatever its shape; none of what is not defined.
-
-    Parameters
-    ----------
-    summary
-        Numbers, in mappings within each other.
-    path
-        Names of the mappings around it.
-
-    Examples
-    --------
-    >>> from attnscope.results.page import flatten
-    >>> list(flatten({"icc": {"named": {"value": 0.8, "low": 0.75, "high": 0.84}}, "heads": 144}))
-    [('icc, Heads with a name', '0.8', '0.75 to 0.84'), ('heads', '144', '')]
-    """
+    """Rows (name, value, interval) of a nested summary, whatever its shape; none of what is not defined."""
     name = ", ".join(_SAID.get(part, part.replace("_", " ")) for part in path)
     if isinstance(summary, dict):
         rest = {str(key): value for key, value in summary.items()}
@@ -350,13 +283,7 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
 
 
 def any_known(values: Any) -> bool:
-    """Whether there is a number among values of the page, however deep.
-
-    Examples
-    --------
-    >>> any_known([[None, 0.5]]), any_known([[None], []])
-    (True, False)
-    """
+    """Whether there is a number among values of the page, however deep."""
     return any(map(any_known, values)) if isinstance(values, list) else values is not None
 
 
@@ -379,10 +306,7 @@ def _histogram(values: np.ndarray) -> dict[str, Any] | None:
 
 
 def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
-    """Which statistic colours the grid at first, at which head the page opens, and why, where no ranking says it.
-
-    Without a head, the page opens at the one that looks hardest at one neighbour.
-    """
+    """Which statistic colours the grid at first, at which head the page opens, and why, where no ranking says it."""
     apart = heads_apart(result)
     opens: dict[str, Any] = {"statistic": 0, "head": None, "says": ""}
     name = ""
@@ -466,10 +390,7 @@ def _say_interval(interval: Any) -> str:
 
 
 def patch_data(result: xr.Dataset) -> dict[str, Any] | None:
-    """The patch profile of each head, layer by layer, and what equal weights give; None where there is none.
-
-    Rows of the profile follow each other: ``mean[head][row * columns + column]``.
-    """
+    """The patch profile of each head, layer by layer, and what equal weights give; None where there is none."""
     if "patch_profile" not in result.variables:
         return None
     mean = mean_over_texts(result["patch_profile"])
@@ -523,10 +444,7 @@ _PAIRS = 30  # that the page lists
 
 
 def group_data(result: xr.Dataset) -> dict[str, Any] | None:
-    """Weights of groups on groups, head by head in the order layer by layer; None where there are no groups.
-
-    Groups that no text has are left out.
-    """
+    """Weights of groups on groups, head by head in the order layer by layer; None where there are no groups."""
     if not {"group_weight", "place_group_weight", "equal_group_weight"} <= set(result.variables):
         return None
     means = MeanGroupWeights.of(result)
@@ -577,11 +495,7 @@ PEAK = "peak_share"
 
 
 def offset_data(result: xr.Dataset) -> dict[str, Any] | None:
-    """Shares of the weight in each bin of offsets, head by head, and what equal weights give, layer by layer.
-
-    Of a scan that has the band alone, its offsets, unless the profile shows them already: ``whole`` says whether the
-    bins hold all weight.
-    """
+    """Shares of the weight in each bin of offsets, head by head, and what equal weights give, layer by layer."""
     shares = _shares(result)
     if shares is None:
         return None
@@ -601,14 +515,7 @@ def _shares(result: xr.Dataset) -> OffsetShares | None:
 
 
 def with_peak(result: xr.Dataset) -> xr.Dataset:
-    """The result with a number for each head, to colour the grid by, where it has none of its own.
-
-    Examples
-    --------
-    >>> profile = xr.DataArray([[[0.2, 0.7, 0.1]]], dims=("layer", "head", "offset"), coords={"offset": [-1, 0, 1]})
-    >>> with_peak(xr.Dataset({"profile": profile})).peak_share.item()
-    0.2
-    """
+    """The result with a number for each head, to colour the grid by, where it has none of its own."""
     shares = _shares(result)
     profile = next((name for name in ("profile", "patch_profile") if name in result), None)
     if shares is not None:
@@ -631,14 +538,7 @@ _SHOWN = 20
 
 
 def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
-    """Sentences, and the largest differences that are told from 0; None where nothing is held apart.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> contrast_data(xr.Dataset()) is None
-    True
-    """
+    """Sentences, and the largest differences that are told from 0; None where nothing is held apart."""
     if "by" not in result.coords or len(set(result.by.values)) < 2:  # noqa: PLR2004
         return None
     tested = contrasts(result)
