@@ -35,7 +35,7 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.measure import choose_engine, measure
-from attnscope.measure.observer import Reading
+from attnscope.measure.observer import WindowBatch
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import DEFAULT
 from attnscope.read.windows import Window
@@ -184,7 +184,7 @@ def model_ways(
     ids = torch.randint(10, 1000, (batch, length)).tolist()
     words, spans = ("w",) * length, ((0, 1),) * length
     windows = [Window(tuple(row), (False,) * length, spans, "text", 0, words) for row in ids]
-    reading = Reading.of(windows, 0, device)
+    reading = WindowBatch.of(windows, 0, device)
 
     def plain() -> object:
         return model(input_ids=reading.text.input_ids, use_cache=False)

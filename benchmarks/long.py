@@ -43,7 +43,7 @@ from transformers import (
 from attnscope.bundled import MODEL
 from attnscope.capture.forward import forward
 from attnscope.capture.watching import watching
-from attnscope.measure.observer import Reading
+from attnscope.measure.observer import WindowBatch
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.row_samples import RowSample
@@ -105,7 +105,7 @@ def run(model, batch, way: str, rows: int) -> None:
         model(**given, **last)
     else:
         sample = RowSample(rows) if way == "rows" else None
-        observer = StatisticsObserver(DEFAULT, 10, Reading(batch, batch), length - 1, sample=sample)
+        observer = StatisticsObserver(DEFAULT, 10, WindowBatch(batch, batch), length - 1, sample=sample)
         with watching(model, observer):
             forward(model, {**given, **last}, str)
         observer.stacked()

@@ -285,7 +285,7 @@ def detect_ours(folder: Path) -> None:
     from attnscope.capture.load import load_model
     from attnscope.detection.role import Probe, pattern_scores, plain_window
     from attnscope.detection.roles import measured, sites_of
-    from attnscope.detection.seen import SeenTwice
+    from attnscope.detection.seen import RepeatedCalls
 
     theirs = json.loads((folder / "detected.json").read_text(encoding="utf-8"))
     apart, of_roles, largest = {}, [], 0.0
@@ -299,7 +299,7 @@ def detect_ours(folder: Path) -> None:
             apart[name] = max(apart[name], float(np.abs(own - other).max()))
         ids = _settings(folder)[0][3]
         probe = Probe(
-            "repeated", (plain_window(ids, "twice"),), lambda _, call: SeenTwice.of(call, 1, _PERIOD)
+            "repeated", (plain_window(ids, "twice"),), lambda _, call: RepeatedCalls.of(call, 1, _PERIOD)
         )
         made = measured(
             model,

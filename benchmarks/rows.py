@@ -41,7 +41,7 @@ from attnscope.measure.documents import intervals
 from attnscope.measure.observer import reduce_call
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import DEFAULT, OF_ESTIMATES, STATISTICS
-from attnscope.measure.row_samples import OF_ALL_ROWS, KnownOfAll, RowSample, estimates, sizes_of
+from attnscope.measure.row_samples import OF_ALL_ROWS, ExactValues, RowSample, estimates, sizes_of
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import cut_windows
 
@@ -145,7 +145,7 @@ def holding(rows: Rows, length: int, count: int, draws: int) -> dict[str, Held]:
     """How often intervals hold, of each window and head, and of each head's mean over windows."""
     windows = len(rows.calls)
     valid = (torch.ones(windows, length, dtype=torch.bool),) * 2
-    known = KnownOfAll.of(rows.every, valid)
+    known = ExactValues.of(rows.every, valid)
     exact = reduce_call(rows.every, ESTIMATED, *valid)
     counted = rows.every.mass > 0
     near = far_starts(BAND, length - 1)[0] - 1

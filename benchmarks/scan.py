@@ -33,7 +33,7 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.measure import measure
-from attnscope.measure.observer import Reading, reduce_call
+from attnscope.measure.observer import WindowBatch, reduce_call
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.rows import indicator_columns
@@ -69,7 +69,7 @@ def plain(model, batch) -> None:
 
 
 def scanned(model, batch) -> None:
-    observer = StatisticsObserver(DEFAULT, BAND, Reading(batch, batch), batch.input_ids.shape[1] - 1)
+    observer = StatisticsObserver(DEFAULT, BAND, WindowBatch(batch, batch), batch.input_ids.shape[1] - 1)
     with watching(model, observer):
         forward(model, {"input_ids": batch.input_ids}, str)
     observer.stacked()

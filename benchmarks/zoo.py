@@ -36,7 +36,7 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.contributions.tokens import token_contributions
-from attnscope.intervention.given import Given
+from attnscope.intervention.given import InterventionInput
 from attnscope.intervention.measured_effects import effects
 from attnscope.intervention.passes.questions import Questions
 from attnscope.intervention.passes.replacements import ABLATIONS
@@ -45,22 +45,22 @@ from attnscope.intervention.sets import search_heads
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.measure import attend_in_full, measure
 from attnscope.measure.intervals import by_document
-from attnscope.measure.observer import Reading, reduce_call
+from attnscope.measure.observer import WindowBatch, reduce_call
 from attnscope.measure.rows import indicator_columns
 from attnscope.read.windows import Batch, Window
 from attnscope.testing.catalogue import Zoo, names, zoo
-from attnscope.testing.zoo import Animal
+from attnscope.testing.zoo import PlantedModel
 
 KINDS = {re.sub(r"-(decoder|encoder|encoder-decoder)-\d+$", "", name) for name in names(1)}
 LEVEL = 0.05  # of chance, over all kinds
-Method = Callable[[Animal], "Tensor | np.ndarray"]
+Method = Callable[[PlantedModel], "Tensor | np.ndarray"]
 
 
 # What a method sees
 
 
 @lru_cache(maxsize=1)
-def attention_of(animal: Animal) -> tuple[Tensor, ...]:
+def attention_of(animal: PlantedModel) -> tuple[Tensor, ...]:
     """Weights of every call, (text, head, query, key)."""
     found: list[Tensor] = []
 
@@ -74,7 +74,7 @@ def attention_of(animal: Animal) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def statistic(name: str, sign: float, animal: Animal) -> Tensor:
+def statistic(name: str, sign: float, animal: PlantedModel) -> Tensor:
     """A statistic of `attnscope.scan`, mean over texts."""
     found: list[Tensor] = []
 
@@ -95,7 +95,7 @@ def statistic(name: str, sign: float, animal: Animal) -> Tensor:
 # Which heads matter: (layer, head)
 
 
-def zero_ablation(animal: Animal) -> Tensor:
+def zero_ablation(animal: PlantedModel) -> Tensor:
     """Change of the loss when one head's output is 0."""
     before = animal.loss(animal.logits())
     found = torch.zeros(animal.heads.shape)
@@ -122,7 +122,7 @@ def plain_window(ids: list[int], number: int) -> Window:
 class _Asked(Inquiry):
     """An animal's task as `attnscope.intervene` asks questions: each text one window, all in one batch."""
 
-    def __init__(self, animal: Animal) -> None:
+    def __init__(self, animal: PlantedModel) -> None:
         windows = [plain_window(ids, number) for number, ids in enumerate(animal.ids.tolist())]
         super().__init__(
             LoadedModel(animal.model, None, animal.name, {}), windows, "next", batch_size=len(windows)
@@ -140,41 +140,41 @@ class _Asked(Inquiry):
         )
         labels = self.animal.labels[place]
         places = torch.arange(labels.shape[1]).expand_as(labels)
-        return Questions(Reading(text, target), places, labels, self.windows[place])
+        return Questions(WindowBatch(text, target), places, labels, self.windows[place])
 
 
 @lru_cache(maxsize=1)
-def effects_of(animal: Animal) -> xr.Dataset:
+def effects_of(animal: PlantedModel) -> xr.Dataset:
     """Effects under every ablation and their estimates, by means over texts."""
     return next(effects(_Asked(animal), ABLATIONS, steps=5)).mean("text")
 
 
-def effect(ablation: str, animal: Animal) -> np.ndarray:
+def effect(ablation: str, animal: PlantedModel) -> np.ndarray:
     """Size of the change of the loss when something stands in for a head."""
     return np.abs(effects_of(animal).loss_change.sel(ablation=ablation).values)
 
 
-def estimate(estimator: str, ablation: str, animal: Animal) -> np.ndarray:
+def estimate(estimator: str, ablation: str, animal: PlantedModel) -> np.ndarray:
     """Size of the change as a gradient estimates it."""
     return np.abs(effects_of(animal).estimate.sel(estimator=estimator, ablation=ablation).values)
 
 
-def importance(animal: Animal) -> np.ndarray:
+def importance(animal: PlantedModel) -> np.ndarray:
     """Head importance of Michel et al. (2019)."""
     return effects_of(animal).importance.values
 
 
-def searched(animal: Animal) -> np.ndarray:
+def searched(animal: PlantedModel) -> np.ndarray:
     """Size of each head's part in what random sets of heads change, by sparse regression."""
     return np.abs(search_heads(_Asked(animal)).searched.values)
 
 
-def random_heads(animal: Animal) -> Tensor:
+def random_heads(animal: PlantedModel) -> Tensor:
     """The null."""
     return torch.rand(animal.heads.shape, generator=own_generator(animal))
 
 
-def own_generator(animal: Animal) -> torch.Generator:
+def own_generator(animal: PlantedModel) -> torch.Generator:
     return torch.Generator().manual_seed(animal.seed)
 
 
@@ -199,7 +199,7 @@ METHODS: dict[str, Method] = {
 # Which tokens matter: (text, query, token)
 
 
-def onto_inputs(animal: Animal) -> list[Tensor]:
+def onto_inputs(animal: PlantedModel) -> list[Tensor]:
     """Weights whose queries are asked and whose keys are the tokens judged: beside an encoder, cross-attention."""
     calls = attention_of(animal)
     if animal.target is None:
@@ -208,22 +208,22 @@ def onto_inputs(animal: Animal) -> list[Tensor]:
     return list(calls[encoder + 1 :: 2])
 
 
-def mean_weight(animal: Animal) -> Tensor:
+def mean_weight(animal: PlantedModel) -> Tensor:
     """Mean over all heads."""
     return torch.stack(onto_inputs(animal)).mean((0, 2))
 
 
-def last_layer(animal: Animal) -> Tensor:
+def last_layer(animal: PlantedModel) -> Tensor:
     """Mean over the heads of the last layer."""
     return onto_inputs(animal)[-1].mean(1)
 
 
-def strongest_weight(animal: Animal) -> Tensor:
+def strongest_weight(animal: PlantedModel) -> Tensor:
     """Largest over all heads."""
     return torch.stack(onto_inputs(animal)).amax((0, 2))
 
 
-def random_offsets(animal: Animal) -> Tensor:
+def random_offsets(animal: PlantedModel) -> Tensor:
     """The null: what a positional head drawn at random looks at."""
     length = animal.ids.shape[1]
     weight = torch.rand(2 * length, generator=own_generator(animal))
@@ -231,7 +231,7 @@ def random_offsets(animal: Animal) -> Tensor:
     return weight[place - place[:, None] + length].expand(len(animal.ids), -1, -1)
 
 
-def exchange(animal: Animal) -> Tensor:
+def exchange(animal: PlantedModel) -> Tensor:
     """Change of the answer's log-probability when a token is exchanged for any other token of the texts."""
     generator = own_generator(animal)
     before = answers(animal, animal.inputs)
@@ -246,14 +246,14 @@ def exchange(animal: Animal) -> Tensor:
 
 
 @torch.no_grad()
-def answers(animal: Animal, inputs: dict[str, Tensor]) -> Tensor:
+def answers(animal: PlantedModel, inputs: dict[str, Tensor]) -> Tensor:
     """Log-probability of what is asked, (text, query)."""
     told = animal.model(**inputs).logits.log_softmax(-1)
     return told.gather(-1, animal.labels.clamp_min(0)[..., None])[..., 0]
 
 
 @lru_cache(maxsize=1)
-def contributions(animal: Animal) -> xr.DataArray:
+def contributions(animal: PlantedModel) -> xr.DataArray:
     """Scores of the tokens judged by every kind of `token_contributions`, (kind, text, query, token): some predictions
     of the first texts, NaN for all others.
     """
@@ -264,19 +264,19 @@ def contributions(animal: Animal) -> xr.DataArray:
     for text in range(TEXTS):
         places = hangs[text].nonzero().flatten().tolist()[:PLACES]
         if places:
-            one = Given(animal.model, [_window(animal, text)], animal.name, None)
+            one = InterventionInput(animal.model, [_window(animal, text)], animal.name, None)
             outcomes = animal.labels[text, places].tolist()
             scores = token_contributions(one, places=places, outcomes=outcomes, kinds=kinds).score
             found[:, text, places] = scores.values[:, :, (scores.side == "source").values]
     return xr.DataArray(found, dims=("kind", "text", "query", "token"), coords={"kind": kinds})
 
 
-def contribution(kind: str, animal: Animal) -> np.ndarray:
+def contribution(kind: str, animal: PlantedModel) -> np.ndarray:
     """One kind of `token_contributions`."""
     return contributions(animal).sel(kind=kind).values
 
 
-def _window(animal: Animal, text: int) -> Window:
+def _window(animal: PlantedModel, text: int) -> Window:
     """A text as `attnscope.scan` cuts windows, with what a decoder reads beside it."""
     target = None if animal.target is None else plain_window(animal.target[text].tolist(), text)
     return replace(plain_window(animal.ids[text].tolist(), text), target=target)
@@ -324,7 +324,7 @@ def precision_at_k(truth: np.ndarray, scores: np.ndarray, judged: np.ndarray) ->
     return (((truth & above).sum(-1, keepdims=True) + share * places) / count)[..., 0]
 
 
-def judge_heads(animal: Animal, method: Method) -> tuple[float, float]:
+def judge_heads(animal: PlantedModel, method: Method) -> tuple[float, float]:
     """AUROC and precision at k."""
     truth, scores = (
         np.asarray(one, dtype=kind).ravel() for one, kind in ((animal.heads, bool), (method(animal), float))
@@ -333,7 +333,7 @@ def judge_heads(animal: Animal, method: Method) -> tuple[float, float]:
     return float(auroc(truth, scores, judged)), float(precision_at_k(truth, scores, judged))
 
 
-def judge_tokens(animal: Animal, method: Method) -> tuple[float, float] | None:
+def judge_tokens(animal: PlantedModel, method: Method) -> tuple[float, float] | None:
     """Means over the predictions of an animal that hang on tokens; None if no single token decides."""
     if animal.tokens is None:
         return None
@@ -356,7 +356,7 @@ class Column:
     precision: list[float] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
 
-    def add(self, animal: Animal, judged: tuple[float, float] | None) -> None:
+    def add(self, animal: PlantedModel, judged: tuple[float, float] | None) -> None:
         if judged is not None:
             self.auroc.append(judged[0])
             self.precision.append(judged[1])

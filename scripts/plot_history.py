@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from attnscope.results.figures.style import save_figure
 from attnscope.lineage.checkpoints import Checkpoints, read_log
+from attnscope.results.figures.style import save_figure
 
 TABLE = "encoder.add_positions.position_embeddings.weight"
 

@@ -15,7 +15,7 @@ from torch import nn
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 VERBS = [name for name in attnscope.__all__ if inspect.isfunction(getattr(attnscope, name))]
 PUBLIC = {f"attnscope.{name}": getattr(attnscope, name) for name in VERBS}
@@ -350,7 +350,7 @@ def test_what_is_said(call, said, no_types):
 
 
 def test_what_users_give_in_their_place_is_taken():
-    @typed
+    @validated
     def told(
         count: "int | None" = None, share: "float" = 1.0, band: "tuple[int, int] | None" = None
     ) -> tuple:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.comparison.spans import group_pairs, no_interval_said, said_of
+from attnscope.comparison.spans import explain_no_interval, group_pairs, said_of
 from tests.report.planted_result import planted, with_groups
 
 
@@ -63,7 +63,7 @@ def test_windows_without_a_group_do_not_count(result):
     assert np.isnan(found.low)  # too few for an interval
     assert found.as_dict()["low"] is None
     assert found.weight == pytest.approx(0.9)
-    assert no_interval_said([found]) == (
+    assert explain_no_interval([found]) == (
         "A pair without an interval: fewer than 6 windows have both groups. "
     )
 

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError
-from attnscope.comparison.contrasts import contrast_rows, contrasts_said
+from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
 from attnscope.comparison.findings import changes_of
 from attnscope.comparison.findings import headline as difference_headline
 from attnscope.detection.role_controls import counts_of
@@ -14,12 +14,12 @@ from attnscope.detection.role_controls import headline as detection_headline
 from attnscope.explanation.catalogue import analyses_of
 from attnscope.explanation.ranking import best_heads, rank_explanations
 from attnscope.explanation.words import cause, headline, mask_note, skipped_by_reason
-from attnscope.intervention.patch_findings import patch_headline, patched_places
+from attnscope.intervention.patch_findings import patch_headline, patched_positions
 from attnscope.intervention.verdicts import headline as faithfulness_headline
 from attnscope.intervention.verdicts import verdicts
 from attnscope.measure.grid import rank_patch_heads
 from attnscope.measure.over_documents import over_documents
-from attnscope.measure.ranking import heads_apart, peaks, rank_heads
+from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.page.explain import write_explain_report
 from attnscope.results.page.intervene import write_intervention_report
@@ -50,13 +50,13 @@ READERS = {
         faithfulness_headline,
         lambda tree: write_intervention_report(tree, "page.html"),
     ),
-    "patch": (patched_places, patch_headline),
+    "patch": (patched_positions, patch_headline),
     "roles": (counts_of, detection_headline),
     "diff": (changes_of, difference_headline),
-    "contrasts": (contrast_rows, contrasts_said),
+    "contrasts": (contrast_rows, describe_contrasts),
     "scan": (
         rank_heads,
-        heads_apart,
+        heads_far_from_uniform,
         peaks,
         over_documents,
         rank_patch_heads,

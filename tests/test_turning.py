@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from attnscope.comparison.spans import said_of_turns, turns
+from attnscope.comparison.spans import describe_own_output, own_output_shares
 from attnscope.measure.generation_rows import BINS, RANGES, by_places
 
 STEPS, GIVEN = 24, 30
@@ -70,16 +70,16 @@ def test_one_head_that_turns_is_told_from_those_that_do_not():
     grown = np.linspace(0, 0.6, STEPS)[None, :, None]
     places = np.broadcast_to(grown, (12, STEPS, 20))
     own = places + generator.normal(0, 0.05, (12, STEPS, 20))
-    assert not any(row.beyond_chance for row in turns(result(own, places)))
+    assert not any(row.beyond_chance for row in own_output_shares(result(own, places)))
     own[..., 7] += np.linspace(0, 0.2, STEPS)
-    found = turns(result(own, places))
+    found = own_output_shares(result(own, places))
     assert [row.head for row in found if row.beyond_chance] == [7]
     assert found[0].head == 7
     assert 0.1 < found[0].low < found[0].turn < found[0].high < 0.2
-    assert "1 head of 20 turns" in said_of_turns(found)
+    assert "1 head of 20 turns" in describe_own_output(found)
 
 
 def test_few_texts_and_short_ones_say_nothing():
     places = np.zeros((3, STEPS, 2))
-    assert all(row.beyond_chance is None for row in turns(result(places, places, texts=3)))
-    assert turns(result(places, places, texts=3).assign(length=("sequence", [5, 5, 5]))) == []
+    assert all(row.beyond_chance is None for row in own_output_shares(result(places, places, texts=3)))
+    assert own_output_shares(result(places, places, texts=3).assign(length=("sequence", [5, 5, 5]))) == []

@@ -13,7 +13,7 @@ from attnscope.kernels.call import Need, RowMeasures
 from attnscope.kernels.masks import extent_of
 from attnscope.kernels.measure import measure, output_of
 from attnscope.kernels.reference import attend
-from attnscope.measure.observer import Reading, reduce_call
+from attnscope.measure.observer import WindowBatch, reduce_call
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import DEFAULT, STATISTICS
 from attnscope.measure.rows import indicator_columns
@@ -80,7 +80,7 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
     if "decoder_input_ids" in given:
         everywhere = torch.ones_like(given["decoder_input_ids"], dtype=torch.bool)
         target = Batch(given["decoder_input_ids"], everywhere, ~everywhere)
-    observer = StatisticsObserver(NAMES, BAND, Reading(text, target), REACH)
+    observer = StatisticsObserver(NAMES, BAND, WindowBatch(text, target), REACH)
     kinds = []
     equal = []
 

@@ -16,7 +16,7 @@ from attnscope.kernels import sampled as _sampled
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import RowMeasures
 from attnscope.kernels.masks import RowMask
-from attnscope.measure.observer import Reading, reduce_call
+from attnscope.measure.observer import WindowBatch, reduce_call
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.row_samples import RowSample
@@ -130,7 +130,7 @@ def test_a_scan_makes_no_matrix_of_its_window_and_equals_eager_attention(case, r
     # how many rows the fused kernel takes at once: else it would be all of these
     monkeypatch.setattr(_sampled, "_ROWS", 128)
     sample = None if rows is None else RowSample(rows)
-    observer = StatisticsObserver(DEFAULT, 5, Reading(batch, batch), N - 1, sample=sample)
+    observer = StatisticsObserver(DEFAULT, 5, WindowBatch(batch, batch), N - 1, sample=sample)
     given = {"input_ids": ids, "attention_mask": valid.long(), "logits_to_keep": 1}
     with LargestMatrix(monkeypatch) as largest, watching(model, observer):
         forward(model, given, str)

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
 from attnscope.cli import place as again
-from attnscope.cli.place import AskedAgain
+from attnscope.cli.place import RepeatedCommand
 from attnscope.measure import windows as _scan_texts
 from attnscope.store import signature as _signature
 from attnscope.store.folder import OwnedFolder, manifest_of
@@ -80,7 +80,7 @@ def same(here, loads, monkeypatch):
 
         said, loaded, files = answer()
         with monkeypatch.context() as patch:
-            patch.setattr(AskedAgain, "found", lambda *_: None)
+            patch.setattr(RepeatedCommand, "found", lambda *_: None)
             ordinary, _, ordinary_files = answer()
         assert (said.returncode, said.stdout, said.stderr) == (
             ordinary.returncode,
@@ -390,7 +390,7 @@ def test_a_template_that_writes_the_date_is_asked_each_day(senses):
     template = name.read_text()
     name.write_text(template + "{# strftime_now #}")
     try:
-        found = AskedAgain.of(
+        found = RepeatedCommand.of(
             str(senses / "chatty"),
             [senses / "chats.jsonl"],
             command="scan",

@@ -17,7 +17,7 @@ from attnscope.detection.needles import needles_of
 from attnscope.detection.role import ROLES, delimiters_of
 from attnscope.detection.role_controls import counts_of, headline
 from attnscope.measure.ranking import rank_heads
-from attnscope.measure.stored import ranking_said
+from attnscope.measure.stored import describe_ranking
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.page.roles import write_roles_report
 from attnscope.store.runs import skipped_of
@@ -252,6 +252,6 @@ def test_a_head_of_short_texts_is_local_only_if_uniform_attention_is_not():
     )
     assert f"(which is {share:.2f} at most)" in headline(found)[0]
     scanned = attnscope.scan(model, texts, **given)
-    said = ranking_said(scanned, "local", rank_heads(scanned)["local"])
+    said = describe_ranking(scanned, "local", rank_heads(scanned)["local"])
     assert said.startswith("no local head")
     assert "twice what uniform attention gives (0." in said or "gives (1.00 at most)" in said

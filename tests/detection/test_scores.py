@@ -8,7 +8,7 @@ from attnscope import AttnscopeError
 from attnscope.detection.needles import AnsweredPrompt, _seen
 from attnscope.detection.role import ROLES, Probe, pattern_scores, plain_window
 from attnscope.detection.roles import measured, sites_of
-from attnscope.detection.seen import Nearness, SeenText, SeenTwice
+from attnscope.detection.seen import Nearness, RepeatedCalls, TextCalls
 from tests.families import tiny
 
 REACH = Nearness(near=3, sinks=2, recent=6)
@@ -76,9 +76,11 @@ def test_every_role_is_scored_as_the_matrix_says(family):
     model = tiny(family)
     marks = torch.tensor(MARKS)[None]
     probes = [
-        Probe("text", (plain_window(TEXT, "text"),), lambda _, call: SeenText.of(call, marks, REACH)),
+        Probe("text", (plain_window(TEXT, "text"),), lambda _, call: TextCalls.of(call, marks, REACH)),
         Probe(
-            "repeated", (plain_window(TWICE, "twice"),), lambda _, call: SeenTwice.of(call, BEGINS, PERIOD)
+            "repeated",
+            (plain_window(TWICE, "twice"),),
+            lambda _, call: RepeatedCalls.of(call, BEGINS, PERIOD),
         ),
         Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _seen(ANSWERED, call)),
     ]

@@ -11,7 +11,7 @@ from scipy.stats import ttest_ind
 import attnscope
 from attnscope import AttnscopeError, contrasts
 from attnscope.cli.scan import print_contrasts
-from attnscope.comparison.contrasts import contrast_rows, contrasts_said
+from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
 from attnscope.support.numbers import change_texts
 from tests.cli.command import attnscope as typed
 from tests.sketched import sketched
@@ -86,7 +86,7 @@ def test_what_has_the_same_numbers_counts_once():
     assert found.statistic.values.tolist() == ["entropy"]
     assert (
         "sharpness has the same numbers as entropy here, and is counted once, as entropy."
-        in contrasts_said(found)
+        in describe_contrasts(found)
     )
 
 

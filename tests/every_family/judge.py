@@ -17,7 +17,7 @@ from attnscope.kernels.bins import far_starts
 from attnscope.kernels.blocks import BLOCK
 from attnscope.kernels.call import RowMeasures
 from attnscope.measure.maps import BlockSums
-from attnscope.measure.observer import OBSERVATION, Reading, reduce_call
+from attnscope.measure.observer import OBSERVATION, WindowBatch, reduce_call
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import STATISTICS
 from attnscope.measure.rows import SecondPass, indicator_columns
@@ -178,7 +178,7 @@ def _everything_real(call):
     return _Sides(queries, keys)
 
 
-class _Sides(Reading):
+class _Sides(WindowBatch):
     """Queries and keys of one call, whatever its kind."""
 
     def sides(self, kind):

@@ -7,8 +7,8 @@ import pytest
 import xarray as xr
 
 from attnscope.intervention.patch_findings import patch_headline
-from attnscope.intervention.verdicts import _search_said, headline, heads_of, verdicts
-from attnscope.results.figures.intervene import effect_intervals, intervention_readings
+from attnscope.intervention.verdicts import _describe_search, headline, heads_of, verdicts
+from attnscope.results.figures.intervene import effect_intervals, intervention_captions
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 
@@ -101,7 +101,7 @@ def test_rings_are_drawn_for_what_is_not_told_from_0():
     shown = [row.effects[name].shown for name in ("zero", "mean", "resample") for row in verdicts(tree)]
     assert filled.tolist() == shown
     assert 0 < sum(shown) < len(shown)
-    assert "rings have not" in intervention_readings(tree)["effect-intervals"][1]
+    assert "rings have not" in intervention_captions(tree)["effect-intervals"][1]
 
 
 def test_a_search_is_said_beside_what_each_head_does_alone():
@@ -109,7 +109,7 @@ def test_a_search_is_said_beside_what_each_head_does_alone():
     tree["heads"]["shown"] = xr.zeros_like(tree["heads"].shown)
     rows = [replace(row, searched=0.1 * row.head) for row in verdicts(tree)]
     tree["search"] = xr.Dataset(attrs={"passes": 10, "removed": 2})
-    (said,) = _search_said(tree, rows)
+    (said,) = _describe_search(tree, rows)
     assert said.endswith(
         "It is an estimate without a test; none of these is told from 0 when taken out alone."
     )

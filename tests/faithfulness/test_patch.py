@@ -14,10 +14,10 @@ from attnscope.capture.load import load_model
 from attnscope.intervention.passes.pairs import EncodedPairs, Pair
 from attnscope.intervention.passes.stack import stacked_passes
 from attnscope.intervention.patch import patch, patched_of
-from attnscope.intervention.patch_findings import patch_headline, patched_places
+from attnscope.intervention.patch_findings import patch_headline, patched_positions
 from attnscope.intervention.patching import activation_patch, attribution_patch, path_patch
-from attnscope.intervention.session import check_apart
-from attnscope.results.figures.patch import patch_readings
+from attnscope.intervention.session import check_pairs_differ
+from attnscope.results.figures.patch import patch_captions
 from attnscope.support.errors import AttnscopeError
 from tests.families import tiny
 
@@ -129,8 +129,8 @@ def test_one_pair_says_nothing_of_others(loaded):
     assert np.isnan(found["patched"].recovered_low).all()
     assert not found["patched"].shown.any()
     assert not found["patched"].tested.any()
-    assert {place.effect.shown for place in patched_places(found)} == {None}
-    readings = patch_readings(found)
+    assert {place.effect.shown for place in patched_positions(found)} == {None}
+    readings = patch_captions(found)
     assert all("told from 0" not in reading for _, reading in readings.values())
     assert "that takes 6 or more pairs" in readings["recovered-map"][1]
     assert any("One pair says nothing of others" in sentence for sentence in patch_headline(found))
@@ -229,7 +229,7 @@ def test_runs_that_answer_alike_on_average_are_refused():
         {"clean": ("pair", [2.0, -2.0]), "corrupted": ("pair", [-2.0, 2.0])}, attrs={"direction": "denoising"}
     )
     with pytest.raises(AttnscopeError, match="same difference of answers"):
-        check_apart(pairs)
+        check_pairs_differ(pairs)
 
 
 def test_one_head_of_a_story_teller_carries_girl_and_boy(models):

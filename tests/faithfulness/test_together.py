@@ -9,7 +9,7 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.intervention.effects import checked_sets, taken_together
+from attnscope.intervention.effects import checked_sets, joint_ablation
 from attnscope.intervention.measured_effects import effects
 from attnscope.results.page.intervene import write_intervention_report
 from attnscope.testing.catalogue import build
@@ -49,7 +49,7 @@ def test_backup_heads_lose_far_more_together_than_their_sum(name):
     asked = benchmark("zoo")._Asked(animal)
     single = next(effects(asked, ["zero"], steps=0))
     sets = checked_sets([pair], asked.cells)
-    found = taken_together(asked, sets, ["zero"], single).isel(ablation=0)
+    found = joint_ablation(asked, sets, ["zero"], single).isel(ablation=0)
     assert float(found.between.isel(set=0)) > float(found.alone.isel(set=0))
     assert bool(found.between_shown.isel(set=0))
 

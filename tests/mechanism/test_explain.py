@@ -27,7 +27,7 @@ from attnscope.explanation.evidence import gather
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study
-from attnscope.explanation.words import foretold, mask_note, skipped_by_reason, summary
+from attnscope.explanation.words import mask_note, predicted_offsets, skipped_by_reason, summary
 from tests.families import tiny
 from tests.planted import LENGTH, wave_bert
 
@@ -166,7 +166,7 @@ def test_a_rope_model_gets_what_is_defined(models):
     assert "verdict" not in skipped  # it is in scheme_kernel
     assert "turn with their positions" in skipped["waves"]
     assert len(skipped_by_reason(found)) == 3
-    said = foretold(found)
+    said = predicted_offsets(found)
     assert said.startswith("The rotation alone foretells the offset of ")
     assert " within 1 token (" in said
     assert set(found["forms"].form.values) == {"rope"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.read.urls import Url, is_url, refuse_path_of_url
+from attnscope.read.urls import Url, is_url, reject_path_of_url
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_a_package_that_lacks_is_named(monkeypatch):
 
 def test_a_path_that_was_a_url_is_refused_unless_it_is_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refuse_path_of_url(Path("runs:/a"))
+    reject_path_of_url(Path("runs:/a"))
     (tmp_path / "s3:").mkdir()
     (tmp_path / "s3:" / "a").touch()
-    refuse_path_of_url(Path("s3://a"))
+    reject_path_of_url(Path("s3://a"))
     with pytest.raises(AttnscopeError, match="give the string itself"):
-        refuse_path_of_url(Path("https://host/a.txt?key=" + 300 * "k"))
+        reject_path_of_url(Path("https://host/a.txt?key=" + 300 * "k"))
     with pytest.raises(AttnscopeError, match="give the string itself"):
-        refuse_path_of_url(Path("s3://b"))
+        reject_path_of_url(Path("s3://b"))

@@ -13,7 +13,7 @@ import attnscope
 from attnscope.cli import explain as explain_tables
 from attnscope.cli.explain import changed_columns, changes_of_heads
 from attnscope.explanation.ranking import READINGS, HeadExplanation, rank_explanations
-from attnscope.explanation.words import HEADINGS, column_notes, known_columns
+from attnscope.explanation.words import HEADINGS, column_notes, defined_columns
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.figures.positions import scheme_kernel
 from attnscope.results.page.explain import write_explain_report
@@ -143,7 +143,9 @@ def test_of_a_random_model_no_head_is_foretold_and_nothing_is_explained(trees, p
 
 def test_table_and_page_call_columns_alike_and_tell_the_names_of_the_data(trees, pages, monkeypatch):
     headings = {
-        key: words for key, words in HEADINGS.items() if key in known_columns(rank_explanations(trees["t5"]))
+        key: words
+        for key, words in HEADINGS.items()
+        if key in defined_columns(rank_explanations(trees["t5"]))
     }
     assert {"kernel_agrees", "kernel_chance", "position_share", "kernel_share"} <= set(headings)
     said = re.sub(r"\s+", " ", printed(trees["t5"], monkeypatch))

@@ -13,7 +13,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.measure import measure
 from attnscope.measure.forms import equal_rows
-from attnscope.measure.observer import plan, reduce_call, told_apart
+from attnscope.measure.observer import named_clusters, plan, reduce_call
 from attnscope.measure.passes import dimensions
 from attnscope.measure.places import over_texts, places_of, with_rows
 from attnscope.measure.quantities import DEFAULT, STATISTICS
@@ -234,7 +234,7 @@ def test_a_number_of_kinds_can_be_asked_for():
     assert many.kinds.startswith("100 kinds were asked for, but no more than ")
     assert len(set(many.cluster.values)) == many.sizes["cluster"] < 100
     twice = places_of(over_texts(with_rows(results, queries(results)))).take(np.array([0, 0]))
-    assert told_apart(["mixed", "mixed"], twice)[1].endswith("% in the band, no. 2)")
+    assert named_clusters(["mixed", "mixed"], twice)[1].endswith("% in the band, no. 2)")
 
 
 def test_scans_can_be_subtracted_kind_by_kind():

@@ -7,9 +7,9 @@ from attnscope.bundled import MODEL
 from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.measure.observer import Reading
+from attnscope.measure.observer import WindowBatch
 from attnscope.measure.passes import StatisticsObserver
-from attnscope.measure.pools import Leaving
+from attnscope.measure.pools import HostCopy
 from attnscope.measure.quantities import DEFAULT
 from attnscope.read.encoded import texts_of, windows_of
 from tests.elsewhere import gpu
@@ -19,7 +19,7 @@ TEXT = "The tide comes in twice a day, and twice a day it goes out again."
 
 def test_on_the_cpu_they_are_what_was_measured():
     measured = {"entropy": torch.rand(2, 3), "mean": torch.rand(2)}
-    leaving = Leaving.of(measured)
+    leaving = HostCopy.of(measured)
     assert leaving.done is None
     assert all(leaving.arrived()[name] is value for name, value in measured.items())
 
@@ -28,7 +28,7 @@ def test_on_the_cpu_they_are_what_was_measured():
 def test_they_are_there_once_they_have_arrived_and_not_before(monkeypatch):
     first, second = torch.rand(2, 3), torch.rand(2, 3)
     with gpu(monkeypatch):
-        one, other = (Leaving.of({"entropy": values.to("cuda")}) for values in (first, second))
+        one, other = (HostCopy.of({"entropy": values.to("cuda")}) for values in (first, second))
         assert not one.copies["entropy"].equal(first)
         torch.testing.assert_close(other.arrived()["entropy"], second, rtol=0, atol=0)
         torch.testing.assert_close(one.arrived()["entropy"], first, rtol=0, atol=0)
@@ -40,7 +40,7 @@ def test_no_statistic_of_a_layer_waits_for_the_device(monkeypatch):
     with gpu(monkeypatch) as waits:
         loaded = load_model(MODEL, device="cuda")
         windows = [*windows_of(texts_of([TEXT]), loaded.tokenizer, length=128)]
-        reading = Reading.of(windows, loaded.tokenizer.pad_token_id, "cuda")
+        reading = WindowBatch.of(windows, loaded.tokenizer.pad_token_id, "cuda")
         observer = StatisticsObserver(DEFAULT, 5, reading, 127)
         waits.clear()
         with torch.no_grad(), watching(loaded.model, observer):

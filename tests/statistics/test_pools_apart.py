@@ -9,7 +9,7 @@ import pytest
 
 import attnscope
 from attnscope import contrasts, open_run
-from attnscope.comparison.contrasts import contrasts_said
+from attnscope.comparison.contrasts import describe_contrasts
 from attnscope.comparison.spans import group_pairs
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.merge import merge
@@ -189,7 +189,7 @@ def test_contrasts_say_pools_and_their_windows(scans):
     _, pools, numbers = scans("bert")
     found = contrasts(pools)
     of_german = [len(one) for one, kind in zip(numbers, pools.by.values, strict=True) if kind == "de"]
-    assert f"de ({len(of_german)} pools of {sum(of_german)} windows)" in contrasts_said(found)[0]
+    assert f"de ({len(of_german)} pools of {sum(of_german)} windows)" in describe_contrasts(found)[0]
     tokens = pools.length.values[pools.by == "de"].sum() / sum(of_german)
     assert found.length.sel(by="de").item() == pytest.approx(tokens)
 

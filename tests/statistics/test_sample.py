@@ -133,7 +133,7 @@ def test_where_nothing_ranks_heads_those_furthest_from_equal_weights_are_listed(
 def test_heads_that_are_asked_for_are_listed_where_there_is_no_room_for_all(tmp_path, monkeypatch):
     monkeypatch.setattr(_sample, "WEIGHTS", 1)
     monkeypatch.setattr(_sample, "rank_heads", lambda _: {})
-    monkeypatch.setattr(_sample, "heads_apart", lambda _: None)
+    monkeypatch.setattr(_sample, "heads_far_from_uniform", lambda _: None)
     attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[(2, 1)])
     sample = kept(tmp_path / "run")
     assert {(one.layer, one.head) for one in maps(sample)} == {(2, 1)}

@@ -43,7 +43,7 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
             restore(before)
 
 
-def borrowing(verb: Callable[P, R]) -> Callable[P, R]:
+def preserve_model_state(verb: Callable[P, R]) -> Callable[P, R]:
     """Let a function borrow the models among its arguments while it runs."""
 
     @wraps(verb)

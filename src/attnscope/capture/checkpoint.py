@@ -240,7 +240,7 @@ class Repository:
     def of(cls, source: str, revision: str | None = None) -> Repository:
         """Find a repository; of the hub's, whichever commit the revision is now."""
         if Path(source).is_dir():
-            _refuse_damaged(Path(source))
+            _reject_damaged(Path(source))
             return cls(source, Path(source))
         try:
             file = fetched(source, "config.json", revision) or fetched(
@@ -342,7 +342,7 @@ def asking_trust(source: str) -> Generator[None]:
         ) from error
 
 
-def _refuse_damaged(folder: Path) -> None:
+def _reject_damaged(folder: Path) -> None:
     """Refuse a folder that `attnscope train` made if a file that decides about the model is no longer what it wrote."""
     made = manifest_of(folder)
     if made is None:

@@ -17,7 +17,7 @@ from attnscope.capture.families import (
     disentangled_version,
     is_attention,
     other_states,
-    said_heads,
+    reported_heads,
     weights_layout,
     why_no_weights,
 )
@@ -66,7 +66,7 @@ def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> G
             def hook(module: nn.Module, _: Any, output: Any) -> Any:
                 tensor = _at(output, way.places[name], name)
                 weights = as_weights(module, tensor, watch.tokens)
-                if not is_attention(module) and not looks_like_weights(weights):
+                if not is_attention(module) and not is_like_weights(weights):
                     return None  # a dropout may serve more than weights
                 _observe(watch, way, weights)
                 taken.append(ref(tensor))
@@ -153,7 +153,7 @@ def _observe(watch: Watch, way: EagerWay, weights: Tensor) -> None:
     watch.observe(site, call_of_weights(weights), shown=total, own=lambda: total)
 
 
-def looks_like_weights(tensor: Tensor) -> bool:
+def is_like_weights(tensor: Tensor) -> bool:
     """Whether a tensor has the form of weights, none is negative and each row sums to 1 (or is of zeros)."""
     if tensor.ndim != _FOUR or not tensor.is_floating_point() or tensor.numel() == 0:
         return False
@@ -206,7 +206,7 @@ _STEPS = 16  # of reshaping between a softmax and what a module returns
 
 
 @dataclass(eq=False)
-class _Found:
+class _ReturnedWeights:
     """Weights that a module returned, in the order in which modules returned them."""
 
     source: str
@@ -241,7 +241,7 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
 
 def _shown(
     model: PreTrainedModel, short: dict[str, Tensor], tokens: int | None, silent: frozenset[str]
-) -> tuple[list[_Found], frozenset[str]]:
+) -> tuple[list[_ReturnedWeights], frozenset[str]]:
     """What one pass shows, checked; and which modules return weights in one place and none in another."""
     name = type(model).__name__
     with (
@@ -262,7 +262,7 @@ def _shown(
     return seen, frozenset(place for place, answers in told.items() if len(answers) > 1)
 
 
-def _kind(matrix: _Found, *, is_cross: bool) -> str:
+def _kind(matrix: _ReturnedWeights, *, is_cross: bool) -> str:
     """A layer that sees no later token is causal, whatever its module says."""
     queries, keys = matrix.weights.shape[-2:]
     looks_back = queries == keys and queries > 1 and not bool(matrix.weights.triu(1).any())
@@ -284,9 +284,9 @@ def _short(inputs: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _gathering(
     model: PreTrainedModel, tokens: int | None, silent: frozenset[str]
-) -> Generator[tuple[list[_Found], dict[str, set[bool]]]]:
+) -> Generator[tuple[list[_ReturnedWeights], dict[str, set[bool]]]]:
     """All weights that attention modules return (but for silent ones), or else modules within them (a softmax)."""
-    seen: list[_Found] = []
+    seen: list[_ReturnedWeights] = []
     told: dict[str, set[bool]] = {}
     running: list[
         tuple[str, bool, int]
@@ -304,11 +304,11 @@ def _gathering(
                 return
             attention = running[-1][0]
             cross = any(is_cross for _, is_cross, _ in running)
-            given: list[_Found] = []
+            given: list[_ReturnedWeights] = []
             for place, tensor in () if name in silent else _tensors(output):
                 weights = as_weights(module, tensor, tokens)
-                if looks_like_weights(weights.detach()):
-                    given.append(_Found(name, place, tensor, weights, attention, cross))
+                if is_like_weights(weights.detach()):
+                    given.append(_ReturnedWeights(name, place, tensor, weights, attention, cross))
             if is_attention(module):
                 before = running.pop()[2]
                 told.setdefault(name, set()).add(bool(given))
@@ -337,7 +337,7 @@ def _gathering(
             hook.remove()
 
 
-def _is_one(matrix: _Found, other: _Found) -> bool:
+def _is_one(matrix: _ReturnedWeights, other: _ReturnedWeights) -> bool:
     """Whether weights are the very same, or a copy that a module made of those of a module within it."""
     return matrix.returned.data_ptr() == other.returned.data_ptr() or (
         other.source.startswith(f"{matrix.source}.") and _same(matrix.weights, other.weights)
@@ -373,7 +373,7 @@ def _with_graph(model: PreTrainedModel) -> Generator[None]:
             parameter.requires_grad_(wanted)
 
 
-def _check_used(name: str, output: Any, seen: list[_Found]) -> None:
+def _check_used(name: str, output: Any, seen: list[_ReturnedWeights]) -> None:
     """Refuse weights that a layer made beside what it computed (Falcon's, where it does not attend eagerly)."""
     reached = _nodes([tensor for field, tensor in _fields(output) if "attentions" not in field])
     for matrix in seen:
@@ -412,11 +412,11 @@ def _fields(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _fields(part, name)
 
 
-def _check_reported(name: str, output: Any, seen: list[_Found]) -> list[_Found]:
+def _check_reported(name: str, output: Any, seen: list[_ReturnedWeights]) -> list[_ReturnedWeights]:
     """Hold what was found against the model's own answer to ``output_attentions=True``; say which look across."""
-    cross: list[_Found] = []
+    cross: list[_ReturnedWeights] = []
     for field, tensor in _fields(output):
-        if "attentions" not in field or not looks_like_weights(tensor.detach()):
+        if "attentions" not in field or not is_like_weights(tensor.detach()):
             continue  # SqueezeBERT returns scores
         fitting = [matrix for matrix in seen if _is_reported(tensor, matrix)]
         if not fitting:
@@ -428,7 +428,7 @@ def _check_reported(name: str, output: Any, seen: list[_Found]) -> list[_Found]:
     return cross
 
 
-def _is_reported(tensor: Tensor, matrix: _Found) -> bool:
+def _is_reported(tensor: Tensor, matrix: _ReturnedWeights) -> bool:
     """Whether a tensor is what was found, as returned, in the usual order, or without the first tokens (a prompt)."""
     if (
         tensor.data_ptr() == matrix.returned.data_ptr()
@@ -453,7 +453,7 @@ def as_weights(module: nn.Module, tensor: Tensor, tokens: int | None) -> Tensor:
     if layout == "heads last":  # (query, key, batch, head)
         return tensor.permute(2, 3, 0, 1)
     if layout == "heads in batch":  # (batch x head, query, key)
-        return tensor.unflatten(0, (-1, said_heads(module)[0]))
+        return tensor.unflatten(0, (-1, reported_heads(module)[0]))
     if layout == "band":  # (batch, query, head, offset)
         return band_as_matrix(tensor.transpose(1, 2))[..., :tokens, :tokens]
     # (batch, block, head, query, key of three blocks)

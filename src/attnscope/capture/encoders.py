@@ -20,7 +20,7 @@ from attnscope.capture.processors import (
     hash_of_settings,
     load_preprocessor,
     load_tokenizer,
-    repository_beside,
+    tokenizer_repository,
 )
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_state
@@ -37,7 +37,7 @@ _WHAT = "feature extractor"
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
+class SoundInputs:
     """What a model reads of one sound."""
 
     given: dict[str, Tensor]  # arguments of the forward pass
@@ -65,7 +65,7 @@ class SpeechModel:
         """Seconds that the model reads at once: Whisper's window, else 30."""
         return seconds_at_once(self.extractor)
 
-    def hear(self, samples: np.ndarray, name: str) -> Heard:
+    def hear(self, samples: np.ndarray, name: str) -> SoundInputs:
         """What the model reads of a sound of that name, and the frames that its encoder makes of it."""
         reads = self.model.main_input_name
         with explaining(f"the feature extractor cannot take {name}", "Give a longer sound"):
@@ -88,7 +88,7 @@ class SpeechModel:
                 f"{name} has {len(samples)} samples at {self.rate:,} a second, too few for one frame: leave it out"
             )
         values = given.to(device_of(self.model), self.model.dtype)
-        return Heard({reads: values}, frames, sounding, each / self.rate)
+        return SoundInputs({reads: values}, frames, sounding, each / self.rate)
 
     def processing(self) -> str:
         """Hash of all that the feature extractor does."""
@@ -122,7 +122,7 @@ def load_speech_model(
     tokenizer: Any = None
     if processor is None or isinstance(processor, str | Path):
         trust = loading.trust_remote_code
-        place = repository_beside(source, processor, _WHAT, revision=loading.revision)
+        place = tokenizer_repository(source, processor, _WHAT, revision=loading.revision)
         extractor = load_preprocessor(place, AutoFeatureExtractor, _WHAT, trust_remote_code=trust)
         tokenizer = load_tokenizer(place, trust_remote_code=trust) if with_decoder else None
     else:
@@ -196,7 +196,7 @@ def load_vision_model(
             f"{f'give it {other}, or ' if other else ''}take a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
-        place = repository_beside(
+        place = tokenizer_repository(
             source, processor, _VISION_WHAT, revision=loading.revision, more=", or images as pixel_values"
         )
         processor = load_image_processor(place, trust_remote_code=loading.trust_remote_code)

@@ -128,7 +128,7 @@ def _class(module: nn.Module) -> str:
     return type(module).__name__
 
 
-def said_heads(module: nn.Module) -> list[int]:
+def reported_heads(module: nn.Module) -> list[int]:
     """Numbers of heads that a module or its config says; none where both call them otherwise."""
     return [
         value
@@ -212,7 +212,7 @@ def is_position_table(name: str, *, buffer: bool = False) -> bool:
     return name.rpartition(".")[2] in (_BUFFERS if buffer else _TABLES)
 
 
-def turns_queries(module: nn.Module) -> bool:
+def rotates_queries(module: nn.Module) -> bool:
     """Whether a position table is not added to the inputs but turns queries and keys."""
     return _class(module) in _TURNING
 

@@ -39,7 +39,7 @@ _NAMED = inspect.signature(functional.multi_head_attention_forward)
 
 
 @dataclass(frozen=True, eq=False)
-class SeenCall:
+class CapturedCall:
     """An attention call, with what can be told of its texts."""
 
     call: AttentionCall  # its arguments; made of weights where the module has no more to show
@@ -61,7 +61,7 @@ def call_of_product(
     enable_gqa: bool = False,  # noqa: ARG001 the numbers of heads say so too
 ) -> AttentionCall:
     """Arguments of ``torch.nn.functional.scaled_dot_product_attention`` as an attention call."""
-    _refuse_dropout(dropout_p)
+    _reject_dropout(dropout_p)
     if query.is_nested or key.is_nested or value.is_nested:
         raise AttnscopeError("scaled_dot_product_attention was called with nested tensors: pad the texts")
     if query.ndim != _FOUR or key.ndim != _FOUR or value.ndim != _FOUR:
@@ -100,7 +100,7 @@ def of_scaled_dot_product(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> SeenCall:
+) -> CapturedCall:
     """A call of ``torch.nn.functional.scaled_dot_product_attention``, and what it gave."""
     call = call_of_product(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     call = replace(
@@ -113,14 +113,14 @@ def of_scaled_dot_product(
     return _seen(call, _allowed(call), None, output.detach())
 
 
-def of_flex(output: Any, *given: Any, **named: Any) -> SeenCall:
+def of_flex(output: Any, *given: Any, **named: Any) -> CapturedCall:
     """A call of ``flex_attention``, and what it gave; see `call_of_flex`."""
     call = call_of_flex(*given, **named)
     first = output[0] if isinstance(output, tuple) else output
     return _seen(call, _allowed(call), None, first.detach())
 
 
-def of_eager(output: Tensor, arguments: dict[str, Any]) -> SeenCall:
+def of_eager(output: Tensor, arguments: dict[str, Any]) -> CapturedCall:
     """A call of a model's own ``eager_attention_forward``, by the names of its arguments, and what it gave."""
     named = arguments | arguments.get("kwargs", {})
     query, key, value = (named[name].detach() for name in ("query", "key", "value"))
@@ -136,7 +136,7 @@ def of_eager(output: Tensor, arguments: dict[str, Any]) -> SeenCall:
     return _seen(call, _allowed(call), None, output.detach().transpose(1, 2))
 
 
-def of_multi_head(*given: Any, **named: Any) -> SeenCall:
+def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
     """A call of ``torch.nn.functional.multi_head_attention_forward``, the function behind ``nn.MultiheadAttention``."""
     options = arguments_of_multi_head(*given, **named)
     asked: dict[str, Any] = options | {"need_weights": True, "average_attn_weights": False}
@@ -166,7 +166,7 @@ def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
     """Arguments of ``torch.nn.functional.multi_head_attention_forward`` by name; refused where keys are no tokens."""
     options = _NAMED.bind(*given, **named).arguments
     if options.get("training", True):
-        _refuse_dropout(options["dropout_p"])
+        _reject_dropout(options["dropout_p"])
     if options["bias_k"] is not None or options["add_zero_attn"]:
         raise AttnscopeError(
             "nn.MultiheadAttention has add_bias_kv or add_zero_attn: its last keys are not tokens, so offsets mean "
@@ -246,14 +246,14 @@ def _seen(
     output: Tensor | None,
     *,
     is_cross: bool = False,
-) -> SeenCall:
+) -> CapturedCall:
     batch, _, queries, places = (*call.query.shape[:3], call.key.shape[2])
     if keys is None:
         keys = allowed.any(1).any(1).expand(batch, places)
     if is_cross or queries != places:
-        return SeenCall(call, "cross", keys.new_ones(batch, queries), keys, output)
+        return CapturedCall(call, "cross", keys.new_ones(batch, queries), keys, output)
     is_causal = queries > 1 and not bool(allowed.triu(1).any())
-    return SeenCall(call, "causal" if is_causal else "self", keys, keys, output)
+    return CapturedCall(call, "causal" if is_causal else "self", keys, keys, output)
 
 
 def _allowed(call: AttentionCall) -> Tensor:
@@ -269,7 +269,7 @@ def _allowed(call: AttentionCall) -> Tensor:
     return allowed
 
 
-def _refuse_dropout(share: float) -> None:
+def _reject_dropout(share: float) -> None:
     if share > 0:
         raise AttnscopeError(
             f"attention drops weights at random (dropout_p = {share:g}): call module.eval() first, so that what is "
@@ -285,7 +285,7 @@ _watching: list[Callable[[Callable[..., Any], Any, dict[str, Any]], Any]] = []
 
 
 @contextmanager
-def flex_attention_seen(
+def intercept_flex_attention(
     called: Callable[[Callable[..., Any], Any, dict[str, Any]], Any],
 ) -> Generator[None]:
     """Let `called` answer every call of ``flex_attention``, with the function itself and its arguments."""
@@ -309,7 +309,7 @@ def _trampoline(*args: Any, **options: Any) -> Any:
 
 @torch.compiler.disable
 def answered(*args: Any, **options: Any) -> Any:
-    """What `flex_attention_seen` was given, asked."""
+    """What `intercept_flex_attention` was given, asked."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
         return _watching[-1](_original, args, options)
@@ -377,7 +377,7 @@ def take_products(model: nn.Module, *, take: bool = True) -> None:
     (_taken.add if take else _taken.discard)(model)
 
 
-def are_products_taken(model: nn.Module) -> bool:
+def products_requested(model: nn.Module) -> bool:
     """Whether `take_products` was asked for."""
     return model in _taken
 
@@ -464,7 +464,7 @@ _EAGER = "eager_attention_forward"
 class PassObserver:
     """What is done with the calls of each forward pass."""
 
-    see: Callable[[Site, SeenCall], None]  # called at once with each call
+    see: Callable[[Site, CapturedCall], None]  # called at once with each call
     done: Callable[
         [int], None
     ]  # called with the number of calls once the outermost call of a module has returned
@@ -474,13 +474,13 @@ class PassObserver:
 @contextmanager
 def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleCalls]:
     """Give every attention call inside `module` to `observer`, without any change of what the module returns."""
-    _refuse(module)
+    _reject(module)
     watched = ModuleCalls(observer)
     before = {part: part.__dict__.get("forward") for part in module.modules()}
     try:
         for name, part in module.named_modules():
             part.__dict__["forward"] = watched.wrap(name or type(module).__name__, part)
-        with flex_attention_seen(watched.flex), _eager_seen(module, watched):
+        with intercept_flex_attention(watched.flex), _intercept_eager(module, watched):
             yield watched
     finally:
         for part, own in before.items():
@@ -490,11 +490,14 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleC
 
 
 @contextmanager
-def _eager_seen(module: nn.Module, watched: ModuleCalls) -> Generator[None]:
+def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]:
     """See what layers of transformers compute by their file's own ``eager_attention_forward``."""
     parts = set(module.modules())
     files = {
-        id(file): file for part in parts for file in map(_names_beside, type(part).__mro__) if _EAGER in file
+        id(file): file
+        for part in parts
+        for file in map(_names_in_file_of, type(part).__mro__)
+        if _EAGER in file
     }
     before = [(file, file[_EAGER]) for file in files.values()]
 
@@ -520,7 +523,7 @@ def _eager_seen(module: nn.Module, watched: ModuleCalls) -> Generator[None]:
             file[_EAGER] = inner
 
 
-def _names_beside(kind: type) -> dict[str, Any]:
+def _names_in_file_of(kind: type) -> dict[str, Any]:
     """The names of the file in which a class was made."""
     return getattr(sys.modules.get(kind.__module__), "__dict__", {})
 
@@ -534,7 +537,7 @@ class ModuleCalls:
         self.given: list[Sequence[Any]] = []  # to each of the modules that run
         self.attending: dict[str, str] = {}  # modules that ran and are called attention, with their classes
         self.calls = 0
-        self.last: SeenCall | None = None
+        self.last: CapturedCall | None = None
         self.is_aside = False
         self.in_fast = self.in_flex = False
         self.mode = _module_calls_Mode(self.see)
@@ -550,7 +553,7 @@ class ModuleCalls:
             if not self.running or isinstance(
                 module, PreTrainedModel
             ):  # perhaps within a prompt of somebody else's
-                _refuse_cache(name, options.get("past_key_values"))
+                _reject_cache(name, options.get("past_key_values"))
             if is_called_attention(module):
                 self.attending[name] = type(module).__name__
             with self.within(name, [*args, *options.values()]):
@@ -635,13 +638,13 @@ class ModuleCalls:
             self.mode.__enter__()
         return output
 
-    def see(self, call: SeenCall) -> None:
+    def see(self, call: CapturedCall) -> None:
         name = self.running[-1]
         last, self.last = self.last, replace(call, kind=name)
         if last is not None and last.kind == name and have_same_weights(last.call, call.call):
             return  # the second half of the values (DiffLlama): one layer, which was seen
         if call.kind == "cross":
-            _refuse_own_keys(name, call.call, self.given[-1])
+            _reject_own_keys(name, call.call, self.given[-1])
         site = Site(self.calls, name, call.kind)
         self.calls += 1
         self.observer.see(site, call)
@@ -650,7 +653,7 @@ class ModuleCalls:
 class _module_calls_Mode(TorchFunctionMode):
     """Sees calls of PyTorch's functions."""
 
-    def __init__(self, see: Callable[[SeenCall], None]) -> None:
+    def __init__(self, see: Callable[[CapturedCall], None]) -> None:
         super().__init__()
         self.see = see
 
@@ -666,7 +669,7 @@ class _module_calls_Mode(TorchFunctionMode):
         return output
 
 
-def _refuse_cache(name: str, cache: Any) -> None:
+def _reject_cache(name: str, cache: Any) -> None:
     """Refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text."""
     if hasattr(cache, "get_seq_length") and (cached_tokens(cache) or getattr(cache, "is_compileable", False)):
         raise AttnscopeError(
@@ -683,7 +686,7 @@ def cached_tokens(cache: Any) -> int:
     )
 
 
-def _refuse_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> None:
+def _reject_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> None:
     """Reject more keys than queries where nothing that a module was given has that many positions."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     states = [
@@ -699,7 +702,7 @@ def _refuse_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> No
         )
 
 
-def _refuse(module: nn.Module) -> None:
+def _reject(module: nn.Module) -> None:
     for name, part in module.named_modules():
         where = f"{name} is" if name else "the module is"
         if isinstance(part, torch.jit.ScriptModule):

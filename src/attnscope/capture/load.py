@@ -37,9 +37,15 @@ from attnscope.capture.placement import (
     parameters_of,
     plain,
     quantised,
-    refuse_team,
+    reject_process_group,
 )
-from attnscope.capture.processors import Tokenizer, is_place, load_tokenizer, refuse_slow, repository_beside
+from attnscope.capture.processors import (
+    Tokenizer,
+    is_place,
+    load_tokenizer,
+    reject_slow,
+    tokenizer_repository,
+)
 from attnscope.read.columns import SUFFIXES
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
@@ -115,16 +121,16 @@ def load_model(
         return source
     given = MODEL if source is None else source
     source = cast("str | Path | PreTrainedModel", inner_model(given))
-    _refuse_other_kinds(source)
+    _reject_other_kinds(source)
     source = MODEL if isinstance(source, str) and source == "bundled" else source
     if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
         raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join((*DTYPES, *INTEGERS))}")
     if isinstance(source, PreTrainedModel):
         model, repository = source, None
-        _refuse_broken_numbers(model)
-        _refuse_other(model, device, dtype)
+        _reject_broken_numbers(model)
+        _reject_other(model, device, dtype)
         if not in_parts:
-            refuse_team(model)
+            reject_process_group(model)
         name = model.config.name_or_path or type(model).__name__
         identity = {"sha256": state_sha256(model)}
     else:
@@ -133,20 +139,20 @@ def load_model(
         model, identity = _placed(
             repository, name, Loading(revision, device, dtype, trust_remote_code, placement, tp_plan)
         )
-        _refuse_broken_numbers(model)
+        _reject_broken_numbers(model)
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
     if need_tokenizer:
         if tokenizer is not None and not callable(tokenizer):
             check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
-        _refuse_what_reads_no_text(model)
+        _reject_what_reads_no_text(model)
         given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
         tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
-        refuse_slow(tokenizer, name)
+        reject_slow(tokenizer, name)
     return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
 
 
-def _refuse_other_kinds(model: object) -> None:
+def _reject_other_kinds(model: object) -> None:
     """Refuse what is not a model, and say what measures it where something does."""
     if isinstance(model, nn.Module) and not isinstance(model, PreTrainedModel):
         raise AttnscopeError(
@@ -169,11 +175,11 @@ def _tokenizer(
     if given is not None and not isinstance(given, str | Path):
         return given
     place = repository if given is None else None
-    place = place or repository_beside(model, given, "tokenizer")
+    place = place or tokenizer_repository(model, given, "tokenizer")
     return load_tokenizer(replace(place, taken={}), trust_remote_code=trust_remote_code)
 
 
-def _refuse_what_reads_no_text(model: PreTrainedModel) -> None:
+def _reject_what_reads_no_text(model: PreTrainedModel) -> None:
     if model.main_input_name != "input_ids":
         other = what_is_read(model)
         raise AttnscopeError(
@@ -182,7 +188,7 @@ def _refuse_what_reads_no_text(model: PreTrainedModel) -> None:
         )
 
 
-def _refuse_other(model: PreTrainedModel, device: str | None, dtype: str | None) -> None:
+def _reject_other(model: PreTrainedModel, device: str | None, dtype: str | None) -> None:
     """A model object stays as it is: what it would have to become is not passed over without a word."""
     if dtype is not None and DTYPES.get(dtype) != model.dtype:
         raise AttnscopeError(
@@ -207,7 +213,7 @@ def _repository(source: str, revision: str | None) -> Repository:
         raise AttnscopeError("the model's name is empty: expected a folder, a hub id, or bundled")
     with explaining(f"{source[:200]} cannot be opened", "Is the name right?"):
         if not Path(source).is_dir():
-            _refuse_what_is_no_model(source)
+            _reject_what_is_no_model(source)
     return Repository.of(source, revision)
 
 
@@ -226,7 +232,7 @@ def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTra
     return model, identity
 
 
-def _refuse_what_is_no_model(source: str) -> None:
+def _reject_what_is_no_model(source: str) -> None:
     """Tell a text or a mistyped folder from a hub's id, before the hub is asked for it again and again."""
     first = "the first argument is the model. For the bundled model on a text, say: bundled"
     if source == "-":
@@ -241,7 +247,7 @@ def _refuse_what_is_no_model(source: str) -> None:
         raise AttnscopeError(f"{source} does not exist: expected a model folder, or a hub id such as gpt2")
 
 
-def _refuse_broken_numbers(model: PreTrainedModel) -> None:
+def _reject_broken_numbers(model: PreTrainedModel) -> None:
     for name, parameter in parameters_of(model):
         if parameter.is_meta:
             raise AttnscopeError(
@@ -370,7 +376,7 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
                     make = partial(make, distributed_config=DistributedConfig(tp_plan="auto"))
                 model, report = make() if loading.placement is None else loading.placement.load(make)
         repository.refuse_changed()
-        _refuse_gaps(model, report, source)
+        _reject_gaps(model, report, source)
         if model.can_generate():
             model.generation_config = _generation(checkpoint)
         model.config.name_or_path = source
@@ -430,7 +436,7 @@ def _generation(checkpoint: Checkpoint) -> GenerationConfig:
     return GenerationConfig.from_dict(checkpoint.generation)
 
 
-def _refuse_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:
+def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:
     """A trunk with random numbers in it, or cut short, would give numbers that mean nothing."""
     prefix = model.base_model_prefix + "."
     has_head = any(name.startswith(prefix) for name, _ in model.named_parameters())

@@ -28,7 +28,7 @@ from attnscope.capture.families import (
 from attnscope.capture.load import AS_SAVED, Loading, load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
-from attnscope.capture.processors import hash_of_settings, repository_beside
+from attnscope.capture.processors import hash_of_settings, tokenizer_repository
 from attnscope.capture.text_image_processors import load_processor
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.watching import watching
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 Sense = Images | Sounds | PicturedTexts | Videos
 
 
-def sense_of(
+def modality_of(
     model: Model, given: Any, *, field: str | None = None, revision: str | None = None
 ) -> Sense | None:
     """Images, sounds, videos or texts with images, where a model reads that of what is given; None for plain texts."""
@@ -92,7 +92,7 @@ def _videos(model: Model, given: Any, images: Images | None, revision: str | Non
     return videos
 
 
-def refuse_senses(
+def reject_modalities(
     command: str,
     model: Model,
     given: Any,
@@ -101,7 +101,7 @@ def refuse_senses(
     revision: str | None = None,
 ) -> None:
     """Refuse images, sounds and texts with images for what reads plain texts alone."""
-    sense = None if given is None else sense_of(model, given, field=field, revision=revision)
+    sense = None if given is None else modality_of(model, given, field=field, revision=revision)
     if sense is None:
         return
     what = _NAMES[type(sense)]
@@ -185,7 +185,7 @@ def load_video_model(
             "(VideoMAE, ViViT, V-JEPA 2, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
-        place = repository_beside(
+        place = tokenizer_repository(
             source,
             processor,
             _WHAT,
@@ -339,12 +339,12 @@ class PicturedModel:
         def look(_: Any, plain: tuple[Any, ...], named: dict[str, Any]) -> None:
             names = self.decoder.forward.__code__.co_varnames[1:]
             seen.append(dict(zip(names, plain, strict=False)) | named)
-            raise _SeenError
+            raise _StopForward
 
         hook = self.decoder.register_forward_pre_hook(look, with_kwargs=True)
         try:
             self.run(given)
-        except _SeenError:
+        except _StopForward:
             pass
         finally:
             hook.remove()
@@ -388,7 +388,7 @@ class PicturedModel:
         return hash_of_settings(settings, *(reader.to_dict() for reader in readers if reader is not None))
 
 
-class _SeenError(Exception):
+class _StopForward(Exception):
     """Ends a pass whose beginning was looked at."""
 
 
@@ -411,7 +411,7 @@ def load_pictured_model(
             "(LLaVA, Qwen-VL, ...), or name the field that holds the text (--field text) to read that alone"
         )
     if processor is None or isinstance(processor, str | Path):
-        place = repository_beside(source, processor, "processor", revision=loading.revision)
+        place = tokenizer_repository(source, processor, "processor", revision=loading.revision)
         processor = load_processor(place, model, trust_remote_code=loading.trust_remote_code, videos=videos)
     tokenizer: Any = getattr(processor, "tokenizer", None)
     if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):

@@ -115,7 +115,7 @@ _AXIS = "tp"  # of a mesh of devices: others share out parameters that come toge
 
 
 @dataclass(frozen=True, eq=False)
-class Team:
+class ProcessGroup:
     """The processes that run one model together."""
 
     group: Any = None  # theirs; None where one process has the whole model
@@ -123,7 +123,7 @@ class Team:
     size: int = 1  # which of them this is, and how many there are
 
     @classmethod
-    def of(cls, model: nn.Module) -> Team:
+    def of(cls, model: nn.Module) -> ProcessGroup:
         """Found by a parameter that is shared out."""
         parts: Any = filter(_is_shared_out, model.parameters())
         for parameter in parts:
@@ -166,9 +166,9 @@ class Team:
         return {key: value for box in boxes for key, value in box.items()}
 
 
-def refuse_team(model: PreTrainedModel) -> None:
+def reject_process_group(model: PreTrainedModel) -> None:
     """Refuse a model of which this process sees some heads only."""
-    size = Team.of(model).size
+    size = ProcessGroup.of(model).size
     if size > 1:
         raise AttnscopeError(
             f"the heads of this model are shared out among {size} processes (tp_plan), which attnscope.scan of texts "
@@ -187,7 +187,7 @@ def check_launched() -> None:
 
 def check_shares(model: PreTrainedModel) -> None:
     """Refuse as many processes as do not divide the heads."""
-    config, size = model.config.get_text_config(), Team.of(model).size
+    config, size = model.config.get_text_config(), ProcessGroup.of(model).size
     for name in ("num_attention_heads", "num_key_value_heads"):
         heads = getattr(config, name, None)
         if isinstance(heads, int) and heads % size:

@@ -29,7 +29,7 @@ def is_place(source: str) -> bool:
     return source.startswith((".", "/", "~")) or source.endswith("/") or source.count("/") > 1
 
 
-def repository_beside(
+def tokenizer_repository(
     source: Model,
     given: str | Path | None,
     what: str,
@@ -121,7 +121,7 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
     return tokenizer
 
 
-def refuse_slow(tokenizer: Any, name: str) -> None:
+def reject_slow(tokenizer: Any, name: str) -> None:
     """Refuse a tokenizer that does not say which characters its tokens are."""
     if not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(

@@ -92,11 +92,7 @@ def attnscope_attention(
     site = Site(
         index=watch.calls,
         name=watch.names.get(id(module), type(module).__name__),
-        kind="cross"
-        if is_cross
-        else "causal"
-        if _looks_causal(module, call, is_causal=is_causal)
-        else "self",
+        kind="cross" if is_cross else "causal" if _is_causal(module, call, is_causal=is_causal) else "self",
     )
 
     def own() -> Tensor:
@@ -139,7 +135,7 @@ def _four(tensor: Tensor) -> Tensor:
     return tensor[None, None] if tensor.ndim == 2 else tensor[:, None] if tensor.ndim == 3 else tensor  # noqa: PLR2004
 
 
-def _looks_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | None) -> bool:
+def _is_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | None) -> bool:
     """Whether the module is meant to look back only, whatever mask came; or does so by its mask, unsaid (Doge)."""
     unsaid = not _written_out.get() and getattr(module, "is_causal", False)
     meant = unsaid if is_causal is None else is_causal

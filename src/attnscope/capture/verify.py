@@ -22,13 +22,13 @@ from attnscope.capture.families import (
     main_output,
     other_states,
     related,
+    reported_heads,
     reserved_rows,
-    said_heads,
+    rotates_queries,
     stored_rows,
-    turns_queries,
 )
 from attnscope.capture.forward import check_finite, check_ids, forward, note_drawing
-from attnscope.capture.functional import are_products_taken, take_products
+from attnscope.capture.functional import products_requested, take_products
 from attnscope.capture.registry import are_written_out, write_masks_out
 from attnscope.capture.watching import capture_of, only_weights, take_weights, watching
 from attnscope.kernels.call import AttentionCall
@@ -94,7 +94,7 @@ def _by_registry(
     try:
         return _with_masks(model, verified)
     except UncapturedError:
-        if are_products_taken(model):
+        if products_requested(model):
             raise
         take_products(model)  # perhaps a layer calls PyTorch's functions itself
         try:
@@ -139,7 +139,7 @@ def _verified(
         sites.append(replace(site, heads=call.query.shape[1]))
         where = f"{name}, layer {site.index} ({site.name})"
         output = output_of(call)
-        if by_weights or are_products_taken(model):
+        if by_weights or products_requested(model):
             _check_heads(where, model, site, call)
         if by_weights:
             _check_future(where, site, future_of(call))
@@ -167,7 +167,7 @@ def _verified(
         ):
             made = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
-        raise _nothing_seen(model)
+        raise _no_calls(model)
     unseen = sorted(module for module in ran if not any(related(module, other) for other in seen))
     # a layer, rather than what holds it
     unseen = [name for name in unseen if not any(other.startswith(f"{name}.") for other in unseen)]
@@ -183,7 +183,7 @@ def _verified(
     return sites, made
 
 
-def _nothing_seen(model: PreTrainedModel) -> AttnscopeError:
+def _no_calls(model: PreTrainedModel) -> AttnscopeError:
     name = type(model).__name__
     if not any(is_attention(module) for module in model.modules()):
         return AttnscopeError(
@@ -267,7 +267,7 @@ def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | N
 
 
 def _check_heads(where: str, model: PreTrainedModel, site: Site, call: AttentionCall) -> None:
-    said = said_heads(model.get_submodule(site.name))
+    said = reported_heads(model.get_submodule(site.name))
     if said and call.query.shape[1] not in said:
         raise UncapturedError(
             f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {said[0]}: these are no "
@@ -337,7 +337,7 @@ def padding_difference(
     return largest
 
 
-def should_look_back(model: PreTrainedModel) -> bool:
+def is_causal_model(model: PreTrainedModel) -> bool:
     """Whether a model is a causal language model by its class, or can be no other by its config."""
     if model.config.is_encoder_decoder:
         return False
@@ -364,7 +364,7 @@ class StoredPositions:
 def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
     """Find every table of absolute positions, in the order of the model's modules."""
     for name, module in model.named_modules():
-        if not is_position_table(name) or turns_queries(module):
+        if not is_position_table(name) or rotates_queries(module):
             continue
         weight = stored_rows(module)
         if not isinstance(weight, Tensor) or weight.ndim != _MATRIX:
@@ -376,7 +376,7 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
         if is_position_table(name, buffer=True) and tensor.ndim == _MATRIX:
             yield StoredPositions(name, tensor, 0, of_words=True)
     for name, tensor in model.named_parameters():
-        if not is_position_table(name) or turns_queries(_parent(model, name)):
+        if not is_position_table(name) or rotates_queries(_parent(model, name)):
             continue
         if tensor.ndim == _MATRIX or (tensor.ndim == _BATCH_OF_ONE and len(tensor) == 1):
             yield StoredPositions(name, tensor.detach().view(tensor.shape[-2:]), 0, of_words=False)

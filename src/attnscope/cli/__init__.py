@@ -30,7 +30,7 @@ from attnscope.cli import (
     translate,
     walk,
 )
-from attnscope.cli.output import abandon, prepare, tell
+from attnscope.cli.output import abandon, prepare, print_note
 from attnscope.support.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
 
 _INTERRUPTED = 130
@@ -113,11 +113,11 @@ def _run() -> int:
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else 0
         if code == _INTERRUPTED:  # typer has made it of a Ctrl-C
-            tell("attnscope: stopped")
+            print_note("attnscope: stopped")
         return code
     except BaseException as error:
         if panicked(error):  # in Rust, as a tokenizer does on files that are damaged
-            tell(
+            print_note(
                 f"attnscope: a library fails ({reason_of(error)}). Are the model's and the tokenizer's files whole?"
             )
             return 2
@@ -125,8 +125,8 @@ def _run() -> int:
             raise
         known = error if isinstance(error, AttnscopeError) else out_of_memory(error) or unimportable(error)
         if known is not None:
-            if not _is_told_by_another():
-                tell(f"attnscope: {known}")
+            if not _printed_by_another():
+                print_note(f"attnscope: {known}")
             return 2
         if isinstance(error, OSError):
             return _unwritten(error)
@@ -134,7 +134,7 @@ def _run() -> int:
     return 0
 
 
-def _is_told_by_another() -> bool:
+def _printed_by_another() -> bool:
     """Whether the first process of this machine runs the same command, and says the same: tensor parallelism."""
     shared = any(word.partition("=")[0] == "--tp-plan" for word in sys.argv)
     return shared and os.environ.get("LOCAL_RANK", "0") != "0"
@@ -144,5 +144,7 @@ def _unwritten(error: OSError) -> int:
     """Tell of what the system refused: most often the standard output is full or closed."""
     abandon(sys.stdout)
     what = f"{error.filename} cannot be used" if error.filename else "standard output cannot be written"
-    tell(f"attnscope: {what}: {(error.strerror or str(error)).lower()}. Results in a run folder are safe")
+    print_note(
+        f"attnscope: {what}: {(error.strerror or str(error)).lower()}. Results in a run folder are safe"
+    )
     return 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell
+from attnscope.cli.output import emit, json_text, new_console, print_note, progress_bar
 from attnscope.cli.place import PAGE, draw_views
 from attnscope.support.numbers import count, percent, with_nulls
 
@@ -142,11 +142,11 @@ def align(
             progress=show,
         )
     if aligned.task:  # another process keeps and prints the results
-        tell(aligned.task)
+        print_note(aligned.task)
         return
     if out is not None:
         _draw(aligned, out, formats)
-        _say_what_is_not_drawn(aligned, asked=drawn > 0)
+        _note_missing_pictures(aligned, asked=drawn > 0)
     if as_json:
         emit(json_text(_as_json(aligned)) + "\n")
     elif gold is None and out is None:
@@ -184,18 +184,18 @@ def _draw(aligned: Aligned, out: Path, formats: tuple[str, ...]) -> None:
         draw_views(folder, [formats], draw)
 
 
-def _say_what_is_not_drawn(aligned: Aligned, *, asked: bool) -> None:
+def _note_missing_pictures(aligned: Aligned, *, asked: bool) -> None:
     """Why there are no pictures, or how many sentence pairs are too long for them, on standard error."""
     from attnscope.lineage.align import MOST_WORDS
 
     if aligned.pairs or (aligned.score is not None and not asked):
         if asked and aligned.passed_over:
             pairs = count(aligned.passed_over, "sentence pair")
-            tell(f"{pairs} passed over for pictures: a side has no word, or more than {MOST_WORDS}")
+            print_note(f"{pairs} passed over for pictures: a side has no word, or more than {MOST_WORDS}")
         return
     what = "no report.html" if aligned.score is None else "no sentence pairs in report.html"
     why = f"no pair has between 1 and {MOST_WORDS} words on both sides" if asked else "--shown is 0"
-    tell(f"{what}: {why}")
+    print_note(f"{what}: {why}")
 
 
 def _as_json(aligned: Aligned) -> dict[str, Any]:

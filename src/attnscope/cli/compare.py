@@ -109,7 +109,7 @@ def compare(
     from attnscope.cli.score import length_limits
     from attnscope.lineage.compare import compare as run
 
-    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures, report=report)
     limits = None if by_length is None else length_limits(by_length)
     with progress_bar("compare", lines=True) as show:
@@ -218,7 +218,7 @@ def _as_json(tree: xr.DataTree) -> dict[str, Any]:
 
 def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
     from attnscope.lineage.compare_notes import error_rate_note
-    from attnscope.results.account import differences_note, sentences_cut_said
+    from attnscope.results.account import describe_cut_sentences, differences_note
     from attnscope.store.signature import Signature
 
     console = new_console()
@@ -230,7 +230,7 @@ def _print_tables(tree: xr.DataTree, page: Path | None) -> None:
     console.print(_table_by_length(scores))
     if "alignment_error_rate" in scores:
         console.print(error_rate_note(scores), style="dim", highlight=False)
-    for said in sentences_cut_said(scores):
+    for said in describe_cut_sentences(scores):
         console.print(said, highlight=False, markup=False)
     for metric, signature in json.loads(scores.attrs["signature"]).items():
         console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)

@@ -49,7 +49,7 @@ def diff(
     as_csv: options.AsCsv = False,
 ) -> None:
     """What changed between two models? Two scans of one corpus, head by head."""
-    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures, report=report)
     place = OutputFolder(out, usual_folder("diff"))
     from attnscope.comparison.diff import diff as run_diff

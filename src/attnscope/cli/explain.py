@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console, progress_bar, tell
+from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console, print_note, progress_bar
 from attnscope.cli.place import PAGE, Forms, OutputFolder, draw_views, usual_folder
 from attnscope.support.numbers import count, with_nulls
 
@@ -123,17 +123,17 @@ def explain(
     as_csv: options.AsCsv = False,
 ) -> None:
     """Why does every head look there? Take queries and keys apart into positions, content and waves."""
-    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures, report=report)
     place = OutputFolder(out, usual_folder("explain"), ("paper.npz",) if paper else ())
     settings: dict[str, Any] = {"tokenizer": tokenizer, "window": window, "limit": limit, "band": band}
     settings |= {"completion": completion, "interventions": interventions, "paper": paper, "seed": seed}
     settings |= {"frequencies": _frequencies(frequencies), "also": also or [], "published_as": published_as}
     settings |= {"field": field, "by_line": by_line, "device": device, "dtype": dtype}
-    from attnscope.cli.place import AskedAgain
+    from attnscope.cli.place import RepeatedCommand
 
     plain = not any((target, repair, relearn, revision, trust_remote_code))
-    question = AskedAgain.of(model, text or None, command="explain", **settings) if plain else None
+    question = RepeatedCommand.of(model, text or None, command="explain", **settings) if plain else None
     tree = None if question is None else question.answer(place, partial(_read, layer=layer, head=head))
     if tree is None:
         tree = _analysed(
@@ -154,7 +154,7 @@ def explain(
             **settings,
         )
         if "task" in tree.attrs:  # another process keeps and prints the results
-            tell(tree.attrs["task"])
+            print_note(tree.attrs["task"])
             return
         if question is not None:
             question.note(Path(tree.attrs["run"]), json.loads(tree.attrs["signature"]))
@@ -352,9 +352,9 @@ def _works_against(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> bool:
 
 def tables_of_heads(rows: Sequence[HeadExplanation], console: Console) -> list[Table]:
     """The columns that some head has a value for: in one table, or in several where the terminal is too narrow."""
-    from attnscope.explanation.words import known_columns
+    from attnscope.explanation.words import defined_columns
 
-    known = known_columns(rows)
+    known = defined_columns(rows)
     tables: list[Table] = []
     shown: list[str] = []
     room = console.options.update(max_width=1000)  # or no table is said to be wider than the terminal

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from attnscope.comparison.spans import Turn
+    from attnscope.comparison.spans import OwnOutputShare
 
 _Model = Annotated[
     str,
@@ -101,7 +101,7 @@ def generate(
     as_csv: options.AsCsv = False,
 ) -> None:
     """Where does every head look while the model writes? Go on with texts; measure each new token."""
-    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
     if prompt and text:
         raise AttnscopeError("both files of text and --prompt were given: leave out one of them")
     named = options.rule_or_file(groups, options.GROUPS)
@@ -173,13 +173,13 @@ _PROMPT = 200  # characters of a prompt's end
 
 def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
-    from attnscope.comparison.spans import said_of_turns, span_uses, turns
+    from attnscope.comparison.spans import describe_own_output, own_output_shares, span_uses
     from attnscope.measure.stored import notes_of
 
-    rows = turns(results)
+    rows = own_output_shares(results)
     return {
         "signature": json.loads(results.attrs["signature"]),
-        "says": [f"{said_of_turns(rows)}."],
+        "says": [f"{describe_own_output(rows)}."],
         "notes": notes_of(results),
         "full_pass_difference": _number(results.attrs.get("full_pass")),
         "texts": [
@@ -200,11 +200,11 @@ def as_dict(results: xr.Dataset, folder: Path) -> dict[str, Any]:
 
 def print_csv(results: xr.Dataset) -> None:
     """One line for each head: its own output's share, what grows by itself, and its mean weight on each span."""
-    from attnscope.comparison.spans import turns
+    from attnscope.comparison.spans import own_output_shares
     from attnscope.store.signature import Signature
 
     signature = Signature.from_json(results.attrs["signature"]).short
-    told = {(row.layer, row.head): row for row in turns(results)}
+    told = {(row.layer, row.head): row for row in own_output_shares(results)}
     weight = results.span_weight.mean(("sequence", "step"))
     kinds = ("own", "equal", "places")
     turned = [f"{kind}_{end}" for kind in kinds for end in ("first", "last")]
@@ -226,27 +226,27 @@ def print_csv(results: xr.Dataset) -> None:
 
 def print_tables(results: xr.Dataset) -> None:
     """What was written, the heads that turn to it, the spans, and how to read them."""
-    from attnscope.comparison.spans import CAUTION, said_of_turns, turns
+    from attnscope.comparison.spans import CAUTION, describe_own_output, own_output_shares
     from attnscope.measure.stored import notes_of
-    from attnscope.results.account import full_pass_said, read_said
+    from attnscope.results.account import describe_full_pass, describe_read
 
     console, texts = new_console(), results.sizes["sequence"]
-    _say(console, f"{results.attrs['model']}: {read_said('generate', results)}")
+    _sentence(console, f"{results.attrs['model']}: {describe_read('generate', results)}")
     for number in range(min(texts, _TEXTS)):
         _print_text(console, results.isel(sequence=number))
     if texts > _TEXTS:
-        _say(console, f"and {count(texts - _TEXTS, 'text')} more: --json has all", style="dim")
-    rows = turns(results)
+        _sentence(console, f"and {count(texts - _TEXTS, 'text')} more: --json has all", style="dim")
+    rows = own_output_shares(results)
     console.print()
-    _say(console, f"{said_of_turns(rows)}.", style="bold")
+    _sentence(console, f"{describe_own_output(rows)}.", style="bold")
     if rows:
         _print_turns(console, rows)
     _print_spans(console, results)
     for note in notes_of(results).values():
-        _say(console, note)
-    if checked := full_pass_said(results):
-        _say(console, checked, style="dim")
-    _say(console, CAUTION, style="dim")
+        _sentence(console, note)
+    if checked := describe_full_pass(results):
+        _sentence(console, checked, style="dim")
+    _sentence(console, CAUTION, style="dim")
 
 
 def _print_text(console: Console, text: xr.Dataset) -> None:
@@ -260,7 +260,7 @@ def _print_text(console: Console, text: xr.Dataset) -> None:
     console.print(Text(begin + given[-_PROMPT:], style="dim") + Text(new, style="bold"), highlight=False)
 
 
-def _print_turns(console: Console, rows: list[Turn]) -> None:
+def _print_turns(console: Console, rows: list[OwnOutputShare]) -> None:
     known = any(row.low == row.low for row in rows)
     interval = ["95%"] if known else []
     table = _table("head", "own output", "equal", "places", "turn", *interval, "beyond\nchance")
@@ -274,15 +274,15 @@ def _print_turns(console: Console, rows: list[Turn]) -> None:
         )
     console.print(table)
     if len(rows) > _HEADS:
-        _say(console, f"the first {_HEADS} of {len(rows)} heads; --csv has all", style="dim")
+        _sentence(console, f"the first {_HEADS} of {len(rows)} heads; --csv has all", style="dim")
 
 
 def _print_spans(console: Console, results: xr.Dataset) -> None:
     from rich.markup import escape
 
-    from attnscope.comparison.spans import dashes_said, span_uses
+    from attnscope.comparison.spans import explain_dashes, span_uses
 
-    _say(console, "spans: mean weight while the texts are written", style="bold")
+    _sentence(console, "spans: mean weight while the texts are written", style="bold")
     table = _table("span", "all heads", "equal", "places", "most above", "weight", "equal", "places")
     uses = span_uses(results)
     for use in uses:
@@ -293,8 +293,8 @@ def _print_spans(console: Console, results: xr.Dataset) -> None:
             *(_share(value) for value in (use.most, use.most_equal, use.most_places)),
         )
     console.print(table)
-    if dashes := dashes_said(uses):
-        _say(console, dashes, style="dim")
+    if dashes := explain_dashes(uses):
+        _sentence(console, dashes, style="dim")
 
 
 def _table(first: str, *columns: str) -> Table:
@@ -312,7 +312,7 @@ def _share(value: float) -> str:
     return f"{value:.2f}" if value == value else "–"  # noqa: PLR0124
 
 
-def _turn_cells(row: Turn) -> list[Any]:
+def _turn_cells(row: OwnOutputShare) -> list[Any]:
     ends = [value for pair in (row.own, row.equal, row.places) for value in pair]
     told = "" if row.beyond_chance is None else row.beyond_chance
     return [*(_cell(value) for value in (*ends, row.turn, row.low, row.high)), told]
@@ -326,5 +326,5 @@ def _number(text: str | None) -> float | None:
     return None if text is None else float(text)
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
+def _sentence(console: Console, text: str, style: str = "") -> None:
     console.print(text, style=style, highlight=False, markup=False)

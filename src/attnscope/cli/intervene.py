@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console, progress_bar, tell
+from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console, print_note, progress_bar
 from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
 from attnscope.support.numbers import with_nulls
 
@@ -101,7 +101,7 @@ def intervene(
     as_csv: options.AsCsv = False,
 ) -> None:
     """Does a head matter? Take every head out, one at a time, and measure what the predictions lose."""
-    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
     formats, place = options.formats_of(figures, report=report), OutputFolder(out, usual_folder("intervene"))
     from attnscope.intervention.intervene import intervene as run_intervene
 
@@ -136,7 +136,7 @@ def intervene(
             progress=show,
         )
     if "task" in tree.attrs:  # another process keeps and prints the results
-        tell(tree.attrs["task"])
+        print_note(tree.attrs["task"])
         return
     page, forms = _draw(tree, formats) if report else None, Forms(as_dict, print_csv, print_tables)
     forms.show(tree, place, Path(tree.attrs["run"]), page, as_json=as_json, as_csv=as_csv)

@@ -239,7 +239,7 @@ def formats_of(figures: str, *, report: bool = True) -> tuple[str, ...]:
     return formats
 
 
-def refuse_two_formats(*, as_json: bool, as_csv: bool) -> None:
+def reject_two_formats(*, as_json: bool, as_csv: bool) -> None:
     """Standard output takes one format."""
     if as_json and as_csv:
         raise AttnscopeError("--json and --csv both want the standard output: choose one")

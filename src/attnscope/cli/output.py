@@ -79,13 +79,13 @@ def emit(text: str) -> None:
         raise SystemExit(0) from None
 
 
-def tell(message: str) -> None:
+def print_note(message: str) -> None:
     """Write a line for people to standard error."""
     sys.stderr.write(printable(message) + "\n")
     sys.stderr.flush()
 
 
-def say_where(path: Path) -> None:
+def print_path(path: Path) -> None:
     """Say which file was written, as its user named it; a device, such as /dev/stdout, holds nothing to look up."""
     if path.is_file():
         new_console().print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
@@ -158,15 +158,17 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
 
         def show(at: Any) -> None:
             if lines and not console.is_terminal and at.name not in names:
-                tell(at.name)
+                print_note(at.name)
             names.add(at.name)
-            bar.update(task, description=at.name, completed=at.share, told=told_text(getattr(at, "told", {})))
+            bar.update(
+                task, description=at.name, completed=at.share, told=report_text(getattr(at, "told", {}))
+            )
 
         working()
         yield show
 
 
-def told_text(told: Mapping[str, float | int | str]) -> str:
+def report_text(told: Mapping[str, float | int | str]) -> str:
     """What a report tells, in one line."""
     return "  ".join(f"{name} {_number(value)}" for name, value in told.items())
 
@@ -191,7 +193,7 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     log = logging.getLogger("attnscope")
     if not log.handlers:
-        log.addHandler(_Told())
+        log.addHandler(_ReportText())
 
 
 def abandon(stream: TextIO) -> None:
@@ -203,9 +205,9 @@ def abandon(stream: TextIO) -> None:
         pass
 
 
-class _Told(logging.Handler):
+class _ReportText(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        tell(f"attnscope: {record.getMessage()}")
+        print_note(f"attnscope: {record.getMessage()}")
 
 
 class _Closed(io.TextIOBase):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console, progress_bar, tell
+from attnscope.cli.output import TABLE_ROWS, emit_rows, new_console, print_note, progress_bar
 from attnscope.cli.place import Forms, OutputFolder, draw_page, usual_folder
 from attnscope.support.numbers import with_nulls
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
-    from attnscope.intervention.patch_findings import PatchedPlace
+    from attnscope.intervention.patch_findings import PatchedPosition
 
 _Pairs = Annotated[
     list[Path] | None,
@@ -85,7 +85,7 @@ def patch(
     as_csv: _AsCsv = False,
 ) -> None:
     """What carries the difference? Put activations of a clean run into a corrupted one; see the answer come back."""
-    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures, report=report)
     place = OutputFolder(out, usual_folder("patch"))
     from attnscope.intervention.patch import patch as run_patch
@@ -118,7 +118,7 @@ def patch(
             progress=show,
         )
     if "task" in tree.attrs:  # another process keeps and prints the results
-        tell(tree.attrs["task"])
+        print_note(tree.attrs["task"])
         return
     folder = Path(tree.attrs["run"])
     page = _draw(tree, formats) if report else None
@@ -141,7 +141,7 @@ _TOLD = "95% interval: of the way, over pairs; * is told from 0 with all places 
 
 def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     """What ``--json`` prints."""
-    from attnscope.intervention.patch_findings import patch_headline, patched_places
+    from attnscope.intervention.patch_findings import patch_headline, patched_positions
 
     pairs = tree["pairs"].to_dataset()
     texts = ("clean_text", "corrupted_text", "answer_text", "wrong_text")
@@ -151,7 +151,7 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
     return {
         "signature": json.loads(tree.attrs["signature"]),
         "says": patch_headline(tree),
-        "patched": with_nulls([asdict(row) for row in patched_places(tree)]),
+        "patched": with_nulls([asdict(row) for row in patched_positions(tree)]),
         "pairs": with_nulls([dict(zip(columns, row, strict=True)) for row in rows]),
         "agreement": with_nulls(_agreement(tree)),
         "run": str(folder),
@@ -160,12 +160,12 @@ def as_dict(tree: xr.DataTree, folder: Path) -> dict[str, Any]:
 
 def print_csv(tree: xr.DataTree) -> None:
     """One line for each place, with the signature that names the run's folder."""
-    from attnscope.intervention.patch_findings import patched_places
+    from attnscope.intervention.patch_findings import patched_positions
     from attnscope.store.signature import Signature
 
     signature = Signature.from_json(tree.attrs["signature"]).short
     rows: list[dict[str, Any]] = []
-    for row in patched_places(tree):
+    for row in patched_positions(tree):
         plain = asdict(row)
         effects = {name: plain.pop(name) for name in ("effect", "recovered")}
         estimates = plain.pop("estimates")
@@ -184,11 +184,11 @@ def print_csv(tree: xr.DataTree) -> None:
 
 def print_tables(tree: xr.DataTree) -> None:
     """The headline, a table of the largest effects, and how to read it."""
-    from attnscope.intervention.patch_findings import patched_places
+    from attnscope.intervention.patch_findings import patched_positions
     from attnscope.results.account import account_of
 
     console = new_console()
-    rows, account = patched_places(tree), account_of("patch", tree)
+    rows, account = patched_positions(tree), account_of("patch", tree)
     console.print(f"{tree.attrs['model']}: {account.read}", highlight=False, markup=False)
     for sentence in account.headline:
         console.print(sentence, style="bold", highlight=False, markup=False)
@@ -200,7 +200,7 @@ def print_tables(tree: xr.DataTree) -> None:
         console.print(note, style="dim", highlight=False, markup=False)
 
 
-def _table(rows: list[PatchedPlace]) -> Table:
+def _table(rows: list[PatchedPosition]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text

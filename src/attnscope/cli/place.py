@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attnscope.bundled import MODEL
 from attnscope.cli.options import BUNDLED
-from attnscope.cli.output import emit, json_text, new_console, tell, working
+from attnscope.cli.output import emit, json_text, new_console, print_note, working
 from attnscope.read.chats import are_chats
 from attnscope.read.files import files_below
 from attnscope.read.image_text import pictured_of
@@ -84,7 +84,7 @@ class OutputFolder:
                 f"signature: {self.signature.format()}", highlight=False, markup=False, soft_wrap=True
             )
         if self.finished:
-            tell(f"already finished in {where}: delete it or give another --out to measure again")
+            print_note(f"already finished in {where}: delete it or give another --out to measure again")
 
 
 @dataclass(frozen=True)
@@ -181,13 +181,13 @@ _INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, eq=False)
-class AskedAgain:
+class RepeatedCommand:
     """What is asked of a model and texts, images or sounds that lie in files here."""
 
     arguments: dict[str, Any]  # all that results depend on, but the files
     # folders of the model, of the tokenizer where it has its own, and of other models that are asked for beside it
     folders: tuple[Path, ...]
-    given: GivenFiles  # what is read
+    given: InputFiles  # what is read
     files: dict[Path, tuple[int, ...]]  # all files of the folders, and their state at the first look
 
     @classmethod
@@ -203,7 +203,7 @@ class AskedAgain:
         by_line: bool,
         also: Sequence[str] = (),
         **arguments: Any,
-    ) -> AskedAgain | None:
+    ) -> RepeatedCommand | None:
         """Take a command's arguments; None where only loading tells what they stand for."""
         places = [place for place in texts or () if isinstance(place, Path)]
         if len(places) != len(texts or ()):
@@ -215,7 +215,7 @@ class AskedAgain:
         arguments |= {"command": command}
         with suppress(AttnscopeError, OSError, ValueError, TypeError, AttributeError):
             if model and _is_processor(device) and all(map(_is_plain, folders)):
-                given = GivenFiles.of(places or None, named=field, by_line=by_line)
+                given = InputFiles.of(places or None, named=field, by_line=by_line)
                 if given is None or (given.has_template and any(map(_writes_the_date, folders))):
                     return None
                 return cls(arguments, folders, given, _states(folders))
@@ -325,7 +325,7 @@ def _digest(value: Any) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class GivenFiles:
+class InputFiles:
     """All that a model may read of what was given, whichever it reads."""
 
     texts: Corpus | None  # as texts, or as chats; None where there is no text
@@ -347,7 +347,7 @@ class GivenFiles:
     states: dict[Path, tuple[int, ...]] = field(default_factory=dict[Path, tuple[int, ...]])
 
     @classmethod
-    def of(cls, given: Sequence[Path] | None, *, named: str | None, by_line: bool) -> GivenFiles | None:
+    def of(cls, given: Sequence[Path] | None, *, named: str | None, by_line: bool) -> InputFiles | None:
         """Look at what lies there; None where something can be read only once."""
         places = list(given or ())
         pictured = pictured_of(places, named) if places else None

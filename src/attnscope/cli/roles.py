@@ -76,7 +76,7 @@ def roles(
     as_csv: options.AsCsv = False,
 ) -> None:
     """Which published roles do heads have? Each score beside equal weights and weights that know nothing."""
-    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures, report=report)
     if only == "list":
         _list()
@@ -172,11 +172,11 @@ def _print(result: xr.Dataset) -> None:
     from attnscope.detection.role import ROLES
     from attnscope.detection.role_controls import counts_of
     from attnscope.measure.stored import notes_of
-    from attnscope.results.account import read_said
+    from attnscope.results.account import describe_read
     from attnscope.store.runs import skipped_of
 
     console = new_console()
-    console.print(f"{result.attrs['model']}: {read_said('roles', result)}", highlight=False, markup=False)
+    console.print(f"{result.attrs['model']}: {describe_read('roles', result)}", highlight=False, markup=False)
     for note in notes_of(result).values():
         console.print(note, style="dim", highlight=False, markup=False)
     console.print(_table(counts_of(result)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, json_text, new_console, progress_bar, tell, working
+from attnscope.cli.output import emit, json_text, new_console, print_note, progress_bar, working
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
@@ -373,6 +373,6 @@ def _merge_print(merged: Merged, page: Path | None) -> None:
     if page is not None:
         line(f"report:  {where}/{page.relative_to(merged.path)}")
     if not merged.complete:
-        tell(
+        print_note(
             f"what {merged.command} makes of all texts together needs the model: give its command again, without --task"
         )

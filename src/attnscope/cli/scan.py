@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from attnscope.cli import options
-from attnscope.cli.output import csv_text, emit, new_console, progress_bar, tell
+from attnscope.cli.output import csv_text, emit, new_console, print_note, progress_bar
 from attnscope.cli.place import PAGE, Forms, OutputFolder, draw_views
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import change_texts, significant, with_nulls
@@ -238,12 +238,12 @@ def scan(
     if statistics == "list":
         list_statistics()
         return
-    from attnscope.cli.place import AskedAgain
+    from attnscope.cli.place import RepeatedCommand
     from attnscope.measure.stored import default_out
 
-    options.refuse_two_formats(as_json=as_json, as_csv=as_csv)
+    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
     formats, shown = options.formats_of(figures, report=report), _shown(show, report=report)
-    _refuse_unused(observation, statistics)
+    _reject_unused(observation, statistics)
     settings = {name: given[name] for name in _PLAIN}
     settings["observation"] = _LAST if observation is None else observation
     settings["offsets"] = None if offsets is None else options.offsets_of("--offsets", offsets)
@@ -255,7 +255,7 @@ def scan(
     }
     question = None
     if not any(apart.values()):
-        question = AskedAgain.of(model, text or None, command="scan", **_signed(**rules), **settings)
+        question = RepeatedCommand.of(model, text or None, command="scan", **_signed(**rules), **settings)
     results = None if question is None else question.answer(place, partial(_read, shown=shown))
     if results is None:
         engine = {"ray": ray, "workers": workers, "ray_gpus": ray_gpus}
@@ -269,7 +269,7 @@ def scan(
         )
         results = _measured(model, text or None, **asked)
         if not results.data_vars:  # another process keeps and prints them
-            tell(results.attrs.get("task", ""))
+            print_note(results.attrs.get("task", ""))
             return
         if question is not None:
             question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
@@ -289,7 +289,7 @@ def _shown(show: str | None, *, report: bool) -> list[tuple[int, int]] | None:
     return heads if report else None
 
 
-def _refuse_unused(observation: int | None, statistics: str | None) -> None:
+def _reject_unused(observation: int | None, statistics: str | None) -> None:
     """Refuse an observation window that no statistic has."""
     if observation is not None and "recent_" not in (statistics or ""):
         raise AttnscopeError(
@@ -486,35 +486,37 @@ _MOST = 4  # heads whose keys are listed where no ranking leads to any
 def print_tables(results: xr.Dataset) -> None:
     """The rankings of heads, and what kinds there are."""
     from attnscope.measure.ranking import rank_heads
-    from attnscope.measure.stored import WEIGHTS_NOTE, kinds_said, means_note, notes_of, ranking_said
-    from attnscope.results.account import read_said
+    from attnscope.measure.stored import WEIGHTS_NOTE, describe_labels, describe_ranking, means_note, notes_of
+    from attnscope.results.account import describe_read
 
     console = new_console()
-    console.print(f"{results.attrs['model']}: {read_said('scan', results)}", highlight=False, markup=False)
+    console.print(
+        f"{results.attrs['model']}: {describe_read('scan', results)}", highlight=False, markup=False
+    )
     for note in notes_of(results).values():
         console.print(note, style="dim", highlight=False, markup=False)
     ranked = rank_heads(results)
     for kind, rows in ranked.items():
-        console.print(f"\n{ranking_said(results, kind, rows)}", style="bold", highlight=False)
+        console.print(f"\n{describe_ranking(results, kind, rows)}", style="bold", highlight=False)
         if rows:
             console.print(_table_of_heads(rows))
-    _print_asked(results, console)
+    _print_requested(results, console)
     if means := means_note(results, ranked.values()):
         console.print(means, style="dim")
     if "group_weight" in results:
         print_groups(results, console)
     if "by" in results.coords:
         print_contrasts(results, console)
-    console.print(f"\n{kinds_said(results)}", highlight=False, markup=False)
+    console.print(f"\n{describe_labels(results)}", highlight=False, markup=False)
     console.print(WEIGHTS_NOTE, style="dim")
 
 
-def _print_asked(results: xr.Dataset, console: Console) -> None:
+def _print_requested(results: xr.Dataset, console: Console) -> None:
     """Statistics that are not there by default: of which head they are lowest and highest, beside equal weights."""
     from rich.table import Column, Table
 
     from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, STATISTICS
-    from attnscope.measure.stored import entries_said
+    from attnscope.measure.stored import describe_windows
 
     known = STATISTICS | OF_OFFSETS
     asked = [str(name) for name in results.data_vars if name in known and name not in DEFAULT]
@@ -527,7 +529,7 @@ def _print_asked(results: xr.Dataset, console: Console) -> None:
             table.add_row(name, *_ends_and_mean(values), _mean_text(equal.get(f"equal_{name}")))
         more += [] if means else [statistic]
     if table.row_count:
-        each = entries_said(results)
+        each = describe_windows(results)
         console.print(
             f"\nstatistics asked for: means over {each}; head: layer.head", style="bold", highlight=False
         )
@@ -632,7 +634,7 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
     """The pairs of groups between which a head looks most, beside equal weights."""
     from rich.table import Table
 
-    from attnscope.comparison.spans import NULLS, group_pairs, no_interval_said, said_of
+    from attnscope.comparison.spans import NULLS, explain_no_interval, group_pairs, said_of
 
     every = group_pairs(results)
     pairs = [pair for pair in every if pair.above > 0]
@@ -661,7 +663,7 @@ def print_groups(results: xr.Dataset, console: Console) -> None:
     heads = results.sizes["layer"] * results.sizes["head"]
     console.print(
         f"{said_of(every)}{largest}. Each is the largest of {heads} heads: its interval is of that head by itself. "
-        f"{no_interval_said(pairs[:_PAIRS])}Above: the weight less the larger null. {NULLS}",
+        f"{explain_no_interval(pairs[:_PAIRS])}Above: the weight less the larger null. {NULLS}",
         style="dim",
         highlight=False,
     )
@@ -707,14 +709,14 @@ _SHOWN = 12  # differences that the table shows
 
 def contrasts_dict(results: xr.Dataset) -> dict[str, Any]:
     """What ``--json`` says of them."""
-    from attnscope.comparison.contrasts import contrast_rows, contrasts, contrasts_said, field_of
-    from attnscope.results.account import apart_said
+    from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
+    from attnscope.results.account import describe_groups
 
     field = field_of(results)
     if len(set(results.by.values)) == 1:
-        return {"field": field, "says": apart_said(results), "differences": []}
+        return {"field": field, "says": describe_groups(results), "differences": []}
     tested = contrasts(results)
-    return {"field": field, "says": contrasts_said(tested), "differences": contrast_rows(tested)}
+    return {"field": field, "says": describe_contrasts(tested), "differences": contrast_rows(tested)}
 
 
 def print_contrasts(results: xr.Dataset, console: Console) -> None:
@@ -722,15 +724,15 @@ def print_contrasts(results: xr.Dataset, console: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    from attnscope.comparison.contrasts import contrast_rows, contrasts, contrasts_said, field_of
-    from attnscope.results.account import apart_said
+    from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
+    from attnscope.results.account import describe_groups
 
     if len(set(results.by.values)) == 1:
-        for sentence in apart_said(results):
+        for sentence in describe_groups(results):
             console.print(f"\n{sentence}", style="bold", highlight=False, markup=False)
         return
     tested = contrasts(results)
-    first, *others = contrasts_said(tested)
+    first, *others = describe_contrasts(tested)
     console.print(f"\n{first}", style="bold", highlight=False, markup=False)
     for sentence in others:
         console.print(sentence, highlight=False, markup=False)

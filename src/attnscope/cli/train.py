@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import new_console, progress_bar, tell
+from attnscope.cli.output import new_console, print_note, progress_bar
 from attnscope.support.numbers import count, percent
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _OUT = Annotated[
 
 def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
-    from attnscope.lineage.config import said_of_preset, settings_for
+    from attnscope.lineage.config import describe_preset, settings_for
 
     asked = settings_for(config, **settings)  # before PyTorch is imported: a wrong flag is refused at once
 
@@ -52,19 +52,19 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     folder = OwnedFolder(out, "train").look()
     done, checkpoints = updates_done(asked, folder), Checkpoints(folder)
     if config is None and not (asked.source or asked.text) and is_first():
-        tell(said_of_preset(asked))
+        print_note(describe_preset(asked))
     with progress_bar("train", shown=is_first()) as show:
         if done and is_first():
             whole = "a finished training of " if folder.state.get("complete") else ""
             further = f": it goes on to {asked.updates}" if asked.updates > done else ""
-            tell(f"{out} holds {whole}{done} updates{'' if whole else ' of a training'}{further}")
+            print_note(f"{out} holds {whole}{done} updates{'' if whole else ' of a training'}{further}")
         try:
             results = run(asked, out, progress=show)
         except KeyboardInterrupt:
             folder.look()
             kept = f"update {checkpoints.updates()[-1]}" if checkpoints.updates() else "the beginning"
             if is_first():
-                tell(f"the same command goes on from {kept}")
+                print_note(f"the same command goes on from {kept}")
             raise
     if not is_first():
         return

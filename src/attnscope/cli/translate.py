@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, progress_bar, say_where, tell
+from attnscope.cli.output import emit, print_note, print_path, progress_bar
 from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:
@@ -84,21 +84,21 @@ def translate(
             scores=as_json or n_best > 1,
             progress=show,
         )
-    _tell_cuts(translations)
+    _note_cuts(translations)
     written = "".join(f"{line}\n" for line in _lines(translations, n_best=n_best, as_json=as_json))
     if out is None:
         emit(written)
         return
     with explained(f"write {out}", "Choose another file with --out"):
         write_output(out, written)
-    say_where(out)
+    print_path(out)
 
 
-def _tell_cuts(translations: Translations) -> None:
+def _note_cuts(translations: Translations) -> None:
     """What --overlong cut left out, on standard error."""
     for number, left_out in enumerate(translations.left_out, start=1):
         if left_out:
-            tell(f"line {number}: {left_out} tokens at its end were cut off")
+            print_note(f"line {number}: {left_out} tokens at its end were cut off")
 
 
 def _lines(translations: Translations, *, n_best: int, as_json: bool) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, new_console, progress_bar, say_where
+from attnscope.cli.output import emit, new_console, print_path, progress_bar
 from attnscope.support.errors import AttnscopeError
 
 
@@ -57,7 +57,7 @@ def walk(
         or any(given is not None for given in (device, dtype, tokenizer, revision)),
         has_seed=seed is not None,
     )
-    _refuse_sentence(model)
+    _reject_sentence(model)
     from attnscope.lineage.steps import markdown as as_markdown
     from attnscope.lineage.steps import terminal
     from attnscope.lineage.walk import walk as run_walk
@@ -107,7 +107,7 @@ def _check(*, toy: bool, has_text: bool, has_head: bool, has_loading: bool, has_
         raise AttnscopeError("--seed is for --toy: give --toy too, or leave --seed out")
 
 
-def _refuse_sentence(model: str) -> None:
+def _reject_sentence(model: str) -> None:
     """Refuse a sentence in the model's place."""
     if " " in model and not Path(model).exists():
         raise AttnscopeError(
@@ -127,4 +127,4 @@ def _write(path: Path, text: str) -> None:
 
     with explained(f"write {path}", "Choose another file with --markdown"):
         write_output(path, text)
-    say_where(path)
+    print_path(path)

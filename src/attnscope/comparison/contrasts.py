@@ -10,12 +10,12 @@ import xarray as xr
 from jaxtyping import Float
 from scipy import stats
 
-from attnscope.comparison.diff import LEVEL, repeated_said, repeated_statistics, sizes
+from attnscope.comparison.diff import LEVEL, describe_repeated, repeated_statistics, sizes
 from attnscope.measure.documents import LEAST, mean_by_document
 from attnscope.measure.pools import VARIANCE
 from attnscope.measure.quantities import without_end
 from attnscope.measure.visible import with_each
-from attnscope.support.arguments import reads, typed
+from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_kind, check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -24,7 +24,7 @@ _GRID = ("layer", "head")
 _UNLIKE = 1.1  # how many times longer windows may be in the mean before it is said
 
 
-@typed
+@validated
 def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     r"""Hold the texts of each value against all others, head by head.
 
@@ -201,7 +201,7 @@ def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
 
 
 @reads("contrasts")
-def contrasts_said(tested: xr.Dataset) -> list[str]:
+def describe_contrasts(tested: xr.Dataset) -> list[str]:
     """What differs, in sentences that say how sure they are."""
     pooled = "windows" in tested
     listed = ", ".join(
@@ -226,7 +226,7 @@ def contrasts_said(tested: xr.Dataset) -> list[str]:
         f"{heads} of {every} heads differ in some statistic between a value and all others: {differs.sum()} of "
         f"{known.sum()} differences are told from 0 (false discovery rate {rate}, by {by})."
     )
-    said += repeated_said(json.loads(tested.attrs["repeated"]))
+    said += describe_repeated(json.loads(tested.attrs["repeated"]))
     lengths = tested.length.values
     if np.isfinite(lengths).all() and lengths.max() > _UNLIKE * lengths.min():
         each = ", ".join(

@@ -23,7 +23,7 @@ from attnscope.store.files import local_folder, local_out, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_real, check_seed, shortly
 from attnscope.support.errors import AttnscopeError
 
@@ -107,7 +107,7 @@ _READERS = {
 _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which offsets
 
 
-@typed
+@validated
 @local_out
 def diff(
     before: Scan,
@@ -402,7 +402,7 @@ def _same(values: Sequence[np.ndarray], known: Sequence[np.ndarray]) -> bool:
     )
 
 
-def repeated_said(repeated: dict[str, str]) -> list[str]:
+def describe_repeated(repeated: dict[str, str]) -> list[str]:
     """Which statistics count once, in a sentence for each; none where all differ."""
     return [
         f"{name} has the same numbers as {other} here, and is counted once, as {other}."

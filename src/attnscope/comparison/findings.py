@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from attnscope.comparison.diff import repeated_said
+from attnscope.comparison.diff import describe_repeated
 from attnscope.measure.documents import LEAST, called_in
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import places
@@ -102,10 +102,10 @@ def headline(difference: xr.Dataset) -> list[str]:
     moved = {(row.layer, row.head) for row in changed}
     called, number = called_in(difference.attrs)["documents"], int(difference.attrs["documents"])
     over = f"{number} {called}"
-    repeated = repeated_said(json.loads(difference.attrs.get("repeated", "{}")))
+    repeated = describe_repeated(json.loads(difference.attrs.get("repeated", "{}")))
     if not difference.tested.any():
         few = f"Nothing is tested: that takes {LEAST} {called} or more, and there {_are(number)}."
-        return [few, *repeated, _matching_said(difference)]
+        return [few, *repeated, _describe_matching(difference)]
     rate = f"{float(difference.attrs['level']):.0%}"
     same = same_heads(difference)
     what = "heads changed" if same else "pairs of heads differ"
@@ -134,14 +134,14 @@ def headline(difference: xr.Dataset) -> list[str]:
             f"Most, for its statistic: {first.statistic} of {values} ({first.size:+.{places(first.size, 1)}f} standard "
             "deviations of all heads of both models).".replace("-", "−")
         )
-    return [*sentences, _matching_said(difference)]
+    return [*sentences, _describe_matching(difference)]
 
 
 def _are(number: int) -> str:
     return "is 1" if number == 1 else f"are {number}"
 
 
-def _matching_said(difference: xr.Dataset) -> str:
+def _describe_matching(difference: xr.Dataset) -> str:
     """How heads were matched, whether that was asked for, and whether anything shows pairs to be the same heads."""
     rule, kinship = difference.attrs["matching"], difference.attrs.get("kinship", "untested")
     asked = difference.attrs.get("matching_asked", "auto") == rule

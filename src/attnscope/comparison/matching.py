@@ -90,7 +90,7 @@ def match_heads(
         if matching == "number" or kinship == "shown" or all(len(own) < 2 for own in there):  # noqa: PLR2004
             return Matched(partner, "number", kinship)
     for layer, own in enumerate(there):
-        partner[layer, own] = own[_most_alike_together(distances[layer][: len(own), len(own) :])]
+        partner[layer, own] = own[_optimal_pairs(distances[layer][: len(own), len(own) :])]
     return Matched(partner, "profile", _pairs_alike(distances, seed))
 
 
@@ -100,7 +100,7 @@ def _comes_later(first: np.ndarray, second: np.ndarray) -> bool:
     return bool(len(differ)) and bool(np.nan_to_num(first[*differ[0]]) > np.nan_to_num(second[*differ[0]]))
 
 
-def _most_alike_together(distances: np.ndarray) -> np.ndarray:
+def _optimal_pairs(distances: np.ndarray) -> np.ndarray:
     """The partner of each head, with the least sum of distances; of several, that of numbers that lie closest."""
     numbers = np.arange(len(distances))
     apart = ((numbers[:, None] - numbers) / max(len(numbers), 1)) ** 2

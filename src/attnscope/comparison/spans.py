@@ -93,7 +93,7 @@ def span_uses(results: xr.Dataset) -> list[SpanUse]:
     return rows
 
 
-def dashes_said(uses: Sequence[SpanUse]) -> str:
+def explain_dashes(uses: Sequence[SpanUse]) -> str:
     """Why a table of spans has no number in some places; nothing where it has all."""
     none = [use for use in uses if use.head is None]
     whole = ", ".join(use.span for use in none if use.equal >= 1 - _ROUNDING)
@@ -122,7 +122,7 @@ CAUTION = (
 
 
 @dataclass(frozen=True)
-class Turn:
+class OwnOutputShare:
     """How far a head turns to what the model itself has said."""
 
     layer: int  # the head
@@ -149,7 +149,7 @@ class Turn:
         return with_nulls(asdict(self))
 
 
-def turns(results: xr.Dataset) -> list[Turn]:
+def own_output_shares(results: xr.Dataset) -> list[OwnOutputShare]:
     """How far each head of the decoder's self-attention turns to the model's own output; the furthest first."""
     long = np.flatnonzero(results.length.values >= _SHORTEST)
     own, places, equal = (
@@ -161,11 +161,11 @@ def turns(results: xr.Dataset) -> list[Turn]:
     each = grown[0] - larger  # (text, layer, head)
     told = above_zero([each[:, known]], len(long))[0] if len(long) >= LEAST else None
     heads = [tuple(int(place) for place in at) for at in np.argwhere(known)]
-    rows: list[Turn] = []
+    rows: list[OwnOutputShare] = []
     for number, (layer, head) in enumerate(heads):
         interval = by_document(each[:, layer, head], range(len(long)))
         rows.append(
-            Turn(
+            OwnOutputShare(
                 int(results.layer[layer]),
                 int(results["head"][head]),
                 _pair(own[:, :, layer, head]),
@@ -181,7 +181,7 @@ def turns(results: xr.Dataset) -> list[Turn]:
     return sorted(rows, key=lambda row: -row.turn)
 
 
-def said_of_turns(rows: Sequence[Turn]) -> str:
+def describe_own_output(rows: Sequence[OwnOutputShare]) -> str:
     """How many heads turn to the model's own output, as far as that is known."""
     if not rows:
         return (
@@ -359,7 +359,7 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
     )
 
 
-def no_interval_said(pairs: Sequence[GroupPair]) -> str:
+def explain_no_interval(pairs: Sequence[GroupPair]) -> str:
     """Why pairs have no interval, with a space behind; nothing where all have one."""
     short = next((pair for pair in pairs if pair.low != pair.low), None)
     if short is None:

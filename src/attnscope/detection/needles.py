@@ -15,10 +15,10 @@ import torch
 from attnscope.capture.borrow import quiet
 from attnscope.capture.placement import device_of
 from attnscope.detection.role import Probe, plain_window
-from attnscope.detection.seen import SeenNeedle
+from attnscope.detection.seen import NeedleCalls
 from attnscope.read.files import json_objects
 from attnscope.read.windows import Window
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, shortly
 from attnscope.support.errors import AttnscopeError
 
@@ -54,7 +54,7 @@ class AnsweredPrompt:
     said: tuple[int, ...]  # tokens of the answer; the first is said by the last token of the prompt
 
 
-@typed
+@validated
 def needles_of(given: Needles | None) -> list[Needle]:
     r"""Needles from a file of JSON Lines or from objects, with the names of fields that the paper's code has."""
     if given is None:
@@ -122,13 +122,13 @@ def needle_probe(
     return Probe("needle", texts, lambda numbers, call: _seen(answers[numbers[0]], call), 1), prompts
 
 
-def _seen(answered: AnsweredPrompt, call: AttentionCall) -> SeenNeedle:
+def _seen(answered: AnsweredPrompt, call: AttentionCall) -> NeedleCalls:
     first = len(answered.ids) - len(answered.said)
     steps = torch.arange(first, len(answered.ids), device=call.query.device)
     matches = torch.zeros(len(steps), len(answered.ids), dtype=torch.float64, device=call.query.device)
     for step, token in enumerate(answered.said):
         matches[step, [place for place in answered.needle if answered.ids[place] == token]] = 1.0
-    return SeenNeedle.of(call, steps, matches, len(answered.needle))
+    return NeedleCalls.of(call, steps, matches, len(answered.needle))
 
 
 def _asked(
@@ -209,7 +209,7 @@ def _said(loaded: LoadedModel, prompt: Sequence[int], most: int) -> list[int]:
     return said
 
 
-@typed
+@validated
 def retrieval_share(scores: Mapping[str, Sequence[float]], threshold: float = 0.1) -> float:
     """Share of heads whose mean score is above a threshold, as the paper's table gives it.
 

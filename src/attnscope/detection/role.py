@@ -12,14 +12,14 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attnscope.capture.borrow import borrowing
+from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
-from attnscope.detection.seen import DELIMITERS, FIRST, Nearness, SeenText, SeenTwice
+from attnscope.detection.seen import DELIMITERS, FIRST, Nearness, RepeatedCalls, TextCalls
 from attnscope.explanation.tokens import TOKENS_AT_ONCE
 from attnscope.kernels.call import Need, weights_at
 from attnscope.kernels.measure import measure, output_of
@@ -27,7 +27,7 @@ from attnscope.measure.observer import LOCAL, MORE
 from attnscope.read.groups import grouping_of
 from attnscope.read.windows import Window
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -212,7 +212,7 @@ ROLES: dict[str, Role] = {
 }
 
 
-@typed
+@validated
 def choose_roles(names: Sequence[str] | str | None) -> tuple[str, ...]:
     """Validate the names of roles; None means all, one string holds names with commas between."""
     if names is None:
@@ -228,8 +228,8 @@ def choose_roles(names: Sequence[str] | str | None) -> tuple[str, ...]:
 PATTERNS = ("previous_token_head", "duplicate_token_head", "induction_head")
 
 
-@typed
-@borrowing
+@validated
+@preserve_model_state
 @torch.no_grad()
 def pattern_scores(
     model: Model,
@@ -380,8 +380,8 @@ def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_si
         )
     marks = [torch.tensor(delimiters_of(window)) for window in kept]
 
-    def look(numbers: Sequence[int], call: AttentionCall) -> SeenText:
-        return SeenText.of(call, torch.stack([marks[number] for number in numbers]), reach)
+    def look(numbers: Sequence[int], call: AttentionCall) -> TextCalls:
+        return TextCalls.of(call, torch.stack([marks[number] for number in numbers]), reach)
 
     return Probe("text", tuple(kept), look, batch_size)
 
@@ -427,7 +427,9 @@ def repeated_probe(
     for number in range(_SEQUENCES):
         drawn = tuple(generator.choice(np.asarray(words), period, replace=False).tolist())
         windows.append(plain_window((*prefix, *drawn, *drawn, *suffix), f"random tokens {number + 1}"))
-    return Probe("repeated", tuple(windows), lambda _, call: SeenTwice.of(call, begins, period), batch_size)
+    return Probe(
+        "repeated", tuple(windows), lambda _, call: RepeatedCalls.of(call, begins, period), batch_size
+    )
 
 
 def plain_window(ids: Sequence[int], name: str) -> Window:

@@ -17,7 +17,7 @@ from attnscope.detection.role import ROLES
 from attnscope.measure.documents import interval, units_of
 from attnscope.measure.quantities import EQUAL
 from attnscope.store.runs import skipped_of
-from attnscope.support.arguments import reads, typed
+from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import own_random_numbers
@@ -36,7 +36,7 @@ CONTROLS = {
 }
 
 
-@typed
+@validated
 def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
     """Validate the names of controls; None means all, ``"none"`` none."""
     if names is None:
@@ -52,7 +52,7 @@ def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
     return tuple(name for name in CONTROLS if name in asked)
 
 
-@typed
+@validated
 @contextmanager
 def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
     """Within, a model has weights that know nothing; afterwards it has its own again, untouched."""
@@ -61,7 +61,7 @@ def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
         raise AttnscopeError("weights rounded to whole numbers cannot be drawn anew")
     with own_random_numbers(), quiet():
         torch.manual_seed(seed)
-        other = _drawn_anew(model) if name == "initialised" else {key: _in_disorder(own[key]) for key in own}
+        other = _redrawn(model) if name == "initialised" else {key: _in_disorder(own[key]) for key in own}
     try:
         for key, parameter in model.named_parameters():
             parameter.data = other[key].to(
@@ -73,7 +73,7 @@ def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
             parameter.data = own[key]
 
 
-def _drawn_anew(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def _redrawn(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     fresh = type(model)(copy.deepcopy(model.config))
     return {key: parameter.data for key, parameter in fresh.named_parameters()}
 
@@ -163,7 +163,7 @@ def summed_up(
 
 
 @reads("roles")
-@typed
+@validated
 def counts_of(roles: xr.Dataset) -> list[RoleCount]:
     """How many heads have each role, beside its nulls."""
     rows: list[RoleCount] = []
@@ -214,7 +214,7 @@ def _count(name: str, scores: np.ndarray, equal: np.ndarray) -> int | None:
 
 
 @reads("roles")
-@typed
+@validated
 def headline(roles: xr.Dataset) -> list[str]:
     """How many heads have each role, in sentences, beside as many with weights that know nothing."""
     said: list[str] = []

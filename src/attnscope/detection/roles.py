@@ -15,11 +15,11 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowing
+from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.capture.modalities import refuse_senses
+from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.signature import signature_of
@@ -39,7 +39,7 @@ from attnscope.detection.role import (
 from attnscope.detection.role_controls import choose_controls, control, summed_up
 from attnscope.detection.seen import Nearness, equal_call
 from attnscope.kernels.measure import output_of
-from attnscope.measure.observer import Reading
+from attnscope.measure.observer import WindowBatch
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.windows import beyond_note, window_length
 from attnscope.read.encoded import Sources, texts_of, windows_of
@@ -48,10 +48,10 @@ from attnscope.store.arrays import padded_heads
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_seed, check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,9 +67,9 @@ _LONGEST, _TEXTS = 512, 32
 _PART, _OWN = "roles", "model"
 
 
-@typed
+@validated
 @local_out
-@borrowing
+@preserve_model_state
 def roles(
     model: Model | None = None,
     texts: Sources = None,
@@ -156,7 +156,7 @@ def roles(
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
         raise AttnscopeError("needles (--needles) are of retrieval heads: ask for retrieval (--only) too")
     hidden = needles_of(needles)
-    refuse_senses("roles", MODEL if model is None else model, texts, field=field, revision=revision)
+    reject_modalities("roles", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus = texts_of(texts, field=field, by_line=by_line)
     loaded = load_model(
         model,
@@ -188,7 +188,7 @@ def roles(
         length,
         batch_size,
         seed,
-        progress or tell_nobody,
+        progress or no_progress,
     )
     told = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
     if out is None:
@@ -200,7 +200,7 @@ def roles(
         return load_roles(run)
 
 
-@typed
+@validated
 def load_roles(run: RunFolder) -> xr.Dataset:
     """What `roles` returned, from the folder of a finished run."""
     stored = run.load(_PART)
@@ -413,4 +413,4 @@ class _Observer:
 
 def _inputs(model: PreTrainedModel, probe: Probe, numbers: Sequence[int]) -> dict[str, Tensor]:
     windows = [probe.windows[number] for number in numbers]
-    return Reading.of(windows, 0, device_of(model)).inputs(model)
+    return WindowBatch.of(windows, 0, device_of(model)).inputs(model)

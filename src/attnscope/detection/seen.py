@@ -43,7 +43,7 @@ def equal_call(call: AttentionCall) -> AttentionCall:
 
 
 @dataclass(frozen=True, eq=False)
-class SeenText:
+class TextCalls:
     """A call over windows of a text, all as long."""
 
     call: AttentionCall  # the call, what it gives, and its rows, measured as `need` asks
@@ -52,7 +52,7 @@ class SeenText:
     reach: Nearness  # how far is near
 
     @classmethod
-    def of(cls, call: AttentionCall, delimiters: Tensor, reach: Nearness) -> SeenText:
+    def of(cls, call: AttentionCall, delimiters: Tensor, reach: Nearness) -> TextCalls:
         """Measure a call whose keys are delimiters, or not: ``(batch, key)``."""
         place = torch.arange(call.key.shape[2], device=call.key.device).expand(len(delimiters), -1)
         columns = torch.stack([place == 0, place < reach.sinks, delimiters.to(place.device)], -1).float()
@@ -101,7 +101,7 @@ class SeenText:
 
 
 @dataclass(frozen=True, eq=False)
-class SeenTwice:
+class RepeatedCalls:
     """A call over tokens that are said twice."""
 
     output: Tensor  # what it gives
@@ -109,7 +109,7 @@ class SeenTwice:
     weights: Tensor
 
     @classmethod
-    def of(cls, call: AttentionCall, begins: int, period: int) -> SeenTwice:
+    def of(cls, call: AttentionCall, begins: int, period: int) -> RepeatedCalls:
         """Measure a call over texts in which the tokens from `begins` on come again after `period` places."""
         output, rows = measure(call, Need())
         place = torch.arange(call.query.shape[2], device=call.query.device)
@@ -125,7 +125,7 @@ class SeenTwice:
 
 
 @dataclass(frozen=True, eq=False)
-class SeenNeedle:
+class NeedleCalls:
     """A call over one prompt with its answer."""
 
     output: Tensor  # what it gives
@@ -135,7 +135,7 @@ class SeenNeedle:
     needle: int  # number of the needle's tokens
 
     @classmethod
-    def of(cls, call: AttentionCall, steps: Tensor, matches: Tensor, needle: int) -> SeenNeedle:
+    def of(cls, call: AttentionCall, steps: Tensor, matches: Tensor, needle: int) -> NeedleCalls:
         """Measure a call at queries that say a token each, which stands in the needle at ``matches (step, key)``."""
         weights = attend_in_full(of_queries(call, steps))[1]
         largest = (weights == weights.amax(-1, keepdim=True)).double()

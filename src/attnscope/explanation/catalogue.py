@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from attnscope.explanation.study import Analysis
-from attnscope.support.arguments import reads, typed
+from attnscope.support.arguments import reads, validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def known_analyses() -> Mapping[str, Analysis]:
 
 
 @reads("explain")
-@typed
+@validated
 def analyses_of(tree: xr.DataTree) -> list[Analysis]:
     """The analyses that a tree holds and that are known here, in the order of the page."""
     return [analysis for name, analysis in known_analyses().items() if name in tree.children]

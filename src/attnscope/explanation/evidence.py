@@ -23,7 +23,7 @@ from attnscope.explanation.tokens import FOR_MATCHING, Windows, batches, model_i
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.measure import measure
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,7 +155,7 @@ class Gathering:
         return [range(unit[0].start, unit[-1].stop) for unit in chosen]
 
     @torch.no_grad()
-    def read(self, texts: range, tell: Tell = tell_nobody) -> dict[int, LayerSums]:
+    def read(self, texts: range, tell: Tell = no_progress) -> dict[int, LayerSums]:
         """Run the texts of a unit through the model; sums by the number of the layer."""
         if texts.start:
             self._see_first()
@@ -180,7 +180,7 @@ class Gathering:
                 read(self.model, batch)
                 if not texts.start + place.start:
                     heads = {index: len(seen.band_sums[0]) for index, seen in sums.items()}
-                    _check_asked(heads, *self.asked)
+                    _check_requested(heads, *self.asked)
                 done = texts.start + place.stop
                 tell(Progress("reading the texts", done / len(self.ids), {"windows": done}))
         return sums
@@ -230,7 +230,7 @@ def gather(
 ) -> Evidence:
     """Run all texts through the model once, and keep what does not grow with their number."""
     gathering = Gathering(model, windows, band=band, layer=layer, head=head)
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     return gathering.evidence(kept(texts) or gathering.read(texts, tell) for texts in gathering.units())
 
 
@@ -249,7 +249,7 @@ def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
     return ids.numpy()[~np.array(special, dtype=bool)]
 
 
-def _check_asked(heads_of: dict[int, int], layer: int | None, head: int | None) -> None:
+def _check_requested(heads_of: dict[int, int], layer: int | None, head: int | None) -> None:
     if layer is not None and layer not in heads_of:
         raise no_layer(layer, sorted(heads_of))
     heads = [heads for index, heads in heads_of.items() if layer in {None, index}]

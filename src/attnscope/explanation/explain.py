@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowing
+from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.forward import decoder_note
 from attnscope.capture.load import load_model
-from attnscope.capture.modalities import refuse_senses
+from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.processors import Tokenizer
 from attnscope.capture.signature import signature_of
 from attnscope.explanation.arrays.checks import in_band
@@ -30,10 +30,10 @@ from attnscope.store.files import InUseError, local_out
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.signature import Signature
 from attnscope.store.tasks import Part, Parts, Share, Task, do_share, pending
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_seed, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -44,9 +44,9 @@ _CROSSED = (
 )
 
 
-@typed
+@validated
 @local_out
-@borrowing
+@preserve_model_state
 def explain(
     model: Model | None = None,
     texts: Sources = None,
@@ -152,7 +152,7 @@ def explain(
     )
     check_seed(seed)
     _check_kinds(completion, more)
-    refuse_senses("explain", MODEL if model is None else model, texts, field=field, revision=revision)
+    reject_modalities("explain", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     loaded = load_model(
         MODEL if model is None else model,
@@ -184,7 +184,7 @@ def explain(
     )
     for analysis in more:
         analysis.check(study)
-    study.tell = progress or tell_nobody
+    study.tell = progress or no_progress
     others = [OtherTable.of(other, trust_remote_code=trust_remote_code) for other in also]
     signature = signature_of("explain", loaded, corpus, target, _settings(study, length, more))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
@@ -192,7 +192,7 @@ def explain(
     if out is None:
         return _in_memory(study, more, others, attributes)
     run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair)
-    return _kept(part, run, study, more, others, attributes)
+    return _stored(part, run, study, more, others, attributes)
 
 
 def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
@@ -205,7 +205,7 @@ def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
         check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
 
 
-def _kept(
+def _stored(
     part: Task | None,
     run: RunFolder,
     study: Study,

@@ -130,7 +130,7 @@ def changing_input(
     )  # a module may serve several layers
     calls = 0
 
-    def count_anew(*_: Any) -> None:
+    def recount(*_: Any) -> None:
         nonlocal calls
         calls = 0
 
@@ -144,7 +144,7 @@ def changing_input(
         return arguments, {**options, OWN_STATES: change(options[OWN_STATES])}
 
     hooks = [
-        *(start.register_forward_pre_hook(count_anew) for start in {model, model.base_model}),
+        *(start.register_forward_pre_hook(recount) for start in {model, model.base_model}),
         # before the hooks that look at the input, so that they see what the layer sees
         model.get_submodule(name).register_forward_pre_hook(replace, with_kwargs=True, prepend=True),
     ]
@@ -216,7 +216,7 @@ def one_text(call: AttentionCall, text: int) -> AttentionCall:
     )
 
 
-def offsets_seen(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
+def visible_offsets(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
     """Offsets from ``-band`` to ``band`` at which some query of some text may look, as masks and causality have it."""
     start, stop = (bound.cpu() for bound in call.extent)
     first, last = (bound - torch.arange(call.query.shape[2]) for bound in (start, stop))

@@ -106,7 +106,7 @@ class _Recorder:
     def hooks(self, model: PreTrainedModel) -> Iterator[Any]:
         for name, module in model.named_modules():
             if isinstance(module, (nn.Linear, Conv1D)):
-                yield module.register_forward_hook(self._note(name, self.linears, self._look_for_output))
+                yield module.register_forward_hook(self._note(name, self.linears, self._find_output))
             elif is_norm(module):
                 yield module.register_forward_hook(self._note(name, self.norms))
             elif is_rotary(module):
@@ -126,7 +126,7 @@ class _Recorder:
         if isinstance(returned, tuple) and len(returned) == 2:  # noqa: PLR2004 cosines and sines
             self.rotations += _rotations(*returned)
 
-    def _look_for_output(self, event: LayerRun) -> None:
+    def _find_output(self, event: LayerRun) -> None:
         if self.waiting is not None and event.given.numel() == self.waiting[1].numel():
             finish, output = self.waiting
             if factor_of(event.given.reshape(output.shape), output) == 1.0:

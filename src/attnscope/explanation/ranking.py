@@ -22,7 +22,7 @@ from attnscope.explanation.projections import projections as projections_of_mode
 from attnscope.explanation.study import study
 from attnscope.explanation.tokens import FOR_MATCHING, model_inputs, token_ids
 from attnscope.store.arrays import stacked
-from attnscope.support.arguments import reads, typed
+from attnscope.support.arguments import reads, validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class HeadExplanation:
 
 
 @reads("explain")
-@typed
+@validated
 def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
     """What was found out about each head, the clearest case first.
 
@@ -179,7 +179,7 @@ def _with_kernel(row: HeadExplanation, kernel: _Grid | None) -> HeadExplanation:
 
 
 @reads("explain")
-@typed
+@validated
 def best_heads(
     tree: xr.DataTree, *, layer: int | None = None, head: int | None = None, count: int | None = 4
 ) -> list[tuple[int, int]]:
@@ -330,13 +330,13 @@ def over_heads(evidence: Evidence, analyse: OneHead) -> xr.Dataset:
     )
 
 
-@typed
+@validated
 def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean X over texts and a column of ones; W_Q and W_K with their biases below."""
     return append_one(layer.moments.position_mean), *layer.matrices(head, affine=True)
 
 
-@typed
+@validated
 def projections(
     model: Model | Study | None = None, texts: Sources = None, *, tokenizer: Tokenizer = None
 ) -> dict[Site, Projections]:

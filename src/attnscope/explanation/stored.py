@@ -18,7 +18,7 @@ from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.tables import position_table
 from attnscope.store.runs import RunFolder
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class StoredAnalyses:
             self.run.finish(also=list(others))
 
 
-@typed
+@validated
 def load_explanation(run: RunFolder) -> xr.DataTree:
     """The tree that `explain` returned, from the folder of a finished run."""
     finished: dict[str, Any] = run.state["analyses"]

@@ -28,10 +28,10 @@ from attnscope.explanation.tokens import Windows
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import TargetTokenizer, shifted
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, tell_nobody
+from attnscope.support.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -79,7 +79,7 @@ class Study:
         )  # that others have read
         self.results: dict[str, xr.Dataset] = {}
         self.reasons: dict[str, str] = {}
-        self.tell: Tell = tell_nobody
+        self.tell: Tell = no_progress
         self.share = 0.0  # of all work, done
         self.shared: dict[str, object] = {}  # what analyses of one kind make once for all of them
         self._known: dict[str, Analysis] = {}
@@ -105,7 +105,7 @@ class Study:
                 band=self.band,
                 layer=self.layer,
                 head=self.head,
-                progress=self._tell_reading,
+                progress=self._report_reading,
                 kept=self.kept_sums,
             )
         self.share = READING
@@ -116,13 +116,13 @@ class Study:
         with borrowed(self.model):
             for texts in self._gathering.units():
                 if not done(texts):
-                    yield labelled_sums(self._gathering.read(texts, self._tell_reading), texts)
+                    yield labelled_sums(self._gathering.read(texts, self._report_reading), texts)
 
     @cached_property
     def _gathering(self) -> Gathering:
         return Gathering(self.model, self.windows, band=self.band, layer=self.layer, head=self.head)
 
-    def _tell_reading(self, at: Progress) -> None:
+    def _report_reading(self, at: Progress) -> None:
         self.tell(replace(at, share=READING * at.share))
 
     def first(self, count: int | None = None) -> list[Window | Sequence[int]]:
@@ -167,7 +167,7 @@ class Study:
             return analysis.compute(self)
 
 
-@typed
+@validated
 def study(
     model: Model | Study | None = None,
     texts: Sources = None,
@@ -278,7 +278,7 @@ def table_of_model(
     return position_table(model, part).rows
 
 
-@typed
+@validated
 @contextmanager
 def studied(study: Study, analysis: Analysis) -> Generator[Study]:
     """A study that admits an analysis, its model borrowed meanwhile."""

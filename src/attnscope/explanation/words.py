@@ -12,11 +12,11 @@ import xarray as xr
 
 from attnscope.explanation.ranking import ERROR, READINGS, SAME, HeadExplanation, rank_explanations
 from attnscope.measure.measurement import numbering_note
-from attnscope.support.arguments import reads, typed
+from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import count
 
 
-@typed
+@validated
 def summary(rows: Sequence[HeadExplanation]) -> list[str]:
     """What the verdicts come to, each count with what chance would give, in sentences."""
     if not rows:
@@ -99,10 +99,10 @@ def _or_more(count: int, chances: list[float]) -> float:
 
 
 @reads("explain")
-@typed
-def foretold(tree: xr.DataTree) -> str:
+@validated
+def predicted_offsets(tree: xr.DataTree) -> str:
     """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a sentence."""
-    judged = _foretold(rank_explanations(tree))
+    judged = _predicted_offsets(rank_explanations(tree))
     if not judged:
         return ""
     agreeing, chances, likely = _of_scheme(judged)
@@ -115,7 +115,7 @@ def foretold(tree: xr.DataTree) -> str:
     return f"{said} So many come by chance in {likely:.0%} of cases, so this may be accident."
 
 
-def _foretold(rows: Sequence[HeadExplanation]) -> list[HeadExplanation]:
+def _predicted_offsets(rows: Sequence[HeadExplanation]) -> list[HeadExplanation]:
     return [row for row in rows if row.kernel_agrees is not None]
 
 
@@ -126,7 +126,7 @@ def _of_scheme(judged: Sequence[HeadExplanation]) -> tuple[int, list[float], flo
     return agreeing, chances, _or_more(agreeing, chances)
 
 
-@typed
+@validated
 def peaks_of_noise(rows: Sequence[HeadExplanation]) -> str:
     """How many heads that prefer no offset have a peak in their cross-spectrum, and how many chance would give."""
     idle = [row for row in rows if not row.prefers and row.coherence is not None]
@@ -145,12 +145,12 @@ def peaks_of_noise(rows: Sequence[HeadExplanation]) -> str:
     return f"{said}, so this may be accident." if probability > BY_ACCIDENT else f"{said}."
 
 
-@typed
+@validated
 def independence_note(rows: Sequence[HeadExplanation]) -> str:
-    """What a probability in `summary` or `foretold` takes for granted; empty where they give none."""
+    """What a probability in `summary` or `predicted_offsets` takes for granted; empty where they give none."""
     positional = [row for row in rows if row.prefers and row.positional]
     of_readings = _are_read(rows) and bool(_chances(positional)) and not _shared(positional)
-    judged = _foretold(rows)
+    judged = _predicted_offsets(rows)
     if (
         of_readings
         or "probability" in peaks_of_noise(rows)
@@ -161,7 +161,7 @@ def independence_note(rows: Sequence[HeadExplanation]) -> str:
 
 
 @reads("explain")
-@typed
+@validated
 def layer_numbers(tree: xr.DataTree) -> str:
     """Say which of the model's layers the numbers are, where only some attend; else nothing."""
     if "position_content" not in tree.children:
@@ -175,23 +175,23 @@ def layer_numbers(tree: xr.DataTree) -> str:
 
 
 @reads("explain")
-@typed
+@validated
 def findings(tree: xr.DataTree) -> list[str]:
     """What was found, in sentences, without how it was looked for."""
     rows = rank_explanations(tree)
-    said = (*summary(rows), peaks_of_noise(rows), foretold(tree), cause(tree))
+    said = (*summary(rows), peaks_of_noise(rows), predicted_offsets(tree), cause(tree))
     return [sentence for sentence in said if sentence]
 
 
 @reads("explain")
-@typed
+@validated
 def headline(tree: xr.DataTree) -> list[str]:
     """What an explanation comes to, in sentences: those of the terminal, of the page and of a run's description."""
     return [*findings(tree), *filter(None, [mask_note(tree)])]
 
 
 @reads("explain")
-@typed
+@validated
 def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
     """Name the analyses that are not defined for a model, those of one reason together, and the reason."""
     reasons: Any = json.loads(tree.attrs.get("skipped", "{}"))
@@ -204,7 +204,7 @@ def skipped_by_reason(tree: xr.DataTree) -> list[tuple[str, str]]:
 
 
 @reads("explain")
-@typed
+@validated
 def mask_note(tree: xr.DataTree) -> str:
     """Where peaks are looked for, if a mask keeps heads from some offsets; empty where it does not."""
     if "verdict" not in tree.children:
@@ -228,7 +228,7 @@ def mask_note(tree: xr.DataTree) -> str:
     return f"{said}.".replace("-", "−")
 
 
-@typed
+@validated
 def said_of(words: str | Callable[[xr.DataTree], str], tree: xr.DataTree) -> str:
     """What a `Section` or a `Picture` says of an explanation: the words themselves, or what is made of it."""
     return words if isinstance(words, str) else words(tree)
@@ -261,8 +261,8 @@ _RANDOM = {
 }
 
 
-@typed
-def known_columns(rows: Sequence[HeadExplanation]) -> set[str]:
+@validated
+def defined_columns(rows: Sequence[HeadExplanation]) -> set[str]:
     """Name the fields that some head has a value for."""
     names = (field.name for field in fields(HeadExplanation))
     known = {name for name in names if any(getattr(row, name) is not None for row in rows)}
@@ -275,12 +275,12 @@ def scheme_of(tree: xr.DataTree) -> str:
     return str(kernel.get("scheme", "position scheme"))
 
 
-@typed
+@validated
 def column_notes(
     tree: xr.DataTree, rows: Sequence[HeadExplanation], names: Mapping[str, str], nothing: str
 ) -> list[str]:
     """How the columns of a table of heads are read, in sentences; of a column that is not there, none."""
-    known = known_columns(rows)
+    known = defined_columns(rows)
     there = {key: name for key, name in names.items() if key in known}
     notes: list[str] = []
     if "offset_of_weights" in there:
@@ -290,7 +290,7 @@ def column_notes(
         )
     return (
         notes
-        + _of_readings(rows, there, nothing)
+        + _of_estimates(rows, there, nothing)
         + _columns_of_scheme(tree, there, nothing)
         + _of_shares(tree, there, nothing)
         + _in_data(there)
@@ -303,7 +303,7 @@ def _in_data(there: Mapping[str, str]) -> list[str]:
     return [f"In --json and --csv: {', '.join(others)}."] if others else []
 
 
-def _of_readings(rows: Sequence[HeadExplanation], there: Mapping[str, str], nothing: str) -> list[str]:
+def _of_estimates(rows: Sequence[HeadExplanation], there: Mapping[str, str], nothing: str) -> list[str]:
     notes: list[str] = []
     readings = [there[key] for key in READINGS if key in there]
     if readings:
@@ -361,10 +361,10 @@ def _of_shares(tree: xr.DataTree, there: Mapping[str, str], nothing: str) -> lis
     return [said]
 
 
-@typed
+@validated
 def order_note(rows: Sequence[HeadExplanation]) -> str:
     """In which order `rank_explanations` has the heads, in a sentence."""
-    known = known_columns(rows)
+    known = defined_columns(rows)
     positional = (
         "heads that position explains" if "position_share" in known else "heads that prefer an offset"
     )
@@ -376,10 +376,10 @@ def order_note(rows: Sequence[HeadExplanation]) -> str:
     return f"{first.capitalize()}, then the others; of each those with the largest mean weight."
 
 
-@typed
+@validated
 def question(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> str:
     """What the table of heads asks: of readings of the scores, and of a scheme, where there are any."""
-    known = known_columns(rows)
+    known = defined_columns(rows)
     clauses = ["where each head looks"]
     if "position_share" in known:
         clauses.append("how much of that its positions explain")
@@ -407,7 +407,7 @@ _NEAR = 0.5  # cycles: as near is the same frequency in a table of another lengt
 
 
 @reads("explain")
-@typed
+@validated
 def cause(tree: xr.DataTree) -> str:
     """Whether heads change as the cross-spectrum says when its waves leave the position table, in a sentence."""
     rows = rank_explanations(tree)

@@ -28,10 +28,10 @@ from attnscope.lineage.score import score
 from attnscope.lineage.translate import translate_lines
 from attnscope.measure.documents import units_of
 from attnscope.measure.intervals import by_document
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole, shortly
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -63,7 +63,7 @@ def rule_of(
     return rule if rule.offsets or rule.first or rule.tokens else None
 
 
-def said_rule(offsets: Sequence[int], tokens: Sequence[str], *, first: bool) -> list[str]:
+def describe_rule(offsets: Sequence[int], tokens: Sequence[str], *, first: bool) -> list[str]:
     """What is forbidden, in words."""
     return [
         *(f"offset {offset:+d}" if offset else "offset 0" for offset in offsets),
@@ -90,7 +90,7 @@ def check_rule(rule: Forbidden, windows: Sequence[Window]) -> None:
     )
 
 
-@typed
+@validated
 def without_forbidden(
     inquiry: Inquiry,
     rule: Forbidden,
@@ -142,7 +142,7 @@ class Forbidden:
         return forbidden
 
 
-@typed
+@validated
 def knock_out(
     inquiry: Inquiry,
     rule: Forbidden,
@@ -156,7 +156,7 @@ def knock_out(
     changes: list[np.ndarray] = []
     weights: list[np.ndarray] = []
     sites: list[Site] = []
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     for place in inquiry.slices():
         asked = inquiry.batch(place)
         with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
@@ -255,7 +255,7 @@ _WORDS = {
 _SCORES = ("shuffled_loss", "shuffled_kl", "random_kl")
 
 
-@typed
+@validated
 def shuffled_weights(
     inquiry: Inquiry, *, texts: int = 8, seed: int = 0, progress: Tell | None = None
 ) -> xr.Dataset:
@@ -264,7 +264,7 @@ def shuffled_weights(
     documents: list[str] = []
     heads = inquiry.heads
     places = [place for place in inquiry.slices() if place.start < texts]
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     for place in places:
         asked = inquiry.batch(place)
         with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
@@ -366,7 +366,7 @@ def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Gener
 WHOLE = "all heads"
 
 
-@typed
+@validated
 def bleu_without_heads(
     inquiry: Inquiry,
     texts: Sequence[str],
@@ -405,7 +405,7 @@ def bleu_without_heads(
             "cannot be told apart: measure the loss instead (intervene)"
         )
     means = inquiry.means if ablation == "mean" else None
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     systems = {WHOLE: _translated(inquiry, texts, beams, None, None)}
     for done, (layer, head) in enumerate(chosen, start=1):
         stands_in = torch.zeros(1, dtype=torch.float32) if means is None else means.of(layer)[head]

@@ -21,7 +21,7 @@ from attnscope.intervention.sets import changes_by_sets
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import DRAWS, interval, units_of
 from attnscope.measure.intervals import by_document
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import places
 
@@ -54,8 +54,8 @@ class Effect:
         return Effect(self.mean, np.nan, np.nan, self.shown)
 
 
-@typed
-def said_effect(effect: Effect) -> str:
+@validated
+def describe_effect(effect: Effect) -> str:
     """A change with its interval."""
     digits = effect.digits
     text = f"{effect.mean:+.{digits}f}"
@@ -64,7 +64,7 @@ def said_effect(effect: Effect) -> str:
     return text.replace("-", "−")
 
 
-def largest_said(effects: Sequence[Effect], said: Callable[[int, Effect], str], every: str) -> list[str]:
+def describe_largest(effects: Sequence[Effect], said: Callable[[int, Effect], str], every: str) -> list[str]:
     """The largest effect and whether it is significant; where it is not, the largest that is, too."""
     order = sorted(range(len(effects)), key=lambda number: -abs(effects[number].mean))
     first = effects[order[0]]
@@ -101,8 +101,8 @@ def checked_sets(together: Sequence[Heads], cells: Heads) -> list[list[tuple[int
     return sets
 
 
-@typed
-def taken_together(
+@validated
+def joint_ablation(
     inquiry: Inquiry,
     sets: Sequence[Heads],
     ablations: Sequence[Ablation],
@@ -189,7 +189,7 @@ def leave_one_out(
     return torch.cat(changes) if changes else whole.new_zeros(0, whole.shape[1])
 
 
-@typed
+@validated
 def with_intervals(
     effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = DRAWS, seed: int = 0
 ) -> xr.Dataset:

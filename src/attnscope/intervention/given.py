@@ -24,7 +24,7 @@ from attnscope.read.pairs import LinePairs
 from attnscope.read.windows import Window, window_name
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.tasks import by_task, pending
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
@@ -39,7 +39,7 @@ AnyWindow = Window | Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class InterventionInput:
     """A model and the windows that it is to read."""
 
     model: PreTrainedModel  # as it was given, or loaded
@@ -58,9 +58,9 @@ class Given:
         ]
 
 
-@typed
-def given_texts(
-    model: Model | Study | Given | None = None,
+@validated
+def input_of(
+    model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -68,26 +68,26 @@ def given_texts(
     window: int | None = None,
     limit: int | None = None,
     by_line: bool = False,
-) -> Given:
+) -> InterventionInput:
     """Take a model and texts; a study gives those that it has."""
     check_whole(1, window=window, limit=limit)
     limit = FEW_TEXTS if limit is None else limit
-    if isinstance(model, Study | Given):
+    if isinstance(model, Study | InterventionInput):
         beside = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window}
         if named := [name for name, value in beside.items() if value is not None]:
             raise AttnscopeError(
                 f"found a study and {named[0]} beside it: a study has read its texts; leave {named[0]} out, or make "
                 "another study"
             )
-        if isinstance(model, Given):
+        if isinstance(model, InterventionInput):
             return model
         known = None if model.loaded is None else model.loaded.tokenizer
-        return Given(model.model, model.windows[:limit], model.name, _mask_id(known))
+        return InterventionInput(model.model, model.windows[:limit], model.name, _mask_id(known))
     corpus, target = texts_and_targets(
         texts, targets, by_line=by_line or targets is not None, blank_lines=targets is not None
     )
     if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
-        return Given(model, list(corpus.rows[:limit]), type(model).__name__, None)
+        return InterventionInput(model, list(corpus.rows[:limit]), type(model).__name__, None)
     loaded = load_model(model, tokenizer=tokenizer)
     length = window_length(loaded, window)
     if target is None or isinstance(corpus, EncodedTexts):
@@ -97,7 +97,7 @@ def given_texts(
         pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
         pairs.check()
         windows = list(pairs)
-    return Given(loaded.model, [*windows], loaded.name, _mask_id(loaded.tokenizer))
+    return InterventionInput(loaded.model, [*windows], loaded.name, _mask_id(loaded.tokenizer))
 
 
 def inputs_of(model: PreTrainedModel, window: AnyWindow) -> dict[str, Tensor]:
@@ -152,7 +152,7 @@ class StoredParts:
         return stored
 
 
-def kept_tree(
+def tree_in_folder(
     out: str | Path | Callable[[Signature], Path],
     signature: Signature,
     task: Task | None,
@@ -171,7 +171,7 @@ def kept_tree(
     return xr.DataTree(xr.Dataset(attrs=pending(task, folder, signature))) if tree is None else tree
 
 
-@typed
+@validated
 def load_intervention(run: RunFolder) -> xr.DataTree:
     """The tree that `intervene` returned, from the folder of a finished run."""
     return stored_tree(run, {"effects": run.results()})

@@ -13,25 +13,31 @@ import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowing
+from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.capture.modalities import refuse_senses
+from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.signature import signature_of
 from attnscope.explanation.study import DEFAULT_TEXTS
-from attnscope.intervention.edits import check_rule, rule_of, said_rule, shuffled_weights, without_forbidden
-from attnscope.intervention.effects import checked_sets, taken_together
-from attnscope.intervention.given import StoredParts, kept_tree, load_intervention
+from attnscope.intervention.edits import (
+    check_rule,
+    describe_rule,
+    rule_of,
+    shuffled_weights,
+    without_forbidden,
+)
+from attnscope.intervention.effects import checked_sets, joint_ablation
+from attnscope.intervention.given import StoredParts, load_intervention, tree_in_folder
 from attnscope.intervention.measured_effects import effects
 from attnscope.intervention.passes.replacements import ABLATIONS, Ablation
 from attnscope.intervention.session import inquiry
 from attnscope.intervention.sets import half_of, removal_curves, search_heads
 from attnscope.intervention.verdicts import (
     agreement_of,
+    attention_of_heads,
+    explanations_of_heads,
     heads_of,
     trust_in_weights,
-    where_heads_look,
-    why_heads_look,
 )
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
@@ -41,10 +47,10 @@ from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
 from attnscope.store.tasks import Task
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import STEPS, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -58,9 +64,9 @@ if TYPE_CHECKING:
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 
 
-@typed
+@validated
 @local_out
-@borrowing
+@preserve_model_state
 def intervene(
     model: Model | None = None,
     texts: Sources = None,
@@ -137,7 +143,7 @@ def intervene(
     curves
         Whether to remove heads one after the other in several orders too: see `removal_curves`.
     together
-        Sets of heads, ``(layer, head)`` each, that are taken out at once too: see `taken_together`.
+        Sets of heads, ``(layer, head)`` each, that are taken out at once too: see `joint_ablation`.
     forbid_offsets, forbid_first, forbid_tokens
         Where each head, alone, may not look: offsets (key minus query; -1 is the token before), the first token, tokens
         by their texts. One rule of all of them, measured beside the ablations: see `knock_out`.
@@ -181,7 +187,7 @@ def intervene(
     check_whole(0, STEPS, steps=steps)
     check_seed(seed)
     inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
-    refuse_senses("intervene", inner, texts, field=field, revision=revision)
+    reject_modalities("intervene", inner, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(
         texts, targets, field=field, by_line=by_line or targets is not None, blank_lines=targets is not None
     )
@@ -205,7 +211,7 @@ def intervene(
             "renormalise (--no-renormalise) is of what is forbidden: give forbid_offsets (--forbid-offset), "
             "forbid_first or forbid_tokens too"
         )
-    forbid, told = said_rule(forbid_offsets, forbid_tokens, first=forbid_first), progress or tell_nobody
+    forbid, told = describe_rule(forbid_offsets, forbid_tokens, first=forbid_first), progress or no_progress
     job = InterventionJob(
         asked, chosen, variants, steps, search, curves, why, band, seed, told, rule, forbid, renormalise, sets
     )
@@ -215,7 +221,7 @@ def intervene(
     if out is None:
         return _in_memory(job, attributes)
     whole = partial(_in_folder, job, attributes)
-    return kept_tree(out, signature, part, job.measure, whole, attributes, repair=repair)
+    return tree_in_folder(out, signature, part, job.measure, whole, attributes, repair=repair)
 
 
 def _settings(job: InterventionJob) -> dict[str, Any]:
@@ -315,7 +321,7 @@ class InterventionJob:
             stored.get("agreement", lambda: agreement_of(measured, seed=self.seed))
         self.tell(Progress("where heads look", self._of_effects))
         windows = list(self.asked.windows)
-        where = stored.get("where", lambda: where_heads_look(self.asked.loaded, windows, band=self.band))
+        where = stored.get("where", lambda: attention_of_heads(self.asked.loaded, windows, band=self.band))
         if self.why:
             self.tell(Progress("why they look there", self._of_effects + 0.03))
             for name, make in (("why", self._why), ("trust", self._trust)):
@@ -334,7 +340,7 @@ class InterventionJob:
             self.tell(Progress("chosen heads taken out together", self._of_effects + 0.09))
             stored.get(
                 "together",
-                lambda: taken_together(self.asked, self.together, self.ablations, measured, seed=self.seed),
+                lambda: joint_ablation(self.asked, self.together, self.ablations, measured, seed=self.seed),
             )
         if self.search:
             self.tell(Progress("search by random sets", self._of_effects + 0.1))
@@ -349,7 +355,7 @@ class InterventionJob:
         return stored.parts, skipped
 
     def _why(self, windows: list[Window]) -> tuple[xr.Dataset | None, str]:
-        return why_heads_look(self.asked.loaded, windows, band=self.band, seed=self.seed)
+        return explanations_of_heads(self.asked.loaded, windows, band=self.band, seed=self.seed)
 
     def _trust(self, windows: list[Window]) -> tuple[xr.Dataset | None, str]:
         return trust_in_weights(self.asked.loaded, windows, band=self.band)

@@ -16,8 +16,8 @@ from attnscope.intervention.passes.questions import Questions
 from attnscope.intervention.passes.replacements import HeadMeans, Outputs, replacing
 from attnscope.intervention.passes.stack import StackedPasses, stacked_passes
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import typed
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.arguments import validated
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.intervention.passes.replacements import Ablation
@@ -43,7 +43,7 @@ _WORDS = {
 }
 
 
-@typed
+@validated
 def effects(
     inquiry: Inquiry,
     ablations: Sequence[Ablation],
@@ -56,7 +56,7 @@ def effects(
     """Effects of every head on every text, batch after batch."""
     places = [place for place in inquiry.slices() if not done(range(place.start, place.stop))]
     means = inquiry.means if "mean" in ablations and places else None
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     for place in places:
         yield _of_batch(inquiry, place, ablations, means, variants, steps)
         tell(Progress("heads taken out", place.stop / len(inquiry.windows), {"windows": place.stop}))

@@ -13,18 +13,18 @@ import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture.borrow import borrowing
+from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE, verify
-from attnscope.intervention.given import StoredParts, kept_tree, stored_tree
+from attnscope.intervention.given import StoredParts, stored_tree, tree_in_folder
 from attnscope.intervention.passes.pairs import (
     EncodedPairs,
     Pair,
     Pairs,
     PairTexts,
-    given_pairs,
+    pairs_of_input,
     position_labels,
     token_count,
 )
@@ -34,7 +34,7 @@ from attnscope.intervention.session import (
     DIRECTIONS,
     TOKENS,
     Direction,
-    check_apart,
+    check_pairs_differ,
     check_read,
     encoded_pairs,
     ends_of,
@@ -49,10 +49,10 @@ from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
 from attnscope.store.tasks import Part, Task
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import STEPS, check_seed, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -63,9 +63,9 @@ Name = TypeVar("Name", bound=str)
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
-@typed
+@validated
 @local_out
-@borrowing
+@preserve_model_state
 def patch(
     model: Model | None = None,
     pairs: Pairs | None = None,
@@ -175,7 +175,7 @@ def patch(
     )
     if what == "residual" or path is not None:
         steps = 0
-    apart, told = by_position or chosen == "residual", progress or tell_nobody
+    apart, told = by_position or chosen == "residual", progress or no_progress
     job = PatchJob(loaded, given, chosen, apart, course, path, steps, variants, told)
     batches = job.batches(batch_size)
     skips = job.check(batches)
@@ -205,7 +205,7 @@ def patch(
             run.finish(parts=list(parts), attributes=attributes)
         return load_patching(run)
 
-    return kept_tree(out, signature, part, measure, in_folder, attributes, repair=repair)
+    return tree_in_folder(out, signature, part, measure, in_folder, attributes, repair=repair)
 
 
 def _measure(
@@ -224,7 +224,7 @@ def _measure(
         first = place.stop
 
 
-@typed
+@validated
 def load_patching(run: RunFolder) -> xr.DataTree:
     """The tree that `patch` returned, from the folder of a finished run."""
     return stored_tree(run, {"pairs": _of_run(run)})
@@ -246,7 +246,7 @@ def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: 
                 "wrong in each line, after the model (only the bundled model brings its own)"
             )
         given = PAIRS
-    return given_pairs(given, answer=answer, wrong=wrong)
+    return pairs_of_input(given, answer=answer, wrong=wrong)
 
 
 def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int] | None:
@@ -270,7 +270,7 @@ def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int]
 
 def _parts(measured: xr.Dataset, stored: StoredParts, seed: int) -> dict[str, xr.Dataset]:
     """What the pairs come to."""
-    check_apart(measured)
+    check_pairs_differ(measured)
     stored.get("patched", lambda: patched_of(measured, seed=seed))
     if "estimate" in measured:
         stored.get("agreement", lambda: estimators_agreement(measured, seed=seed))
@@ -390,7 +390,7 @@ class PatchJob:
         return labels
 
 
-@typed
+@validated
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each patched place, with its interval over pairs."""
     source, base = ends_of(pairs)

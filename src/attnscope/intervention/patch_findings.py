@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.stats import binom
 
-from attnscope.intervention.effects import Effect, largest_said
+from attnscope.intervention.effects import Effect, describe_largest
 from attnscope.intervention.session import ends_of
 from attnscope.intervention.verdicts import SURE
 from attnscope.measure.documents import LEAST
-from attnscope.support.arguments import reads, typed
+from attnscope.support.arguments import reads, validated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ _TITLES = {"attribution": "attribution patching", "eap_ig": "EAP-IG"}
 
 
 @dataclass(frozen=True)
-class PatchedPlace:
+class PatchedPosition:
     """What was patched, and how far the prediction went."""
 
     layer: int | None  # place of the head; None where the residual stream was patched
@@ -45,8 +45,8 @@ class PatchedPlace:
 
 
 @reads("patch")
-@typed
-def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
+@validated
+def patched_positions(tree: xr.DataTree) -> list[PatchedPosition]:
     """One row for each place that was patched, those with the largest effect first."""
     places = tree["patched"].to_dataset()
     dims = places.effect.dims
@@ -57,7 +57,7 @@ def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
         name: [places[f"{name}{end}"].values for end in ("", "_low", "_high")]
         for name in ("effect", "recovered")
     }
-    rows: list[PatchedPlace] = []
+    rows: list[PatchedPosition] = []
     for cell in np.argwhere(np.isfinite(places.effect.values)):
         at = tuple(int(index) for index in cell)
         place = {name: int(labels[str(name)][index]) for name, index in zip(dims, at, strict=True)}
@@ -67,7 +67,7 @@ def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
             for mean, low, high in ends.values()
         ]
         rows.append(
-            PatchedPlace(
+            PatchedPosition(
                 layer=place.get("layer"),
                 head=place.get("head"),
                 block=place.get("block"),
@@ -85,10 +85,10 @@ def patched_places(tree: xr.DataTree) -> list[PatchedPlace]:
 
 
 @reads("patch")
-@typed
+@validated
 def patch_headline(tree: xr.DataTree) -> list[str]:
     """What patching comes to, in sentences that say how sure they are."""
-    rows, pairs = patched_places(tree), tree["pairs"].to_dataset()
+    rows, pairs = patched_positions(tree), tree["pairs"].to_dataset()
     count = pairs.sizes["pair"]
     clean, corrupted = pairs.clean.values, pairs.corrupted.values
     told = (
@@ -106,7 +106,7 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
     shown = [row for row in rows if row.effect.shown]
     kinds = "places" if rows[0].position is not None else "heads"
     effects = [row.effect for row in rows]
-    largest = largest_said(effects, lambda number, effect: _share_said(rows[number], effect), kinds)
+    largest = describe_largest(effects, lambda number, effect: _describe_share(rows[number], effect), kinds)
     sentences.append(" ".join([what_is_done(tree), *largest]))
     if count < LEAST:
         few = "One pair says" if count == 1 else f"{count} pairs say"
@@ -123,7 +123,7 @@ def patch_headline(tree: xr.DataTree) -> list[str]:
             sentences.append(
                 "Clean and corrupted runs are so alike in some pairs that a share of the way has no interval."
             )
-    return [*sentences, *_estimates_said(tree)]
+    return [*sentences, *_describe_estimates(tree)]
 
 
 def _unsolved(right: int, pairs: int) -> list[str]:
@@ -135,14 +135,16 @@ def _unsolved(right: int, pairs: int) -> list[str]:
     return [f"{said} Heads carry a difference of its output all the same, as they do with random weights."]
 
 
-def _share_said(row: PatchedPlace, effect: Effect) -> str:
+def _describe_share(row: PatchedPosition, effect: Effect) -> str:
     """How far the prediction goes, with an interval where the effect has one."""
     share = row.recovered if np.isfinite(effect.low) else row.recovered.alone
-    return f"{said_share(share)}, with {row.name if row.block is not None else f'head {row.name}'}"
+    return (
+        f"{describe_patched_share(share)}, with {row.name if row.block is not None else f'head {row.name}'}"
+    )
 
 
 @reads("patch")
-@typed
+@validated
 def what_is_done(tree: xr.DataTree) -> str:
     """What was put where, in one sentence."""
     pairs = tree["pairs"].to_dataset()
@@ -160,8 +162,8 @@ def what_is_done(tree: xr.DataTree) -> str:
     return f"Patched: {said}{where}, of the {source} run into the {other} one."
 
 
-@typed
-def said_share(share: Effect) -> str:
+@validated
+def describe_patched_share(share: Effect) -> str:
     """How far a patched run went, with its interval."""
     text = f"{share.mean:.0%} of the way"
     if np.isfinite(share.low):
@@ -169,7 +171,7 @@ def said_share(share: Effect) -> str:
     return text.replace("-", "−")
 
 
-def _estimates_said(tree: xr.DataTree) -> list[str]:
+def _describe_estimates(tree: xr.DataTree) -> list[str]:
     if "agreement" not in tree.children:
         return []
     agreement = tree["agreement"].to_dataset()
@@ -186,7 +188,7 @@ def _pairs(count: int) -> str:
     return f"{count} pair{'s' * (count != 1)}"
 
 
-@typed
+@validated
 def estimator_names(names: Sequence[str]) -> list[str]:
     """What estimators are called."""
     return [_TITLES[name] for name in names]

@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attnscope.capture.borrow import borrowed, borrowing
+from attnscope.capture.borrow import borrowed, preserve_model_state
 from attnscope.capture.load import load_model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.processors import Tokenizer
@@ -28,7 +28,7 @@ from attnscope.intervention.session import (
 )
 from attnscope.intervention.sets import of_layers
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ What = Literal["heads", "residual"]
 WHATS: tuple[What, ...] = ("heads", "residual")
 
 
-@typed
-@borrowing
+@validated
+@preserve_model_state
 def activation_patch(
     model: Model,
     pairs: Iterable[Pair],
@@ -139,8 +139,8 @@ def _states(runs: Runs, most: int) -> np.ndarray:
     return np.stack(blocks, 1)
 
 
-@typed
-@borrowing
+@validated
+@preserve_model_state
 def path_patch(
     model: Model,
     pairs: Iterable[Pair],
@@ -214,8 +214,8 @@ def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
     return kept[0]
 
 
-@typed
-@borrowing
+@validated
+@preserve_model_state
 def attribution_patch(
     model: Model,
     pairs: Iterable[Pair],

@@ -34,7 +34,7 @@ from attnscope.read.encoded import EncodedTexts, Texts, windows_of
 from attnscope.read.pairs import LinePairs
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, window_name
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
         )
 
 
-@typed
+@validated
 def inquiry(
     loaded: LoadedModel,
     corpus: Texts,
@@ -308,14 +308,14 @@ def ends_of(pairs: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
 
 def with_recovered(pairs: xr.Dataset) -> xr.Dataset:
     """Add how far the mean over pairs went from the run that was patched (0) to the other (1)."""
-    check_apart(pairs)
+    check_pairs_differ(pairs)
     source, base = (float(end.mean()) for end in ends_of(pairs))
     recovered = (pairs.difference.mean("pair", skipna=False) - base) / (source - base)
     attrs = {"long_name": "Way from the patched run to the other", "units": "share"}
     return pairs.assign(recovered=recovered.assign_attrs(attrs))
 
 
-def check_apart(pairs: xr.Dataset) -> None:
+def check_pairs_differ(pairs: xr.Dataset) -> None:
     """Refuse pairs of which the model says the same, clean or corrupted."""
     source, base = ends_of(pairs)
     if not abs(float((source - base).mean())) > 1e-6 * float((abs(source) + abs(base)).mean()):

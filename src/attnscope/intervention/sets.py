@@ -15,9 +15,9 @@ from attnscope.intervention.measured_effects import most_variants
 from attnscope.intervention.passes.replacements import HeadMeans, replacing_sets
 from attnscope.intervention.passes.stack import stacked_passes
 from attnscope.measure.documents import units_of
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.intervention.passes.replacements import Ablation
@@ -27,7 +27,7 @@ SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers time
 _REMOVED = 0.1  # share of the heads that one set of a search takes out
 
 
-@typed
+@validated
 def changes_by_sets(
     inquiry: Inquiry,
     sets: Sequence[np.ndarray],
@@ -39,7 +39,7 @@ def changes_by_sets(
     progress: Tell | None = None,
 ) -> np.ndarray:
     """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats."""
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     places = inquiry.slices() if places is None else places
     means = inquiry.means if ablation == "mean" and means is None else means
     bounds = np.cumsum([0, *inquiry.heads])
@@ -70,7 +70,7 @@ def changes_by_sets(
     return np.concatenate(changes)
 
 
-@typed
+@validated
 def search_heads(
     inquiry: Inquiry,
     *,
@@ -102,7 +102,7 @@ def search_heads(
     )
 
 
-@typed
+@validated
 def removal_curves(
     inquiry: Inquiry,
     orders: Mapping[str, tuple[np.ndarray, np.ndarray]],

@@ -14,14 +14,14 @@ from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import Study
 from attnscope.intervention.contributions.run import contribution_profiles
 from attnscope.intervention.edits import HARDLY
-from attnscope.intervention.effects import Effect, largest_said, said_effect
-from attnscope.intervention.given import Given
+from attnscope.intervention.effects import Effect, describe_effect, describe_largest
+from attnscope.intervention.given import InterventionInput
 from attnscope.measure.documents import units_of
 from attnscope.measure.intervals import by_document
 from attnscope.measure.questions import majority_names
 from attnscope.measure.ranking import peaks
 from attnscope.measure.sides import statistics_of
-from attnscope.support.arguments import reads, typed
+from attnscope.support.arguments import reads, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -85,7 +85,7 @@ class HeadVerdict:
         return max((abs(effect.mean) for effect in self.effects.values()), default=0.0)
 
 
-@typed
+@validated
 def effect_of(values: xr.Dataset, effect: str = "effect", told: str = "") -> Effect:
     """The effect of one head, or one set of heads, with what is told of it."""
     mean, low, high = (float(values[f"{effect}{end}"]) for end in ("", "_low", "_high"))
@@ -93,7 +93,7 @@ def effect_of(values: xr.Dataset, effect: str = "effect", told: str = "") -> Eff
 
 
 @reads("intervene")
-@typed
+@validated
 def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
     """One verdict for each head, those with the largest effect first."""
     heads, where = tree["heads"].to_dataset(), tree["where"].to_dataset()
@@ -137,7 +137,7 @@ def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
 
 
 @reads("intervene")
-@typed
+@validated
 def headline(tree: xr.DataTree) -> list[str]:
     """What the verdicts come to, in sentences that say how sure they are."""
     rows = verdicts(tree)
@@ -147,7 +147,7 @@ def headline(tree: xr.DataTree) -> list[str]:
     known = bool(np.isfinite(heads.effect_low.values).any())
     loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
     sentences = [
-        *_guess_said(effects, loss),
+        *_describe_guess(effects, loss),
         f"The loss is {loss:.3f} nats a token; {right:.0%} of the tokens asked for are right.",
     ]
     if known:
@@ -157,11 +157,16 @@ def headline(tree: xr.DataTree) -> list[str]:
         sentences.append(
             f"No interval can be given: {count(texts, 'window')} cannot tell of others. Give 6 or more."
         )
-    sentences += _largest_said(rows, several=len(ablations) > 1)
-    return [*sentences, *_search_said(tree, rows), *_forbidden_said(tree, rows), *_estimates_said(tree)]
+    sentences += _describe_largest(rows, several=len(ablations) > 1)
+    return [
+        *sentences,
+        *_describe_search(tree, rows),
+        *_describe_forbidden(tree, rows),
+        *_describe_estimates(tree),
+    ]
 
 
-def _guess_said(effects: xr.Dataset, loss: float) -> list[str]:
+def _describe_guess(effects: xr.Dataset, loss: float) -> list[str]:
     """That the model is worse than guessing, where it is."""
     guess = float(effects.guess_loss.mean()) if "guess_loss" in effects else np.inf
     if loss <= guess:
@@ -170,17 +175,19 @@ def _guess_said(effects: xr.Dataset, loss: float) -> list[str]:
     return [f"{said} Changes of its loss do not show that a head is useful."]
 
 
-def _largest_said(rows: Sequence[HeadVerdict], several: bool) -> list[str]:
+def _describe_largest(rows: Sequence[HeadVerdict], several: bool) -> list[str]:
     named = [(row, name, effect) for row in rows for name, effect in row.effects.items()]
 
     def said(number: int, effect: Effect) -> str:
         row, name, _ = named[number]
-        return f"{said_effect(effect)} nats, without head {row.layer}.{row.head} ({name} ablation)"
+        return f"{describe_effect(effect)} nats, without head {row.layer}.{row.head} ({name} ablation)"
 
-    return largest_said([effect for *_, effect in named], said, "heads and ablations" if several else "heads")
+    return describe_largest(
+        [effect for *_, effect in named], said, "heads and ablations" if several else "heads"
+    )
 
 
-def _search_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
+def _describe_search(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
     """Which heads a search by random sets finds, and how they lie beside those taken out alone."""
     if "search" not in tree.children:
         return []
@@ -243,7 +250,7 @@ def _counted(rows: Sequence[HeadVerdict], name: str) -> str:
     return f"{name} {sum(mean > 0 for mean in shown)} and {sum(mean < 0 for mean in shown)}"
 
 
-def _forbidden_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
+def _describe_forbidden(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
     """How many heads the predictions need to look where they may not."""
     if "forbidden" not in tree.children:
         return []
@@ -266,14 +273,12 @@ def _forbidden_said(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]
     def said(number: int, effect: Effect) -> str:
         row = known[number][0]
         there = f"{row.forbidden_weight:.0%} of its weight lies there"
-        return (
-            f"{said_effect(effect)} nats, where head {row.layer}.{row.head} may not look at {named}; {there}"
-        )
+        return f"{describe_effect(effect)} nats, where head {row.layer}.{row.head} may not look at {named}; {there}"
 
-    return [*sentences, *largest_said([effect for _, effect in known], said, "heads")]
+    return [*sentences, *describe_largest([effect for _, effect in known], said, "heads")]
 
 
-def _estimates_said(tree: xr.DataTree) -> list[str]:
+def _describe_estimates(tree: xr.DataTree) -> list[str]:
     if "agreement" not in tree.children:
         return []
     agreement = tree["agreement"].to_dataset()
@@ -339,7 +344,7 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
 _PERMUTATIONS = 2000
 
 
-@typed
+@validated
 def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each head, with its interval over documents."""
     documents = effects.source.values.tolist()
@@ -368,7 +373,7 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     return heads
 
 
-@typed
+@validated
 def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """How well each estimate puts the heads in the order of their measured effects."""
     names = [*effects.estimator.values.tolist(), "importance"]
@@ -443,8 +448,8 @@ _FEW = 8  # windows that tell whether weights can be trusted: each costs several
 _ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 
 
-@typed
-def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
+@validated
+def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
     """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows."""
     results = statistics_of(loaded, windows, band=band)
     beside = xr.Dataset(
@@ -457,8 +462,8 @@ def where_heads_look(loaded: LoadedModel, windows: list[Window], *, band: int = 
     return beside if top is None else beside.merge(top, combine_attrs="override")
 
 
-@typed
-def why_heads_look(
+@validated
+def explanations_of_heads(
     loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0
 ) -> tuple[xr.Dataset | None, str]:
     """Share of position and the offsets that weights and scores tell, as `attnscope.explain` finds them."""
@@ -500,12 +505,12 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
     return ""
 
 
-@typed
+@validated
 def trust_in_weights(
     loaded: LoadedModel, windows: list[Window], *, band: int = 10
 ) -> tuple[xr.Dataset | None, str]:
     """Whether what weights say of a head survives when the size of what they weigh is counted (Kobayashi et al. 2020)."""
-    given = Given(
+    given = InterventionInput(
         loaded.model, [*windows[:_FEW]], loaded.name, getattr(loaded.tokenizer, "mask_token_id", None)
     )
     shortest = min(map(len, given.windows))

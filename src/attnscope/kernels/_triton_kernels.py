@@ -113,7 +113,7 @@ def _tile(
 
 
 @triton.jit
-def seen_by(extent, text_bounds, row, is_row, keys, CAUSAL: tl.constexpr):
+def visible_range(extent, text_bounds, row, is_row, keys, CAUSAL: tl.constexpr):
     """The first key that each row sees, and the end of those that it sees; none where there is no row."""
     start, stop = extent
     if start is not None:
@@ -149,7 +149,7 @@ def matrix_of(matrix, strides, text, head):
 
 
 @triton.jit
-def nothing_seen(
+def empty_sums(
     row,
     value_width: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -218,7 +218,7 @@ def attend_rows(
     first_row = block * QUERY_TILE
     row = first_row + tl.arange(0, QUERY_TILE)
     is_row = row < queries
-    low, high = seen_by(extent, text * bound_text, row, is_row, keys, CAUSAL)
+    low, high = visible_range(extent, text * bound_text, row, is_row, keys, CAUSAL)
     first, last, whole, whole_end = tiles_of(low, high, is_row, keys, KEY_TILE, mask is None and bias is None)
     keyed = (key + text * key_strides[0] + head // group * key_strides[1], key_strides[2])
     valued = (value + text * value_strides[0] + head // group * value_strides[1], value_strides[2])
@@ -231,7 +231,7 @@ def attend_rows(
     factors = ((scales[0] if scales[1] is None else scales[1]) * BITS, scales[0], scales[1])
     of_tile = (first_row, queries, keys, bins)
     bounds = (low[:, None], high[:, None])
-    state = nothing_seen(row, value_width, COLUMNS, SUMMED, QUERY_TILE, BIN_TILE)
+    state = empty_sums(row, value_width, COLUMNS, SUMMED, QUERY_TILE, BIN_TILE)
     for step in range(first, last - (whole_end - whole)):
         column = tl.where(step < whole, step, step + whole_end - whole) * KEY_TILE
         state = _tile(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores, told
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores, without_flat_curves
 from attnscope.kernels.plain import KEY_TILE, QUERY_TILE, Operands, Sums, add_weighted, adjust
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _FEW = 32  # marked keys of a tile, which are faster picked out than multiplied 
 
 def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """The tile pass with its compiled inner loop: on the CPU, in float32 (half types are widened)."""
-    return told(_tiles_by_head, call, need, shows_scores=shows_scores(call))
+    return without_flat_curves(_tiles_by_head, call, need, shows_scores=shows_scores(call))
 
 
 def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:

@@ -320,7 +320,7 @@ def shows_scores(call: AttentionCall) -> bool:
     return call.is_contiguous and call.bias is None and call.softcap is None
 
 
-def told(
+def without_flat_curves(
     run: Pass, call: AttentionCall, need: Need, *, shows_scores: bool = False, wide: Pass | None = None
 ) -> tuple[Tensor, RowMeasures]:
     """Run a pass so that a row is NaN if it may look at a number that is not finite, and else knows nothing of it."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnscope.kernels.at_offsets import weights_at_offsets
-from attnscope.kernels.call import AttentionCall, Need, RowMeasures, told
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, without_flat_curves
 from attnscope.kernels.plain import batched_tiles
 from attnscope.support.errors import AttnscopeError
 
@@ -81,7 +81,7 @@ def plan_passes(columns: int, width: int) -> list[slice]:
 def fused_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """The measures that `can_fuse` allows, with every value column packed side by side."""
     # a mask is added to the kernel's scores, which does not take back one that overflowed
-    return told(_packed_passes, call, need, wide=batched_tiles)
+    return without_flat_curves(_packed_passes, call, need, wide=batched_tiles)
 
 
 def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:

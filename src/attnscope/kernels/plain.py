@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from attnscope.kernels.bins import segments
-from attnscope.kernels.call import AttentionCall, Need, RowMeasures, told
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, without_flat_curves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,7 +262,7 @@ class Sums:
 
 def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """The tile pass in plain PyTorch, for all heads at once: any device, any float type."""
-    return told(batched_tiles, call, need)
+    return without_flat_curves(batched_tiles, call, need)
 
 
 def batched_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:

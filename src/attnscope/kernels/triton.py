@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnscope.kernels.bins import segments
-from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores, told
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores, without_flat_curves
 from attnscope.kernels.fused import plan_passes
 from attnscope.kernels.masks import OffsetBias
 from attnscope.kernels.plain import batched_tiles
@@ -110,7 +110,7 @@ def triton_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """The measures that `can_triton` allows, by one kernel: each score is read once while it is in registers."""
     # the running sum of the entropy turns to NaN where an allowed score is -inf, if nothing else may make it so
     shows = need.entropy and shows_scores(call)
-    return told(_passes, call, need, shows_scores=shows, wide=batched_tiles)
+    return without_flat_curves(_passes, call, need, shows_scores=shows, wide=batched_tiles)
 
 
 def _passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:

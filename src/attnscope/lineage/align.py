@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import borrowing
+from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import load_model
 from attnscope.capture.processors import Tokenizer
 from attnscope.lineage.links import (
@@ -42,19 +42,19 @@ from attnscope.store.files import VIEWS, InUseError, explained, local_out
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.tasks import Part, Parts, Share, Task, do_share, pending
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import with_nulls
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
 
 
-@typed
+@validated
 @local_out
-@borrowing
+@preserve_model_state
 def align(
     model: Model,
     texts: Lines,
@@ -184,11 +184,11 @@ def align(
         {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == THRESHOLD else {})},
         {"end": end, "step": step, "words": words, "batch_size": batch_size},
         judges,
-        progress or tell_nobody,
+        progress or no_progress,
     )
     if out is None:
         return aligned_of(work, in_memory(work), shown)
-    return kept(work, Path(out), part, shown)
+    return as_list(work, Path(out), part, shown)
 
 
 MOST_WORDS = 40  # of a sentence in a picture
@@ -341,7 +341,7 @@ def _pairs(
 _ASKED = "asked"  # in the folder's state: the signature of all that was asked for
 
 
-def kept(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
+def as_list(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
     """The alignment of a text, read from its folder or made and written there."""
     asked = work.signature_of_all(shown)
     there = _there(OwnedFolder(folder, "align").look(), asked)
@@ -506,7 +506,7 @@ class Work:
     read: dict[str, Any]  # how links are read off the weights, and how weights are got
     run: dict[str, Any]  # how links are read off the weights, and how weights are got
     gold: Gold | None = None
-    tell: Tell = tell_nobody
+    tell: Tell = no_progress
 
     @property
     def chooses(self) -> bool:

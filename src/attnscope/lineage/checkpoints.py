@@ -119,7 +119,7 @@ def training_results(folder: OwnedFolder) -> xr.Dataset:
     log = read_log(folder.path)
     metrics: dict[str, float] = folder.state["metrics"]
     dataset = xr.Dataset(
-        {name: ((), value, _told(*METRICS[name])) for name, value in metrics.items()}
+        {name: ((), value, _reported(*METRICS[name])) for name, value in metrics.items()}
         | _curves([line for line in log if "tokens" in line])
         | _validations([line for line in log if "valid_loss" in line])
     )
@@ -135,7 +135,7 @@ def training_results(folder: OwnedFolder) -> xr.Dataset:
 def _curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What the log says of training, by update."""
     logged = {
-        name: ("training_update", np.array([line[key] for line in lines]), _told(long_name, units))
+        name: ("training_update", np.array([line[key] for line in lines]), _reported(long_name, units))
         for key, (name, long_name, units) in _LOGGED.items()
     }
     return logged | {
@@ -146,7 +146,7 @@ def _curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
 def _validations(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What the log says of validations; each has the number of its update."""
     curves: dict[str, Any] = {
-        name: ("validation_update", np.array([line[key] for line in lines]), _told(*METRICS[key[6:]]))
+        name: ("validation_update", np.array([line[key] for line in lines]), _reported(*METRICS[key[6:]]))
         for key, name in _VALIDATED.items()
         if lines and key in lines[0]
     }
@@ -158,7 +158,7 @@ def _validations(lines: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _told(long_name: str, units: str) -> dict[str, str]:
+def _reported(long_name: str, units: str) -> dict[str, str]:
     return {"long_name": long_name, "units": units}
 
 

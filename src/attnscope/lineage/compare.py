@@ -41,10 +41,10 @@ from attnscope.store.arrays import packed
 from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import BEAMS, THREADS, check_kind, check_whole, unexpected
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_threads
 
 _SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
@@ -62,7 +62,7 @@ _OF_ALIGNMENT = (  # of `AligningHead.rates`
 _BUCKETS = 6  # of length, about as many as a curve needs
 
 
-@typed
+@validated
 def compare(
     systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None = None,
     texts: Lines | None = None,
@@ -175,7 +175,7 @@ def compare(
             resamples=resamples,
         )
 
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     scored({"reference": text.target}, min(resamples, 0))  # refuses wrong settings before hours of training
     with OwnedFolder(out, "compare") as folder:
         every = SystemOutputs(folder, text, shown, beams, threads, device, tell)

@@ -265,12 +265,12 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
         place = f"{where} is {shortly(first['input'])}: " if where else ""
         raise AttnscopeError(f"{place}{first['msg'].removeprefix('Value error, ')}") from None
     if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them are of another configuration
-        refuse_other_models(values, config.model)
-    _refuse_other_text(config)
+        reject_other_settings(values, config.model)
+    _reject_other_text(config)
     return config
 
 
-def _refuse_other_text(config: TrainConfig) -> None:
+def _reject_other_text(config: TrainConfig) -> None:
     """Refuse settings of the generated task beside a text: they would change nothing."""
     given = "source" if config.source else "text" if config.text else ""
     for name in ("task_pairs", "task_longest"):
@@ -280,7 +280,7 @@ def _refuse_other_text(config: TrainConfig) -> None:
             )
 
 
-def refuse_other_models(given: Iterable[str], model: str) -> None:
+def reject_other_settings(given: Iterable[str], model: str) -> None:
     """Refuse settings that the kind of model does not have: they would change nothing."""
     for name in given:
         owners = _OF_MODELS.get(name, (model,))
@@ -390,7 +390,7 @@ def preset(model: str | None = None, attention: str | None = None) -> TrainConfi
     return PRESETS["Transformer"]
 
 
-def said_of_preset(asked: TrainConfig) -> str:
+def describe_preset(asked: TrainConfig) -> str:
     """The model of the generated task in words, with what differs from its usual settings."""
     differ = ", ".join(
         f"{name} {value}"
@@ -408,5 +408,5 @@ def settings_for(config: TrainConfig | Path | str | None, **settings: object) ->
     if not isinstance(config, TrainConfig):
         return read_config(None if config is None else Path(config), **given)
     asked = read_config(**{**config.model_dump(), **given})
-    refuse_other_models(given, asked.model)
+    reject_other_settings(given, asked.model)
     return asked

@@ -32,7 +32,7 @@ from attnscope.store.files import explained
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 BETTER = {"bleu": 1.0, "loss": -1.0}
 _MAY_CHANGE = {
@@ -89,7 +89,7 @@ class Training:
         progress: Tell | None = None,
     ) -> None:
         self.config, self.folder, self.group = config, folder, group
-        self.progress = (progress if group.first else None) or tell_nobody
+        self.progress = (progress if group.first else None) or no_progress
         self.device = usable_device(config.device)
         self.checkpoints = Checkpoints(folder)
         self.data = self._prepare()

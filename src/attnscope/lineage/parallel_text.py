@@ -14,7 +14,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from attnscope.read.columns import refuse_file_name
+from attnscope.read.columns import reject_file_name
 from attnscope.read.files import (
     decode_utf8,
     file_mode,
@@ -236,7 +236,7 @@ def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
         raise unexpected("a string, a pathlib.Path, or a list of sentences", text, name)
     lines: list[Any] = lines_of(text) if isinstance(text, str) else list(text)
     if len(lines) == 1 and isinstance(lines[0], str):
-        refuse_file_name(lines[0], name)
+        reject_file_name(lines[0], name)
     for number, line in enumerate(lines, start=1):
         check_kind("a sentence", str, **{f"line {number} of {name}": line})
     return lines

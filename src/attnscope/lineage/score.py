@@ -23,10 +23,10 @@ from attnscope.lineage.parallel_text import (
     lines_of_text,
 )
 from attnscope.measure.documents import FEW, LEAST, SKEWED, long_tail, outside, reach
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_seed, check_whole, shortly, unexpected
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
 METRICS = ("BLEU", "chrF")
@@ -36,7 +36,7 @@ _OF_NO_SPACES = frozenset({"ja-mecab", "zh", "char"})
 _TOKENIZER_OF = {"ja": "ja-mecab", "zh": "zh"}
 
 
-@typed
+@validated
 def score(
     hypotheses: Lines | Sequence[Lines] | Mapping[str, Lines],
     targets: Lines | Sequence[Lines],
@@ -157,7 +157,7 @@ def score(
             "tok:none", f"tok:moses.{language}-sacremoses.{version}"
         )
 
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     tell(Progress("all sentences", 0.0))
     result = _compare(metrics, statistics, np.arange(count), resamples, seed)
     result = result.assign_coords(system=list(systems), metric=list(metrics))

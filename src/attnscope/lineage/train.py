@@ -13,12 +13,12 @@ from attnscope.lineage.config import TrainConfig, settings_for
 from attnscope.lineage.loop import NO_MATTER, Training, processes, threads_of_one
 from attnscope.store.files import local_folder
 from attnscope.store.folder import OwnedFolder
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.progress import Tell
 from attnscope.support.state import own_random_numbers, own_threads
 
 
-@typed
+@validated
 @own_random_numbers()
 def train(
     config: TrainConfig | Path | str | None = None,

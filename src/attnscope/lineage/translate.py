@@ -15,18 +15,18 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnscope.capture.borrow import borrowing, quiet
+from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.capture.load import load_model
 from attnscope.capture.processors import Tokenizer
 from attnscope.lineage.parallel_text import Lines, lines_of_text
 from attnscope.lineage.vocabulary import encode_lines
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ OVERLONG = ("refuse", "split", "cut")
 _USUAL_BEAMS = 5
 
 
-@typed
-@borrowing
+@validated
+@preserve_model_state
 def translate(
     model: Model,
     texts: Lines,
@@ -202,7 +202,7 @@ def translate_lines(
         for place, ranked in zip(chosen, made, strict=True):
             translations[place] = sorted(ranked, key=_worst_last) if sample and scored else ranked
         done += len(chosen)
-        (progress or tell_nobody)(Progress("translate", done / len(pieces), {"lines": done}))
+        (progress or no_progress)(Progress("translate", done / len(pieces), {"lines": done}))
     joined = _join(translations, owner, len(lines), scored=scored)
     if overlong == "cut":
         for number, ids in enumerate(encoded):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowing, inner_model
+from attnscope.capture.borrow import inner_model, preserve_model_state
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
@@ -33,11 +33,11 @@ from attnscope.lineage.translate import translate_lines
 from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, cut_windows
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_seed
 from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
 from attnscope.support.numbers import count
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ _FOLLOWED = "it"  # in that sentence
 _BUNDLED_LAYER = 1  # its heads are soft
 
 
-@typed
-@borrowing
+@validated
+@preserve_model_state
 def walk(
     model: Model | None = None,
     texts: str | Tensor | None = None,
@@ -132,7 +132,7 @@ def walk(
     if layer is None:
         bundled = model is None or (isinstance(model, str | Path) and model in {"bundled", MODEL})
         layer = _BUNDLED_LAYER if bundled else 0
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
     loaded = load_model(
         model,
@@ -208,7 +208,7 @@ def walk_inputs(
         )
     layers = list(projections(model, inputs).items())
     site, matrices = layers[check_number("layer", layer, len(layers))]
-    seen = _look(model, inputs, site)
+    seen = _validate_and_save(model, inputs, site)
     heads = seen.call.query.shape[1]
     check_number("head", head, heads)
     check_number("token", token, seen.call.query.shape[2])
@@ -230,7 +230,7 @@ def walk_inputs(
         errors["result"] = difference(
             arrays["result"].values, _own_result(model, inputs, layers, site, matrices.names["output"])
         )
-    _refuse(errors, seen.call.query.dtype)
+    _reject(errors, seen.call.query.dtype)
     queries, keys = (tuple(map(str, range(side.shape[2]))) for side in (seen.call.query, seen.call.key))
     queries = queries if tokens is None else tokens
     return Walk(
@@ -254,7 +254,7 @@ def walk_inputs(
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _StepCall:
     """One attention call as the model makes it, what it is made of, and its output."""
 
     call: AttentionCall
@@ -262,13 +262,13 @@ class _Seen:
     output: Tensor
 
 
-def _look(model: PreTrainedModel, inputs: dict[str, Any], wanted: Site) -> _Seen:
-    seen: list[_Seen] = []
+def _validate_and_save(model: PreTrainedModel, inputs: dict[str, Any], wanted: Site) -> _StepCall:
+    seen: list[_StepCall] = []
 
     def observe(site: Site, call: AttentionCall, own: Tensor, other: Tensor) -> Tensor:
         output = output_of(call)
         if site == wanted:
-            seen.append(_Seen(call, (own, other), output))
+            seen.append(_StepCall(call, (own, other), output))
         return output
 
     with watching_inputs(model, observe):
@@ -287,7 +287,7 @@ class _Parts:
     errors: dict[str, float]
 
     @classmethod
-    def of(cls, seen: _Seen, projected: Projections, head: int) -> _Parts:
+    def of(cls, seen: _StepCall, projected: Projections, head: int) -> _Parts:
         call = seen.call
         X = _numbers(seen.states[0][0])
         memory = X if seen.states[1] is seen.states[0] else _numbers(seen.states[1][0])
@@ -394,7 +394,7 @@ def _outputs_of(module: nn.Module) -> Generator[list[Tensor]]:
         hook.remove()
 
 
-def _refuse(errors: dict[str, float], dtype: torch.dtype) -> None:
+def _reject(errors: dict[str, float], dtype: torch.dtype) -> None:
     limit = TOLERANCE.get(dtype, 1e-4)
     for name, error in errors.items():
         if not error <= limit:

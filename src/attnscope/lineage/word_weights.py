@@ -22,7 +22,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.measure import attend_in_full, output_of
 from attnscope.lineage.parallel_text import check_parallel
 from attnscope.support.errors import AttnscopeError, out_of_memory, reason_of
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def forced_alignment(
 ) -> Iterator[WordAlignment]:
     """Run an encoder-decoder over given translations and yield where each target word looks."""
     forcing = Forcing(model, tokenizer, sources, targets, words=words, batch_size=batch_size)
-    for pair in forcing.pairs(range(len(sources)), progress or tell_nobody):
+    for pair in forcing.pairs(range(len(sources)), progress or no_progress):
         yield pair.words(layer, head, end=end, step=step)
 
 
@@ -150,7 +150,7 @@ class Forcing:
         self.cut, self.batch_size = words, batch_size
         self._checked = False
 
-    def pairs(self, lines: range, tell: Tell = tell_nobody) -> Iterator[ForcedPair]:
+    def pairs(self, lines: range, tell: Tell = no_progress) -> Iterator[ForcedPair]:
         """Those lines in batches, which begin anew at the first of them."""
         for start in range(lines.start, lines.stop, self.batch_size):
             stop = min(start + self.batch_size, lines.stop)

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from attnscope.capture.placement import Team
+from attnscope.capture.placement import ProcessGroup
 from attnscope.measure.units import MeasuredUnit, Opened, Recipe, Units, UnitStart
 from attnscope.measure.writing import measured
-from attnscope.read.sources import kept
+from attnscope.read.sources import as_list
 from attnscope.store.by_ray import Agreed, check_sent
 from attnscope.store.workers import Crew, RayEngine, Request
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
-    from attnscope.measure.questions import Asked
+    from attnscope.measure.questions import ScanSettings
     from attnscope.measure.windows import OfTexts
     from attnscope.read.encoded import Sources
     from attnscope.store.workers import Cluster
 
 
 def scan_by_workers(
-    model: object, texts: Sources, asked: Asked, of_texts: OfTexts, cluster: Cluster
+    model: object, texts: Sources, asked: ScanSettings, of_texts: OfTexts, cluster: Cluster
 ) -> xr.Dataset:
     """Measure as `scan_texts` does, by workers of Ray's; this process loads no model."""
-    texts, of_texts["targets"] = kept(texts), kept(of_texts["targets"])
+    texts, of_texts["targets"] = as_list(texts), as_list(of_texts["targets"])
     check_sent(model, asked.processor, asked.loading.device, texts, of_texts["targets"])
     recipe = Recipe(
         str(model),
@@ -39,13 +39,13 @@ def scan_by_workers(
         Path.cwd(),
         show=asked.show is not None,
     )
-    tell = asked.progress or tell_nobody
+    tell = asked.progress or no_progress
     tell(Progress("start workers", 0.0))
     with RayEngine(cluster, recipe) as engine:
         return measured_by(Crew(engine, engine.size, _agreeing()), asked, tell)
 
 
-def measured_by(crew: Crew, asked: Asked, tell: Tell) -> xr.Dataset:
+def measured_by(crew: Crew, asked: ScanSettings, tell: Tell) -> xr.Dataset:
     """The results of a scan whose units a crew measures."""
     opened: Opened = crew.first()
     return measured(ByWorkers(crew, tell), asked, opened.signature, opened.kinds, opened.attributes)
@@ -57,7 +57,7 @@ class ByWorkers:
     def __init__(self, crew: Crew, tell: Tell) -> None:
         self.crew, self.tell = crew, tell
         self.notes: dict[str, str] = {}
-        self.team = Team()
+        self.team = ProcessGroup()
         self.unit = 1  # what the crew hands out is a unit already
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:

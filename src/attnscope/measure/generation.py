@@ -13,10 +13,10 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowing, quiet
+from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.capture.modalities import refuse_senses
+from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.placement import device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE
@@ -25,7 +25,7 @@ from attnscope.measure.generation_texts import (
     generation_dataset,
     patterns_of,
     prompts_of,
-    refuse_unmatched,
+    reject_unmatched,
     spans_of,
 )
 from attnscope.measure.sides import grouping_for, read_sides
@@ -34,16 +34,16 @@ from attnscope.read.chats import Chats
 from attnscope.read.encoded import Sources
 from attnscope.read.groups import Groups
 from attnscope.read.shown import IdNames
-from attnscope.read.sources import kept
+from attnscope.read.sources import as_list
 from attnscope.read.windows import Window
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature, short_hash
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 CACHES = ("dynamic", "static", "none")
 
 
-@typed
+@validated
 @local_out
-@borrowing
+@preserve_model_state
 def generate(
     model: Model,
     texts: Sources = None,
@@ -163,8 +163,8 @@ def generate(
         batch_size=batch_size,
     )
     patterns = patterns_of(spans)
-    given = kept(texts) if isinstance(texts, Iterator) else texts
-    refuse_senses("generate", model, given, field=field, revision=revision)
+    given = as_list(texts) if isinstance(texts, Iterator) else texts
+    reject_modalities("generate", model, given, field=field, revision=revision)
     corpus, _ = read_sides(
         given, None, field=field, by_line=by_line, stride=None, chat=chat, chat_template=chat_template
     )
@@ -182,9 +182,9 @@ def generate(
         corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
     length = _prompt_length(loaded, window, new_tokens)
     prompts = prompts_of(corpus, loaded, length=length, limit=limit)
-    refuse_unmatched(prompts, patterns)
+    reject_unmatched(prompts, patterns)
     grouping = None if grouping is None else grouping.over(prompts)
-    job = _Job(loaded, prompts, grouping, patterns, asked, progress or tell_nobody)
+    job = _Job(loaded, prompts, grouping, patterns, asked, progress or no_progress)
     signature = signature_of("generate", loaded, corpus, None, job.settings(length))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= beyond_note(

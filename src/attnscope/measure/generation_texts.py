@@ -257,7 +257,7 @@ def spans_of(prompt: Window, patterns: Mapping[str, str], grouping: Grouping | N
     return spans
 
 
-def refuse_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> None:
+def reject_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> None:
     """Refuse a pattern that marks nothing in any prompt."""
     left = dict(patterns)
     for prompt in prompts:

@@ -17,7 +17,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.functional import sees_ahead
 from attnscope.capture.modalities import load_pictured_model
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.placement import Team, device_of
+from attnscope.capture.placement import ProcessGroup, device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.watching import watching
 from attnscope.kernels.measure import output_of
@@ -25,15 +25,15 @@ from attnscope.measure.grid import jpeg, jpeg_of
 from attnscope.measure.labels import labelled
 from attnscope.measure.maps import ROWS, share_room
 from attnscope.measure.measurement import UNIT
-from attnscope.measure.observer import Reading, settings_of
+from attnscope.measure.observer import WindowBatch, settings_of
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import OF_GROUPS, choose
-from attnscope.measure.questions import BY_DEFAULT, Asked
+from attnscope.measure.questions import BY_DEFAULT, ScanSettings
 from attnscope.measure.sample import (
     WEIGHTS,
     WINDOWS,
     MapObserver,
-    refuse_absent,
+    reject_absent,
     sample_dataset,
     shown_heads,
     tile_size,
@@ -49,7 +49,7 @@ from attnscope.read.picture_parts import IMAGE, VIDEO
 from attnscope.read.windows import Window, collate
 from attnscope.store.signature import short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import tell_nobody
+from attnscope.support.progress import no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from attnscope.capture.modalities import PicturedModel
     from attnscope.capture.watch import Observer, Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.questions import Asked
+    from attnscope.measure.questions import ScanSettings
     from attnscope.measure.tiles import Tile
     from attnscope.read.groups import Groups
     from attnscope.read.image_text import PicturedText, PicturedTexts
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 def scan_pictured(
     model: Model,
     texts: PicturedTexts,
-    asked: Asked = BY_DEFAULT,
+    asked: ScanSettings = BY_DEFAULT,
     *,
     groups: Groups | None = None,
     chat_template: str | Path | None = None,
@@ -91,7 +91,7 @@ def scan_pictured(
         model, processor=asked.processor, loading=asked.loading, videos=texts.has_videos
     )
     job = PicturedMeasurement(pictured, texts, names, asked, grouping, template)
-    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
+    reject_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
     settings = {
         "limit": asked.limit,
         "statistics": list(names),
@@ -123,16 +123,16 @@ class PicturedMeasurement:
         model: PicturedModel,
         texts: PicturedTexts,
         names: Sequence[str],
-        asked: Asked,
+        asked: ScanSettings,
         grouping: Grouping | None,
         template: str | None,
     ) -> None:
         self.model, self.texts, self.template = model, list(islice(texts, asked.limit)), template
         self.observation = asked.observation
-        self.names, self.progress = names, asked.progress or tell_nobody
+        self.names, self.progress = names, asked.progress or no_progress
         self.tiles, self.frames = Tiles(model), Frames(model)
         self.notes: dict[str, str] = {}
-        self.team = Team()
+        self.team = ProcessGroup()
         if not self.texts:
             raise AttnscopeError("no text: expected at least one, with its images or videos")
         placed = [self._place(item) for item in self.texts]
@@ -156,7 +156,7 @@ class PicturedMeasurement:
             f"Measured are the layers of {type(model.decoder).__name__}, which reads the text with the images in it; "
             "the vision tower's own attention is not."
         )
-        self._say_tiles()
+        self._note_tiles()
 
     def sha256(self) -> str:
         """Hash of what the decoder reads of the texts: chats as the template writes them, too."""
@@ -182,11 +182,11 @@ class PicturedMeasurement:
         window = pictured_window(expanded, self.model.loaded.tokenizer, names, frames)
         return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles)
 
-    def _say_tiles(self) -> None:
+    def _note_tiles(self) -> None:
         for kind, key, tellers in ((IMAGE, "pictures", self.tiles), (VIDEO, "videos", self.frames)):
-            self._say_tiles_of(kind, key, tellers)
+            self._note_tiles_of(kind, key, tellers)
 
-    def _say_tiles_of(self, kind: str, key: str, tellers: Tiles | Frames) -> None:
+    def _note_tiles_of(self, kind: str, key: str, tellers: Tiles | Frames) -> None:
         told = [tile for placed in self.placed for tile in placed.tiles if tile.kind == kind]
         part = "each frame" if kind == VIDEO else "an image"
         grids = sorted({(tile.rows, tile.columns) for tile in told})
@@ -247,12 +247,12 @@ class PicturedMeasurement:
         """Measure text after text, but those that are done."""
         return one_by_one(self.texts, self._measure, done, self.progress, count=len(self.texts))
 
-    def _read(self, number: int) -> PicturedReading:
+    def _read(self, number: int) -> ImageTextBatch:
         _, given = self.model.read(self.texts[number], self.template)
-        return PicturedReading.of_one(self.placed[number].window, given, device_of(self.model.loaded.model))
+        return ImageTextBatch.of_one(self.placed[number].window, given, device_of(self.model.loaded.model))
 
     @torch.no_grad()
-    def _run(self, reading: PicturedReading, observer: Observer, name: str) -> None:
+    def _run(self, reading: ImageTextBatch, observer: Observer, name: str) -> None:
         model = self.model.loaded.model
         with watching(self.model.decoder, observer, weights_suffice=True):
             forward(model, reading.inputs(model), lambda _: name)
@@ -312,13 +312,13 @@ class PicturedMeasurement:
 
 
 @dataclass(frozen=True)
-class PicturedReading(Reading):
+class ImageTextBatch(WindowBatch):
     """One text with its images, as `StatisticsObserver` asks of it."""
 
     given: dict[str, Any]  # arguments of the forward pass
 
     @classmethod
-    def of_one(cls, window: Window, given: dict[str, Any], device: torch.device | str) -> PicturedReading:
+    def of_one(cls, window: Window, given: dict[str, Any], device: torch.device | str) -> ImageTextBatch:
         """One window and what the processor gave for it."""
         text = collate([window], 0).to(device)
         return cls(text, text, given)

@@ -14,7 +14,7 @@ import xarray as xr
 from attnscope.capture.encoders import VisionModel, load_vision_model
 from attnscope.capture.forward import forward
 from attnscope.capture.notes import capture_notes, layer_coordinates
-from attnscope.capture.placement import Team
+from attnscope.capture.placement import ProcessGroup
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
@@ -32,14 +32,14 @@ from attnscope.measure.observer import (
     beyond_shared,
 )
 from attnscope.measure.passes import Marks, measure_call, stacked
-from attnscope.measure.pools import LeavingLayers
+from attnscope.measure.pools import HostOffloader
 from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS, STATISTICS, choose, wording
-from attnscope.measure.questions import BY_DEFAULT, Asked
+from attnscope.measure.questions import BY_DEFAULT, ScanSettings
 from attnscope.measure.sample import (
     WEIGHTS,
     WINDOWS,
     MapObserver,
-    refuse_absent,
+    reject_absent,
     sample_dataset,
     shown_heads,
     tile_size,
@@ -49,7 +49,7 @@ from attnscope.measure.writing import measured
 from attnscope.read.images import Image, Images
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError, explaining
-from attnscope.support.progress import Progress, tell_nobody
+from attnscope.support.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.watch import Observer, Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.questions import Asked
+    from attnscope.measure.questions import ScanSettings
     from attnscope.read.images import Images
 
 KNOWN = (*PATCH_STATISTICS, *OF_ANY_TOKENS)
@@ -69,7 +69,7 @@ DEFAULT = tuple(name for name in KNOWN if name != "learned_sink")
 def scan_images(
     model: Model,
     images: Images,
-    asked: Asked = BY_DEFAULT,
+    asked: ScanSettings = BY_DEFAULT,
 ) -> xr.Dataset:
     """Measure where every attention head of a vision encoder looks; `attnscope.scan` calls this for images."""
     names = choose(asked.statistics, KNOWN, DEFAULT, " of images")
@@ -77,7 +77,7 @@ def scan_images(
         model, processor=asked.processor, need_processor=not images.is_processed, loading=asked.loading
     )
     job = ImageMeasurement(vision, images, names, asked)
-    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
+    reject_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
     settings = {
         "tower": vision.tower or None,
         "limit": asked.limit,
@@ -110,13 +110,13 @@ class ImageMeasurement:
         vision: VisionModel,
         images: Images,
         names: Sequence[str],
-        asked: Asked,
+        asked: ScanSettings,
     ) -> None:
         self.vision, self.images = vision, images
         self.count = min(len(images), asked.limit or len(images))
-        self.progress = asked.progress or tell_nobody
+        self.progress = asked.progress or no_progress
         self.notes: dict[str, str] = {}
-        self.team = Team()
+        self.team = ProcessGroup()
         self.seen = 0
         self._grids: dict[tuple[int, ...], Grid | None] = {}  # by channels, rows and columns of pixels
         first = next(iter(images))
@@ -125,7 +125,7 @@ class ImageMeasurement:
         first_grid = grid_of(vision.model, pixels)
         grid = self._grids[tuple(pixels.shape[1:])] = first_grid if isinstance(first_grid, Grid) else None
         if not isinstance(first_grid, Grid):
-            self._say_nowhere(first_grid)
+            self._note_masked_offsets(first_grid)
         self.names = _there(names, grid)
         self.band = _band(asked.band, grid)
         self.is_whole = grid is not None and self._is_whole(first, pixels)
@@ -166,7 +166,7 @@ class ImageMeasurement:
             )
         return not observer.elsewhere
 
-    def _say_nowhere(self, reason: str) -> None:
+    def _note_masked_offsets(self, reason: str) -> None:
         self.notes["patches"] = (
             f"No rows and columns of patches are measured of {type(self.vision.model).__name__}: {reason}. Entropies "
             "and the like are of the rows that its layers have (windows, pooled patches), which count alike."
@@ -334,7 +334,7 @@ class PatchObserver:
     images: int  # how many there are
     # sites whose queries or keys are not the tokens of `grid`, such as windows and pooled layers
     elsewhere: list[int] = field(default_factory=list)
-    measured: LeavingLayers = field(default_factory=LeavingLayers)  # by site index, ``(image, head, ...)``
+    measured: HostOffloader = field(default_factory=HostOffloader)  # by site index, ``(image, head, ...)``
     _equal: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:

@@ -47,7 +47,7 @@ def by_document(
         return Interval(mean.reshape(shape), unknown, unknown, no, no)
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
-    shown = apart_from_zero(sums / abs(sizes.mean()), generator)
+    shown = differs_from_zero(sums / abs(sizes.mean()), generator)
     told = shown.reshape(shape), np.isfinite(mean).reshape(shape)
     drawn_sizes = drawn @ sizes
     if (drawn_sizes * sizes.sum() <= 0).any():
@@ -62,7 +62,7 @@ _DRAWS = 1000  # choices of signs, where means are many
 _SPREAD = 1e-6  # least share of the squares apart from the mean, for which there is a skewness
 
 
-def apart_from_zero(
+def differs_from_zero(
     parts: Float[np.ndarray, "document mean"], generator: np.random.Generator
 ) -> Bool[np.ndarray, " mean"]:
     """Which means are told from 0, on either side: by all choices of signs, by 4,096 at random where there are more."""
@@ -73,7 +73,7 @@ def apart_from_zero(
         signs = _random_signs(generator, 2**_ALL_SIGNS, count)
     there = _there(parts)
     flipped = np.abs(_flipped(parts[:, there], signs))
-    return _told(there, flipped[0], flipped.max(1, initial=-np.inf))
+    return _reported(there, flipped[0], flipped.max(1, initial=-np.inf))
 
 
 def above_zero(
@@ -88,7 +88,7 @@ def above_zero(
         flipped = _flipped(parts[:, there], signs)
         largest = np.maximum(largest, flipped.max(1, initial=-np.inf))
         found.append((there, flipped[0]))
-    return [_told(there, own, largest) for there, own in found]
+    return [_reported(there, own, largest) for there, own in found]
 
 
 def _random_signs(generator: np.random.Generator, draws: int, count: int) -> np.ndarray:
@@ -114,7 +114,7 @@ def _flipped(parts: np.ndarray, signs: np.ndarray) -> np.ndarray:
     return np.asarray(unskewed(sums * np.sqrt((count - 1) / count / spread), skewness))
 
 
-def _told(there: np.ndarray, own: np.ndarray, largest: np.ndarray) -> np.ndarray:
+def _reported(there: np.ndarray, own: np.ndarray, largest: np.ndarray) -> np.ndarray:
     """Which means, of those that are there, the largest of any mean reaches in few choices of signs alone."""
     as_large = len(largest) - np.searchsorted(np.sort(largest), own * (1 - 1e-9))
     told = np.zeros(there.shape, dtype=bool)

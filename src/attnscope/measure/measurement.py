@@ -16,27 +16,27 @@ from torch import Tensor, nn
 from attnscope.capture.forward import forward
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.placement import Team, device_of
-from attnscope.capture.verify import padding_difference, should_look_back, verify
+from attnscope.capture.placement import ProcessGroup, device_of
+from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.labels import labelled
 from attnscope.measure.long_maps import long_block
 from attnscope.measure.maps import ROWS, share_room
-from attnscope.measure.observer import OBSERVATION, Reading, settings_of
+from attnscope.measure.observer import OBSERVATION, WindowBatch, settings_of
 from attnscope.measure.offset_shares import bias_note
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.pools import in_pools, joined, pooled
 from attnscope.measure.quantities import EQUAL
-from attnscope.measure.questions import Standing
+from attnscope.measure.questions import ResumePoint
 from attnscope.measure.row_samples import RowSample, rows_note
 from attnscope.measure.sample import (
     KEYS,
     WEIGHTS,
     WINDOWS,
     MapObserver,
-    WordReading,
+    WordBatch,
     sample_dataset,
     shown_heads,
     tile_size,
@@ -47,7 +47,7 @@ from attnscope.read.encoded import Texts
 from attnscope.read.windows import Cutting, Place, Window, Windows, window_name
 from attnscope.read.words import WordedWindows, in_words
 from attnscope.support.numbers import count
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,12 +86,12 @@ class Measurement:
         self.observation, self.chosen = observation, chosen
         self.pool, self.seed = pool, seed
         self.rows = rows
-        self.team = Team.of(loaded.model)
+        self.team = ProcessGroup.of(loaded.model)
         self.groups = groups
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.reach = reach
         self.batch_size, self.limit = batch_size, limit
-        self.progress = progress or tell_nobody
+        self.progress = progress or no_progress
         self.shown = list(islice(windows, WINDOWS)) if show else []
         self.first = self.shown[0] if show else next(iter(windows))
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
@@ -109,7 +109,7 @@ class Measurement:
     def unit(self) -> int:
         """Batches, or pools, that one process measures before the next has its turn, as many in every process."""
         windows = self.characters / max(1, _characters(self.first))
-        return turn_of(
+        return batches_per_unit(
             self.loaded.model,
             windows=windows if self.limit is None else min(windows, float(self.limit)),
             length=len(self.first),
@@ -125,7 +125,7 @@ class Measurement:
             else:
                 yield self.measure(batch, texts.start)
 
-    def walk(self, start: Standing | None = None) -> Iterator[tuple[range, list[Window]]]:
+    def walk(self, start: ResumePoint | None = None) -> Iterator[tuple[range, list[Window]]]:
         """Read the texts anew: each batch, or pool, and its numbers; each is to be measured or passed over."""
         self.share, self.seen, self.tokens, self.unknown, self.parts = 0.0, 0, 0, 0, 0
         self.doubled = self.packed = 0
@@ -143,19 +143,19 @@ class Measurement:
                 yield texts if self.pool is None else range(number, number + 1), [*part.values()]
                 self.seen = texts.stop
         finally:  # also where enough is measured
-            self._say_unknown()
-            self._say_special()
-            self._say_words()
-            self._say_pools()
+            self._note_unknown_tokens()
+            self._note_special_tokens()
+            self._note_words()
+            self._note_pools()
         self._tell(self._of_all())
 
-    def standing(self) -> Standing | None:
+    def standing(self) -> ResumePoint | None:
         """Where the walk stands behind its last batch, or pool, once that is measured or passed over."""
         windows = self.seen + len(self.numbers)
         if self.cutting is None or self.furthest + 1 != windows:
             return None
         place = self.cutting.place(windows)
-        return place and Standing(
+        return place and ResumePoint(
             self.parts, place, self.share, self.tokens, self.unknown, self.doubled, self.packed
         )
 
@@ -211,7 +211,7 @@ class Measurement:
                 is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in batch
             )
 
-    def _say_unknown(self) -> None:
+    def _note_unknown_tokens(self) -> None:
         """Say it where the tokenizer knows too little of the text for its numbers to be of this text."""
         if self.unknown > _MANY_UNKNOWN * self.tokens:
             self.notes["unknown"] = (
@@ -219,7 +219,7 @@ class Measurement:
                 "tokenizer: is the model made for such text?"
             )
 
-    def _say_special(self) -> None:
+    def _note_special_tokens(self) -> None:
         """Say it where special tokens are there twice, or stand between documents in a window."""
         if self.doubled:
             self.notes["doubled"] = (
@@ -233,7 +233,7 @@ class Measurement:
                 "document as its own text."
             )
 
-    def _say_words(self) -> None:
+    def _note_words(self) -> None:
         """Say what is measured instead of tokens."""
         if self.words is None:
             return
@@ -244,7 +244,7 @@ class Measurement:
             f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
         )
 
-    def _say_pools(self) -> None:
+    def _note_pools(self) -> None:
         """Say that results are not of single windows."""
         if self.pool is not None:
             apart = ", each of texts of one value" if self.first.by else ""
@@ -256,11 +256,11 @@ class Measurement:
     def _tell(self, share: float) -> None:
         self.progress(Progress("scan", share, {"windows": self.seen}))
 
-    def _reading(self, batch: Sequence[Window]) -> Reading:
+    def _reading(self, batch: Sequence[Window]) -> WindowBatch:
         tokenizer = self.loaded.tokenizer
         pad = tokenizer.pad_token_id
         pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
-        return Reading.of(batch, pad_id, device_of(self.loaded.model))
+        return WindowBatch.of(batch, pad_id, device_of(self.loaded.model))
 
     def _every_head(self, site: Site, own: dict[str, Tensor]) -> dict[str, Tensor]:
         """The heads of all processes, where this one has a part; of equal weights there is one."""
@@ -299,8 +299,8 @@ class Measurement:
         if self.rows is not None:
             self.notes["rows"] = rows_note(self.rows, self.names)
         if "way" in self.notes:
-            self._say_what_is_seen()
-        if should_look_back(self.loaded.model) and any(site.kind == "self" for site in self.sites):
+            self._note_capture()
+        if is_causal_model(self.loaded.model) and any(site.kind == "self" for site in self.sites):
             self.notes["causality"] = (
                 f"{type(self.loaded.model).__name__} is a causal language model by its kind, but its attention sees "
                 "later tokens: it is measured as bidirectional."
@@ -314,7 +314,7 @@ class Measurement:
                 "measured one at a time."
             )
 
-    def _say_what_is_seen(self) -> None:
+    def _note_capture(self) -> None:
         """What a model off the registry shows: its weights, of layers that may have other places than tokens."""
         name = type(self.loaded.model).__name__
         reading = self._reading([self.first])
@@ -347,7 +347,7 @@ class Measurement:
     @torch.no_grad()
     def _measure(self, batch: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         reading = self._reading(batch)
-        words = WordReading.of(batch, device_of(self.loaded.model)) if batch[0].words else None
+        words = WordBatch.of(batch, device_of(self.loaded.model)) if batch[0].words else None
         sample = None if self.rows is None else RowSample(self.rows, self.seed, numbers[0])
         observer = StatisticsObserver(
             self.names,
@@ -424,7 +424,7 @@ class Measurement:
         observed: list[MapObserver] = []
         for window, of_window in zip(self.shown, listed, strict=False):
             tile = tile_size(others, longest) if others and not observed else 0
-            words = WordReading.of([window], device_of(model)) if window.words else None
+            words = WordBatch.of([window], device_of(model)) if window.words else None
             observer = MapObserver(
                 of_window,
                 WEIGHTS // team.size,
@@ -498,7 +498,7 @@ OPERATIONS = (
 TURNS = 32  # at least, so that none of some processes waits long for another
 
 
-def turn_of(model: nn.Module, *, windows: float, length: int, each: int, least: int = UNIT) -> int:
+def batches_per_unit(model: nn.Module, *, windows: float, length: int, each: int, least: int = UNIT) -> int:
     """How many batches (or pools) of `each` windows are a unit, the same in every process."""
     operations = 2.0 * length * sum(parameter.numel() for parameter in model.parameters())
     wanted = min(OPERATIONS / operations, windows / TURNS)

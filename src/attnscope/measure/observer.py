@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class WindowBatch:
     """Windows side by side."""
 
     text: Batch  # what the encoder reads, or a model's only stack
     target: Batch  # what the decoder beside an encoder reads
 
     @classmethod
-    def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> Reading:
+    def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> WindowBatch:
         """Put windows side by side, and their targets."""
         text = collate(windows, pad_id).to(device)
         if all(window.target is None for window in windows):
@@ -135,7 +135,7 @@ class Asking:
         chosen = self._at_chosen(call, log_sum_exp, valid) if CHOSEN in self.needs else None
         if not wanted:
             return SecondPass(chosen=chosen)
-        offsets = "offset_sum" in wanted or ("distance" in wanted and not _looks_back(call))
+        offsets = "offset_sum" in wanted or ("distance" in wanted and not _is_causal_mask(call))
         sums = weight_sums(call, log_sum_exp, valid, received="received" in wanted, offsets=offsets)
         recent = column_sums(call, log_sum_exp, valid, self.observation) if "recent" in wanted else None
         return SecondPass(sums.received, recent, self._centred(call, sums.offsets), chosen=chosen)
@@ -168,7 +168,7 @@ class Asking:
         return torch.nn.functional.pad(offsets, tuple(sides))
 
 
-def _looks_back(call: AttentionCall) -> bool:
+def _is_causal_mask(call: AttentionCall) -> bool:
     """Whether no query may look at a later key."""
     return bool((call.extent[1] <= call.query_positions + 1).all())
 
@@ -192,7 +192,7 @@ def evenly(call: AttentionCall) -> AttentionCall:
 _AT = "weight_at"
 
 
-def without_nowhere(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
     """Statistics of a call, with NaN for the weight at offsets at which no head may look at anything."""
     if _AT not in numbers:
         return numbers
@@ -202,7 +202,7 @@ def without_nowhere(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
     return numbers | {name: numbers[name].where(somewhere, float("nan")) for name in names}
 
 
-def notes_of_nowhere(results: xr.Dataset, unit: str) -> dict[str, str]:
+def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
     """Why the weight at some of the chosen offsets is not there, in some windows or layers or in all; else nothing."""
     if _AT not in results or "text" not in results[_AT].dims:
         return {}
@@ -380,7 +380,7 @@ def kind_name(kind: str, attention: str) -> str:
     return names.get(kind, kind)
 
 
-def told_apart(names: list[str], places: Places) -> list[str]:
+def named_clusters(names: list[str], places: Places) -> list[str]:
     """Clusters of one name, told apart by the share of weight within the band; where that is alike, by a number."""
     shown = [
         f"{name} ({100 * inside:.0f}% in the band)" if names.count(name) > 1 else name

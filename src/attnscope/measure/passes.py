@@ -13,8 +13,8 @@ from attnscope.kernels.measure import measure, output_of
 from attnscope.measure.forms import equal_rows
 from attnscope.measure.group_places import GroupPlaces
 from attnscope.measure.maps import BlockSums
-from attnscope.measure.observer import OBSERVATION, Asking, plan, reduce_call, without_nowhere
-from attnscope.measure.pools import LeavingLayers
+from attnscope.measure.observer import OBSERVATION, Asking, drop_fully_masked, plan, reduce_call
+from attnscope.measure.pools import HostOffloader
 from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN, without_end
 from attnscope.measure.row_samples import sampled_statistics
 from attnscope.measure.rows import FIRST, GroupMarks, SecondPass, indicator_columns
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall, Need, RowMeasures
-    from attnscope.measure.observer import Reading
+    from attnscope.measure.observer import WindowBatch
     from attnscope.measure.row_samples import RowSample
-    from attnscope.measure.sample import WordReading
+    from attnscope.measure.sample import WordBatch
     from attnscope.read.windows import Batch
 
 
@@ -39,17 +39,17 @@ class StatisticsObserver:
     names: Sequence[str]  # which statistics, the largest offset of the band, and the largest that has a bin
     band: int  # which statistics, the largest offset of the band, and the largest that has a bin
     # what the model reads: it tells real tokens from padding, and special tokens, on either side of a call
-    reading: Reading
+    reading: WindowBatch
     reach: int = 0  # which statistics, the largest offset of the band, and the largest that has a bin
     groups: int = 0  # how many groups the tokens are in; 0 for none
-    words: WordReading | None = None  # the same windows by words, where these are measured instead of tokens
+    words: WordBatch | None = None  # the same windows by words, where these are measured instead of tokens
     sample: RowSample | None = None  # which rows are measured, where some stand for all
     # from a site and what is measured of its heads here to that of all its heads, where other processes have some
     heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
     observation: int = OBSERVATION  # queries at the end of each text over which ``recent_...`` statistics are
     chosen: Sequence[int] = ()  # offsets at which ``weight_at`` is measured
     # by site index; under ``equal_...`` what equal weights over the visible tokens give, with one head
-    measured: LeavingLayers = field(default_factory=LeavingLayers)
+    measured: HostOffloader = field(default_factory=HostOffloader)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         words = self.words
@@ -65,7 +65,7 @@ class StatisticsObserver:
 
     def _measured(
         self,
-        reading: Reading,
+        reading: WindowBatch,
         site: Site,
         call: AttentionCall,
         mass: Tensor | None = None,
@@ -142,7 +142,7 @@ def measure_call(
         second = replace(second, blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
-    return output, without_nowhere(reduced)
+    return output, drop_fully_masked(reduced)
 
 
 def _of_all_rows(

@@ -84,7 +84,7 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
             variables[name] = values.sum("text", skipna=False, keep_attrs=True)
         elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
             of = results.variables[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
-            variables[name] = _weighted_where_known(values, of)
+            variables[name] = _weighted_nanmean(values, of)
         elif (
             name.removeprefix(EQUAL) in OF_OFFSETS
         ):  # over all queries: those of windows that have none are at 0
@@ -154,7 +154,7 @@ def _weighted(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
     return _like(mean, values)
 
 
-def _weighted_where_known(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
+def _weighted_nanmean(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
     """Mean over the windows that have it; NaN where none has."""
     known = _where(values.notnull(), weights)
     total = known.sum("text")
@@ -243,7 +243,7 @@ def widest_interval(results: xr.Dataset) -> float:
     return max(width, float(np.nanmax(high - low)))
 
 
-def is_look(batches: int) -> bool:
+def is_check(batches: int) -> bool:
     """Whether intervals are looked at after so many batches."""
     return batches >= _FIRST and batches & (batches - 1) == 0
 
@@ -259,7 +259,7 @@ class Enough:
         """Look before a batch is measured."""
 
         def look(texts: range) -> bool:
-            if is_look(self.batches) and self._is_enough(texts.start):
+            if is_check(self.batches) and self._is_enough(texts.start):
                 self.texts = texts.start
                 raise EnoughError
             self.batches += 1
@@ -321,14 +321,14 @@ def _shares(results: xr.Dataset) -> xr.Dataset:
 
 
 @dataclass(frozen=True, eq=False)
-class Leaving:
+class HostCopy:
     """Tensors that leave a device: on CUDA behind what it was told to do before, and nobody waits until they are read."""
 
     copies: dict[str, Tensor]  # on the host, in pinned memory; not to be read before they have arrived
     done: torch.cuda.Event | None  # comes to pass when they are whole; None where they are
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Leaving:
+    def of(cls, tensors: Mapping[str, Tensor]) -> HostCopy:
         """Tell the device of `tensors`, one for all of them, to send copies."""
         device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
         if device is None:
@@ -346,14 +346,14 @@ class Leaving:
         return self.copies
 
 
-class LeavingLayers(Mapping[int, "dict[str, Tensor]"]):
+class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
     """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when read."""
 
     def __init__(self) -> None:
-        self._leaving: dict[int, Leaving] = {}
+        self._leaving: dict[int, HostCopy] = {}
 
     def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
-        self._leaving[layer] = Leaving.of(tensors)
+        self._leaving[layer] = HostCopy.of(tensors)
 
     def __getitem__(self, layer: int) -> dict[str, Tensor]:
         return self._leaving[layer].arrived()

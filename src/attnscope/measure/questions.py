@@ -31,7 +31,7 @@ BAND = 10  # tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ScanSettings:
     """What `attnscope.scan` is asked for of texts, images and sounds alike; see there."""
 
     # what reads for the model: tokenizer, image processor, feature extractor, or a folder of them
@@ -92,7 +92,7 @@ class Asked:
         return None if place is None else local_folder(place)
 
 
-BY_DEFAULT = Asked()
+BY_DEFAULT = ScanSettings()
 
 
 class RankedHead(TypedDict):
@@ -187,7 +187,7 @@ def majority_names(results: xr.Dataset) -> list[list[str]] | None:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ResumePoint:
     """What a scan has counted of all before a batch or a pool, and where that begins."""
 
     parts: int  # how many batches or pools come before

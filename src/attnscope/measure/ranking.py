@@ -50,7 +50,7 @@ def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
     return text_mean(shares)
 
 
-def _rows_told(results: xr.Dataset) -> xr.DataArray | None:
+def _describe_rows(results: xr.Dataset) -> xr.DataArray | None:
     """How many rows means are over, of all texts, by layer where layers differ; None where it is not known."""
     if "length" not in results:
         return None
@@ -66,7 +66,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
     if "row_offset" in results.dims:
         return rank_patch_heads(results, top)
     questions: list[Question] = []
-    shares, told = _shares(results), _rows_told(results)
+    shares, told = _shares(results), _describe_rows(results)
     if shares is not None:
         away = beyond(
             shares.where(results.offset != 0), _shares(results, "equal_band_sum"), LEAST_SHARE, told
@@ -85,7 +85,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
 
 
 @reads("scan")
-def heads_apart(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int, int]]] | None:
+def heads_far_from_uniform(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int, int]]] | None:
     """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic."""
     for key, variable in results.data_vars.items():
         name = str(key)

@@ -17,7 +17,7 @@ from attnscope.capture.borrow import borrowed
 from attnscope.capture.forward import decoder_start, forward
 from attnscope.capture.load import Loading, load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.capture.modalities import sense_of
+from attnscope.capture.modalities import modality_of
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
@@ -26,15 +26,15 @@ from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.kernels.measure import attend_in_full, output_of
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import choose
-from attnscope.measure.questions import BAND, Asked
-from attnscope.measure.sample import WordReading
+from attnscope.measure.questions import BAND, ScanSettings
+from attnscope.measure.sample import WordBatch
 from attnscope.measure.units import MeasuredPass, collected, first_of
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import LinePairs
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_whole
 from attnscope.support.errors import AttnscopeError
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LIMIT = 1 << 30  # bytes of the weights asked for
 
 
-@typed
+@validated
 def weights(
     model: Model | None = None,
     texts: Sources = None,
@@ -111,7 +111,7 @@ def weights(
     check_whole(0, layer=layer, head=head)
     by_layer: dict[int, tuple[Site, np.ndarray]] = {}
 
-    def observe(site: Site, call: AttentionCall, merging: WordReading | None = None) -> Tensor:
+    def observe(site: Site, call: AttentionCall, merging: WordBatch | None = None) -> Tensor:
         if layer is not None and site.index != layer:
             return output_of(call)
         _check(site, call, head, len(by_layer))
@@ -122,7 +122,7 @@ def weights(
         return output
 
     given = "bundled" if model is None else model
-    sense = None if texts is None else sense_of(given, texts, revision=revision)
+    sense = None if texts is None else modality_of(given, texts, revision=revision)
     if sense is None:
         loaded = load_model(  # it refuses what reads no text
             model,
@@ -141,7 +141,7 @@ def weights(
         if len(sense) > 1:
             raise _several(f"{len(sense)} images, videos, sounds or texts with images")
         loading = Loading(revision, device, dtype, trust_remote_code)
-        asked = Asked(limit=1, processor=tokenizer, loading=loading)
+        asked = ScanSettings(limit=1, processor=tokenizer, loading=loading)
         read = first_of(given, sense, asked, targets).watch_first(observe)
     if layer is not None and not by_layer:
         raise AttnscopeError(
@@ -181,14 +181,14 @@ def _watch_text(
     targets: Sources,
     window: int | None,
     words: Words | None,
-    observe: Callable[[Site, AttentionCall, WordReading | None], Tensor],
+    observe: Callable[[Site, AttentionCall, WordBatch | None], Tensor],
 ) -> Window:
     """Run the first window of a text with an observer; it is returned, by words where these were asked for."""
     first = first_window(loaded, texts, targets, window_length(loaded, window))
     merging = None
     if words is not None:
         first = next(iter(WordedWindows([first], word_rule_of(words))))
-        merging = WordReading.of([first], device_of(loaded.model))
+        merging = WordBatch.of([first], device_of(loaded.model))
     beside = first.target or first
     inputs = {"input_ids": torch.tensor([list(first.ids)], device=device_of(loaded.model))}
     if loaded.model.config.is_encoder_decoder:
@@ -208,7 +208,7 @@ def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: 
         texts, targets, by_line=targets is not None, blank_lines=targets is not None
     )
     if texts is not None:
-        _refuse_several(corpus)
+        _reject_several(corpus)
     if other is None or isinstance(corpus, EncodedTexts):
         return next(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=1), 1))
     pairs = LinePairs(corpus, other, loaded.tokenizer, decoder_start(loaded.model), length=length, limit=1)
@@ -216,7 +216,7 @@ def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: 
     return next(iter(pairs))
 
 
-def _refuse_several(corpus: Texts) -> None:
+def _reject_several(corpus: Texts) -> None:
     """Refuse more than one text; what can be read only once is not looked at."""
     if isinstance(corpus, EncodedTexts):
         if len(corpus.rows) > 1:
@@ -284,7 +284,7 @@ _FOUR, _FIVE = 4, 5  # batch, head, query, key; a layer before them
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-@typed
+@validated
 @torch.no_grad()
 def measure_weights(
     weights: Weights | Sequence[Weights] | Sequence[Sequence[Weights]],
@@ -352,7 +352,7 @@ def measure_weights(
     marked = _special(special, real)
     _check_alike(layers, whole=mask is not None)
     if mask is None and lengths is None and tokens is None:
-        _refuse_left_padding(layers)
+        _reject_left_padding(layers)
     run = MeasuredPass()
     for index, layer in enumerate(layers):
         own = layer.weights
@@ -450,7 +450,7 @@ def _check_alike(layers: Sequence[_Layer], *, whole: bool) -> None:
         known = keys
 
 
-def _refuse_left_padding(layers: Sequence[_Layer]) -> None:
+def _reject_left_padding(layers: Sequence[_Layer]) -> None:
     """Reject texts whose first tokens get no weight in any layer, but for rows of padding: zeros, or the same for all."""
     firsts: list[Tensor] = []
     for layer in layers:

@@ -13,7 +13,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
-from attnscope.capture.modalities import refuse_senses
+from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import Tokenizer
@@ -25,17 +25,17 @@ from attnscope.kernels.sums import column_sums
 from attnscope.measure.raw import first_window
 from attnscope.measure.windows import window_length
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.read.encoded import Sources
 
 
-@typed
+@validated
 @torch.no_grad()
 def received(
     model: Model | None = None,
@@ -96,9 +96,9 @@ def received(
     (2,)
     """
     check_whole(0, layer=layer, head=head)
-    refuse_senses("received", MODEL if model is None else model, texts, revision=revision)
+    reject_modalities("received", MODEL if model is None else model, texts, revision=revision)
     check_whole(1, observation=observation)
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
     loaded = load_model(
         model,

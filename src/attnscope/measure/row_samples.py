@@ -114,7 +114,7 @@ _STEP = 2.0**-12  # of a row's part, by which its influence is found
 
 
 @dataclass(frozen=True, eq=False)
-class KnownOfAll:
+class ExactValues:
     """What is known of all rows, whichever are drawn."""
 
     queries: Tensor  # ``(batch,)``: real tokens on either side
@@ -126,7 +126,7 @@ class KnownOfAll:
     )  # ``(batch, head, offset)``: the weights at each offset, summed over rows, if they are wanted
 
     @classmethod
-    def of(cls, every: RowMeasures, valid: tuple[Tensor, Tensor]) -> KnownOfAll:
+    def of(cls, every: RowMeasures, valid: tuple[Tensor, Tensor]) -> ExactValues:
         """From what was measured of every row; `valid` is of queries and keys, as in `reduce_call`."""
         counted = valid[0][:, None] & (every.mass > 0)
         band = every.band
@@ -142,7 +142,7 @@ class SampledRows(Rows):
     drawn: Tensor  # ``(batch, head, row)``: the queries
     weight: Tensor  # ``(batch, head, row)``: :math:`w_r`
     is_drawn: Tensor  # ``(batch,)``: False where all rows of a window were taken, which have no influence
-    known: KnownOfAll  # what is known of all rows
+    known: ExactValues  # what is known of all rows
 
     @property
     def places(self) -> Tensor:
@@ -209,7 +209,7 @@ def sampled_statistics(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one call, those that need more than the log-sum-exp with what their intervals need."""
     output, every = measure_by_level(call, need)
-    known = KnownOfAll.of(every, valid)
+    known = ExactValues.of(every, valid)
     counted = valid[0][:, None] & (every.mass > 0)
     near = 0 if need.band is None else min(need.band, need.bins[0] - 1 if need.bins else need.band)
     draw = sample.draw(known.queries.tolist(), sizes_of(call, every, counted, near))
@@ -238,7 +238,7 @@ def _beyond(call: AttentionCall, need: Need, bins: Tensor) -> Tensor:
     return (ranges[:, 1] < left) | (ranges[:, 0] > right)
 
 
-def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: KnownOfAll) -> dict[str, Tensor]:
+def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: ExactValues) -> dict[str, Tensor]:
     """Statistics of the rows that were drawn, each with what its interval needs: see `intervals`."""
     device = rows.mass.device
     draw = draw.of_heads(rows.mass.shape[1])

@@ -17,8 +17,8 @@ from attnscope.kernels.sums import column_sums
 from attnscope.measure.forms import equal_rows
 from attnscope.measure.long_maps import blocks_of, long_dataset
 from attnscope.measure.maps import ROWS, in_tiles, largest_weights, share_room, weight_rows
-from attnscope.measure.observer import Reading, evenly
-from attnscope.measure.ranking import heads_apart, rank_heads
+from attnscope.measure.observer import WindowBatch, evenly
+from attnscope.measure.ranking import heads_far_from_uniform, rank_heads
 from attnscope.read.words import in_words
 from attnscope.support.errors import AttnscopeError
 
@@ -43,7 +43,7 @@ _USUAL_ROW = 128  # weights that a row lists as a rule
 KEYS = 1 << 23
 
 
-def refuse_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> None:
+def reject_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> None:
     """Refuse heads to show that a model of so many layers, of so many heads at most, does not have."""
     for layer, head in asked or ():
         if not (0 <= layer < layers and 0 <= head < heads):
@@ -56,14 +56,14 @@ def refuse_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> Non
 def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, windows: int = 1) -> list[Place]:
     """Heads to list token by token: those asked for and those that lead the rankings; all, where there is room."""
     layers, heads = results.sizes["layer"], results.sizes["head"]
-    refuse_absent(asked, layers, heads)
+    reject_absent(asked, layers, heads)
     ranked = [
         (row["layer"], row["head"])
         for rows in zip_longest(*rank_heads(results).values())
         for row in rows
         if row is not None
     ]
-    if not ranked and (apart := heads_apart(results)) is not None:
+    if not ranked and (apart := heads_far_from_uniform(results)) is not None:
         ranked = apart[1]
     room = layers * heads * tokens * min(tokens, _USUAL_ROW) * windows <= WEIGHTS
     every = [(layer, head) for layer in range(layers) for head in range(heads)] if room else []
@@ -78,7 +78,7 @@ class MapObserver:
     room: int  # how many weights the maps of this window may list together; what some do not need goes to the others
     tile: int  # tokens on a side of a tile; 0 for no tiles
     layer_done: Callable[[], None]  # called after each layer
-    words: WordReading | None = None  # the window by words, where these are shown instead of tokens
+    words: WordBatch | None = None  # the window by words, where these are shown instead of tokens
     # from a site and its heads here to the number of the first, where other processes have those before
     first_head: Callable[[Site, int], int] | None = None
     # heads of which it is also taken what each key receives; none by default
@@ -308,17 +308,17 @@ class MergedCall:
 
 
 @dataclass(frozen=True, eq=False)
-class WordReading:
+class WordBatch:
     """Windows side by side, read by tokens and measured by words."""
 
-    words: Reading  # the same windows as if their words were their tokens
+    words: WindowBatch  # the same windows as if their words were their tokens
     # ``(batch, token)``: the number of each token's word, -1 on padding; of the text, and of what a decoder reads
     numbers: tuple[Tensor, Tensor]
 
     @classmethod
-    def of(cls, windows: Sequence[Window], device: torch.device | str = "cpu") -> WordReading:
+    def of(cls, windows: Sequence[Window], device: torch.device | str = "cpu") -> WordBatch:
         """Merge windows, and their targets."""
-        words = Reading.of([in_words(window) for window in windows], 0, device)
+        words = WindowBatch.of([in_words(window) for window in windows], 0, device)
         sides = (windows, [window.target or window for window in windows])
         text, target = (_padded([window.words for window in side]).to(device) for side in sides)
         return cls(words, (text, target))

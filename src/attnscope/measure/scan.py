@@ -12,15 +12,15 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowing
+from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import Loading
-from attnscope.capture.modalities import sense_of
+from attnscope.capture.modalities import modality_of
 from attnscope.capture.placement import Placement
 from attnscope.measure.by_workers import scan_by_workers
 from attnscope.measure.image_text import scan_pictured
 from attnscope.measure.images import scan_images
 from attnscope.measure.observer import OBSERVATION
-from attnscope.measure.questions import Asked
+from attnscope.measure.questions import ScanSettings
 from attnscope.measure.sounds import scan_sounds
 from attnscope.measure.videos import scan_videos
 from attnscope.measure.windows import OfTexts, scan_texts
@@ -28,14 +28,14 @@ from attnscope.read.encoded import Sources
 from attnscope.read.groups import Groups
 from attnscope.read.images import Images
 from attnscope.read.sounds import Sounds
-from attnscope.read.sources import kept
+from attnscope.read.sources import as_list
 from attnscope.read.videos import Videos
 from attnscope.read.words import Words
 from attnscope.store.files import local_out
 from attnscope.store.signature import Signature
 from attnscope.store.tasks import Task
 from attnscope.store.workers import Cluster, cluster_of
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Tell
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from attnscope.capture.processors import Processor
 
 
-@typed
+@validated
 @local_out
-@borrowing
+@preserve_model_state
 def scan(
     model: Model | None = None,
     texts: Sources = None,
@@ -240,7 +240,7 @@ def scan(
     >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
     True
     """
-    texts, model = kept(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
+    texts, model = as_list(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
     of_texts: OfTexts = {
         "targets": targets,
         "window": window,
@@ -258,7 +258,7 @@ def scan(
     besides = {"task (--task)": task, "tp_plan (--tp-plan)": tp_plan, "until (--until)": until}
     cluster = cluster_of(ray, workers, ray_gpus, besides=besides)
     placement = _placement(device_map, max_memory, task=task, tp_plan=tp_plan)
-    asked = Asked(
+    asked = ScanSettings(
         processor=tokenizer,
         out=out,
         repair=repair,
@@ -276,7 +276,7 @@ def scan(
         progress=progress,
         loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement, tp_plan),
     )
-    sense = sense_of(model, texts, field=field, revision=revision)
+    sense = modality_of(model, texts, field=field, revision=revision)
     return _measured(model, texts, sense, asked, of_texts, cluster)
 
 
@@ -298,7 +298,7 @@ def _measured(
     model: Model,
     texts: Sources,
     sense: Sense | None,
-    asked: Asked,
+    asked: ScanSettings,
     of_texts: OfTexts,
     cluster: Cluster | None,
 ) -> xr.Dataset:
@@ -312,7 +312,7 @@ def _measured(
 def _scan_sense(
     model: Model,
     sense: Sense,
-    asked: Asked,
+    asked: ScanSettings,
     of_texts: OfTexts,
     *,
     ray: Cluster | None,
@@ -320,18 +320,18 @@ def _scan_sense(
     """Scan what is not text alone; refuse what texts alone have."""
     of_results = {"pool": asked.pool, "until": asked.until, "rows": asked.rows, "ray": ray}
     if isinstance(sense, Images):
-        _refuse_of_texts("images", **of_results, **of_texts)
+        _reject_of_texts("images", **of_results, **of_texts)
         return scan_images(model, sense, asked)
     if isinstance(sense, Videos):
-        _refuse_of_texts("videos", batch_size=asked.batch_size, **of_results, **of_texts)
+        _reject_of_texts("videos", batch_size=asked.batch_size, **of_results, **of_texts)
         return scan_videos(model, sense, asked)
     if isinstance(sense, Sounds):
         of_sounds = {name: value for name, value in of_texts.items() if name != "targets"}
-        _refuse_of_texts("sounds", batch_size=asked.batch_size, **of_results, **of_sounds)
+        _reject_of_texts("sounds", batch_size=asked.batch_size, **of_results, **of_sounds)
         return scan_sounds(model, sense, asked, targets=of_texts["targets"])
     kept_apart = ("groups", "chat", "chat_template")
     of_windows = {name: value for name, value in of_texts.items() if name not in kept_apart}
-    _refuse_of_texts("texts with images", batch_size=asked.batch_size, **of_results, **of_windows)
+    _reject_of_texts("texts with images", batch_size=asked.batch_size, **of_results, **of_windows)
     return scan_pictured(
         model, sense, asked, groups=of_texts["groups"], chat_template=of_texts["chat_template"]
     )
@@ -355,7 +355,7 @@ def _placement(
     return None
 
 
-def _refuse_of_texts(what: str, /, **given: object) -> None:
+def _reject_of_texts(what: str, /, **given: object) -> None:
     """Refuse arguments that images, videos or sounds have no use for."""
     for name, value in given.items():
         if value is not None and value is not False:

@@ -18,7 +18,7 @@ from attnscope.measure.summary import summarize
 from attnscope.read.chats import Chats, are_chats
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets
 from attnscope.read.groups import Grouping, Groups, grouping_of
-from attnscope.read.sources import kept
+from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress
@@ -150,7 +150,7 @@ def read_sides(
 ) -> tuple[Texts | Chats, Corpus | None]:
     """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
     paired = targets is not None
-    given = kept(texts)
+    given = as_list(texts)
     if chat or (not by_line and are_chats(given, field)):
         if paired or by_line:
             other = "target (--target)" if paired else "by_line (--by-line)"

@@ -12,7 +12,7 @@ from attnscope.capture.encoders import SpeechModel, load_speech_model
 from attnscope.capture.families import transcript_length
 from attnscope.capture.forward import decoder_start, forward
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.placement import Team, device_of
+from attnscope.capture.placement import ProcessGroup, device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
@@ -20,15 +20,15 @@ from attnscope.kernels.measure import output_of
 from attnscope.measure.labels import labelled
 from attnscope.measure.maps import ROWS, share_room
 from attnscope.measure.measurement import UNIT
-from attnscope.measure.observer import Reading, settings_of
+from attnscope.measure.observer import WindowBatch, settings_of
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import choose
-from attnscope.measure.questions import BY_DEFAULT, Asked
+from attnscope.measure.questions import BY_DEFAULT, ScanSettings
 from attnscope.measure.sample import (
     WEIGHTS,
     WINDOWS,
     MapObserver,
-    refuse_absent,
+    reject_absent,
     sample_dataset,
     shown_heads,
     tile_size,
@@ -41,7 +41,7 @@ from attnscope.read.texts import Corpus
 from attnscope.read.windows import Batch, Window, collate, cut_windows
 from attnscope.store.signature import short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import tell_nobody
+from attnscope.support.progress import no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.watch import Observer, Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.questions import Asked
+    from attnscope.measure.questions import ScanSettings
     from attnscope.read.encoded import Sources
     from attnscope.read.sounds import Sounds
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 def scan_sounds(
     model: Model,
     sounds: Sounds,
-    asked: Asked = BY_DEFAULT,
+    asked: ScanSettings = BY_DEFAULT,
     *,
     targets: Sources = None,
 ) -> xr.Dataset:
@@ -71,7 +71,7 @@ def scan_sounds(
     speech, texts, said, unread = loaded_for(model, sounds, asked, targets)
     name, has_decoder = type(speech.loaded.model).__name__, speech.loaded.model.config.is_encoder_decoder
     job = SoundMeasurement(speech, sounds, said, names, asked)
-    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
+    reject_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
     settings = {"limit": asked.limit, "statistics": list(names), "band": job.band, "seed": asked.seed}
     settings |= settings_of(names, asked.observation)
     reader = {"features": speech.processing()}
@@ -98,7 +98,7 @@ def scan_sounds(
 def loaded_for(
     model: Model,
     sounds: Sounds,
-    asked: Asked,
+    asked: ScanSettings,
     targets: Sources,
 ) -> tuple[SpeechModel, list[str] | None, list[Window] | None, bool]:
     """The model, the transcripts that its decoder reads, as texts and as windows, and whether some are not read."""
@@ -114,7 +114,7 @@ def loaded_for(
         return speech, None, None, texts is not None
     said = None if texts is None else _said(texts, speech)
     if said is not None:
-        _refuse_long(sounds, speech.longest)
+        _reject_long(sounds, speech.longest)
     return speech, texts, said, False
 
 
@@ -153,7 +153,7 @@ def _said(texts: list[str], speech: SpeechModel) -> list[Window]:
     return windows
 
 
-def _refuse_long(sounds: Sounds, longest: int) -> None:
+def _reject_long(sounds: Sounds, longest: int) -> None:
     for sound in sounds:
         seconds = len(sound.samples) / sound.rate
         if seconds > longest:
@@ -174,13 +174,13 @@ class SoundMeasurement:
         sounds: Sounds,
         said: list[Window] | None,
         names: Sequence[str],
-        asked: Asked,
+        asked: ScanSettings,
     ) -> None:
         self.speech, self.sounds, self.said, self.limit = speech, sounds, said, asked.limit
-        self.names, self.progress = names, asked.progress or tell_nobody
+        self.names, self.progress = names, asked.progress or no_progress
         self.observation = asked.observation
         self.notes: dict[str, str] = {}
-        self.team = Team()
+        self.team = ProcessGroup()
         counts: list[tuple[int, int]] = []
         rests: list[float] = []
         for piece in self.pieces():
@@ -217,7 +217,7 @@ class SoundMeasurement:
         self.notes["sounds"] = note
 
     @torch.no_grad()
-    def _check_frames(self, reading: SoundReading) -> None:
+    def _check_frames(self, reading: SoundBatch) -> None:
         """Refuse a model whose encoder attends over other places than its frames."""
         model, frames = self.speech.model, reading.frames.valid.shape[1]
 
@@ -316,7 +316,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class SoundReading(Reading):
+class SoundBatch(WindowBatch):
     """One piece, as `StatisticsObserver` asks of it."""
 
     frames: Batch  # the encoder's frames as keys: those that are no sound count as special tokens
@@ -343,7 +343,7 @@ def pieces_of(sounds: Sounds, speech: SpeechModel, said: list[Window] | None) ->
                 yield Piece(sound.name, first // speech.rate, part, text, rest if rest < _LEAST else 0.0)
 
 
-def read_piece(piece: Piece, speech: SpeechModel) -> tuple[SoundReading, Window]:
+def read_piece(piece: Piece, speech: SpeechModel) -> tuple[SoundBatch, Window]:
     """What the model reads of a piece, and its frames as a page shows them, named by their seconds."""
     heard = speech.hear(piece.samples, piece.name)
     frames, given = heard.frames, heard.given
@@ -356,4 +356,4 @@ def read_piece(piece: Piece, speech: SpeechModel) -> tuple[SoundReading, Window]
     if piece.said is not None:
         target = collate([piece.said], 0).to(device_of(speech.model))
         given = given | {"decoder_input_ids": target.input_ids}
-    return SoundReading(queries, target, keys, given), window
+    return SoundBatch(queries, target, keys, given), window

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attnscope.measure.documents import called_in
 from attnscope.measure.forms import text_mean
 from attnscope.measure.measurement import numbering_note
-from attnscope.measure.observer import LEAST_SHARE, LOCAL, SHARED_ODDS, notes_of_nowhere
+from attnscope.measure.observer import LEAST_SHARE, LOCAL, SHARED_ODDS, notes_of_masked_offsets
 from attnscope.measure.offset_shares import with_profile
 from attnscope.measure.places import NEEDED
 from attnscope.measure.quantities import BY_GROUP, EQUAL
@@ -72,7 +72,7 @@ def notes_of(results: xr.Dataset) -> dict[str, str]:
     """What tells a reader what is not as expected, by name."""
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
     notes = with_local_heads(notes, str(results.attrs.get("kinds", "")))
-    notes = notes_of_short(results, notes) | notes_of_nowhere(results, unit_of(results))
+    notes = notes_of_short(results, notes) | notes_of_masked_offsets(results, unit_of(results))
     names = results["layer_name"].values.tolist() if "layer_name" in results.coords else []
     numbering = numbering_note([str(name) for name in names])
     return notes | ({"layers": numbering} if numbering else {})
@@ -178,7 +178,7 @@ _RANKED_BY_OF_IMAGES = {
 }
 
 
-def ranking_said(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> str:
+def describe_ranking(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> str:
     """By what heads are ranked; where none is, what none has."""
     what, where = (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
     if rows:
@@ -199,7 +199,7 @@ def _uniform(results: xr.Dataset, kind: str) -> str:
     return f" ({float((1 - text_mean(results.equal_outside)).max()):.2f} at most)"
 
 
-def kinds_said(results: xr.Dataset) -> str:
+def describe_labels(results: xr.Dataset) -> str:
     """How many heads there are of each kind; where that is not known, what is missing."""
     if "kinds" in results.attrs:
         return str(results.attrs["kinds"])
@@ -217,17 +217,17 @@ def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> s
     if results.sizes["text"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
         return ""
     return (
-        f"Weights and offsets are of the mean over all {entries_said(results)}; a head's kind is the one that it has "
+        f"Weights and offsets are of the mean over all {describe_windows(results)}; a head's kind is the one that it has "
         "in most of them."
     )
 
 
-def entries_said(results: xr.Dataset) -> str:
+def describe_windows(results: xr.Dataset) -> str:
     """What each entry of ``text`` is, in the plural."""
     return "pools" if "window_count" in results else called_in(results.attrs)["windows"]
 
 
-def layers_said(results: xr.Dataset) -> str:
+def describe_layers(results: xr.Dataset) -> str:
     """How many layers attend, each kind by itself where there are several."""
     kinds = results["layer_kind"].values.tolist() if "layer_kind" in results.coords else []
     if "cross" not in kinds or len(set(kinds)) == 1:
@@ -239,7 +239,7 @@ def layers_said(results: xr.Dataset) -> str:
     return f"{', '.join(others)} and {last} layers"
 
 
-def corpus_said(results: xr.Dataset) -> str:
+def describe_corpus(results: xr.Dataset) -> str:
     """How much was read."""
     texts = results.sizes["text"]
     if results.attrs.get("reads") != "images":

@@ -20,7 +20,7 @@ from attnscope.measure.independence import (
     sign_agreement,
 )
 from attnscope.measure.labels import cluster_profiles, direction
-from attnscope.measure.observer import UNNAMED, admissible, kind_codes, kind_list, kind_name, told_apart
+from attnscope.measure.observer import UNNAMED, admissible, kind_codes, kind_list, kind_name, named_clusters
 from attnscope.measure.places import NEEDED, over_texts, places_of, with_rows
 from attnscope.measure.ranking import queries
 from attnscope.support.numbers import with_nulls
@@ -147,7 +147,7 @@ def _clustered(
     )
     kinds, codes = kind_list(members), kind_codes(members, admissible(members))
     names = [kind_name(kinds[code], str(way)) for code, way in zip(codes, members.kinds, strict=True)]
-    return _Kinds(labels, tuple(told_apart(names, members)), clustering.inertia)
+    return _Kinds(labels, tuple(named_clusters(names, members)), clustering.inertia)
 
 
 def counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:

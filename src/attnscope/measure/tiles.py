@@ -71,7 +71,7 @@ class Tiles:
         if not any(pieces):
             return []
         if expanded.videos and "image_grid_thw" not in given and OF_VIDEOS not in given:
-            return self._not_known("the processor puts images and frames among the same pixels")
+            return self._unknown("the processor puts images and frames among the same pixels")
         grids: Any = given.get("image_grid_thw")
         if grids is not None:
             tiles = self._by_grids(pieces, grids.tolist())
@@ -86,11 +86,11 @@ class Tiles:
         side = merged_side(self.model.processor.image_processor)
         tiles: list[Tile] = []
         if len(grids) != len(pieces):
-            return self._not_known(f"the processor tells {len(grids)} grids of {len(pieces)} images")
+            return self._unknown(f"the processor tells {len(grids)} grids of {len(pieces)} images")
         for number, (tokens, (frames, rows, columns)) in enumerate(zip(pieces, grids, strict=True), start=1):
             rows, columns = rows // side, columns // side  # noqa: PLW2901
             if frames != 1 or rows * columns != len(tokens):
-                return self._not_known(
+                return self._unknown(
                     f"image {number} has {len(tokens)} tokens, and by its grid {frames} x {rows} x {columns}"
                 )
             tiles.append(Tile(number, 0, rows, columns, tuple(tokens), -1))
@@ -100,12 +100,12 @@ class Tiles:
         """As many tokens in a row of the image as its shape says, if each changes with the pixels of its place."""
         pixels = pixels_of(given)
         if pixels is None:
-            return self._not_known("what the processor gives are not pixels in rows and columns")
+            return self._unknown("what the processor gives are not pixels in rows and columns")
         count, each = len(pixels), sum(map(len, pieces)) / len(pixels)
         if count == len(pieces):
             parts = [(image, 0, tokens) for image, tokens in enumerate(pieces, start=1)]
         elif not each.is_integer() or any(len(tokens) % int(each) for tokens in pieces):
-            return self._not_known(
+            return self._unknown(
                 f"{sum(map(len, pieces))} tokens are of {count} parts of {len(pieces)} image{'s' * (len(pieces) > 1)}, "
                 "which do not share them evenly"
             )
@@ -121,7 +121,7 @@ class Tiles:
             shape = rows_and_columns(len(tokens), pixels[source].shape[-2:])
             if shape is None:
                 height, width = pixels[source].shape[-2:]
-                return self._not_known(
+                return self._unknown(
                     f"{len(tokens)} tokens fill no rows and columns of {height} x {width} pixels"
                 )
             tiles.append(Tile(image, number, *shape, tuple(tokens), source))
@@ -129,7 +129,7 @@ class Tiles:
             if len(tile.tokens) not in self._probed:
                 self._probed[len(tile.tokens)] = self.follows(tile, given)
             if not self._probed[len(tile.tokens)]:
-                return self._not_known(
+                return self._unknown(
                     "its image tokens do not follow the pixels of their places (a resampler?)"
                 )
         return tiles
@@ -153,7 +153,7 @@ class Tiles:
         """What the decoder reads at each token of a tile."""
         return self.model.decoder_inputs(given)["inputs_embeds"][0, list(tile.tokens)].double()
 
-    def _not_known(self, reason: str) -> list[Tile]:
+    def _unknown(self, reason: str) -> list[Tile]:
         self.unknown = self.unknown or reason
         return []
 
@@ -233,11 +233,11 @@ class Frames:
         frames: list[list[list[int]]] = []
         tiles: list[Tile] = []
         if len(grids) != len(pieces):
-            return self._not_known(f"the processor tells {len(grids)} grids of {len(pieces)} videos")
+            return self._unknown(f"the processor tells {len(grids)} grids of {len(pieces)} videos")
         for number, (tokens, (steps, tall, wide)) in enumerate(zip(pieces, grids, strict=True), start=1):
             rows, columns = tall // side, wide // side
             if steps * rows * columns != len(tokens):
-                return self._not_known(
+                return self._unknown(
                     f"video {number} has {len(tokens)} tokens, and by its grid {steps} x {rows} x {columns}"
                 )
             size = rows * columns
@@ -256,7 +256,7 @@ class Frames:
         key = OF_VIDEOS if OF_VIDEOS in given else PIXELS
         pixels = pixels_of(given, key)
         if pixels is None or (images and key == PIXELS):
-            return self._not_known("what the processor gives are not single frames, in rows and columns")
+            return self._unknown("what the processor gives are not single frames, in rows and columns")
         tokens = [token for video in pieces for token in video]
         before = self.model.decoder_inputs(given)["inputs_embeds"][0, tokens].double()
         moved = torch.stack(
@@ -264,7 +264,7 @@ class Frames:
         )  # (frame, token)
         of = moved > NOTHING * moved.amax(0).amax()
         if bool((of.sum(0) > 1).any()) or not bool(of.any(1).all()):
-            return self._not_known("some of its tokens read several frames, or a frame none of them")
+            return self._unknown("some of its tokens read several frames, or a frame none of them")
         frames: list[list[list[int]]] = []
         tiles: list[Tile] = []
         number = {token: place for place, token in enumerate(tokens)}
@@ -287,11 +287,11 @@ class Frames:
     def _in_rows(self, tiles: list[Tile], frames: list[list[list[int]]], given: dict[str, Any]) -> list[Tile]:
         """The tiles, if those of all frames are known and each token follows the pixels of its place."""
         if len(tiles) < sum(map(len, frames)):
-            self._not_known("the tokens of a frame fill no rows and columns")
+            self._unknown("the tokens of a frame fill no rows and columns")
             return []
         probe, firsts = Tiles(self.model), {len(tile.tokens): tile for tile in reversed(tiles)}
         if not all(probe.follows(tile, given) for tile in firsts.values()):
-            self._not_known("its tokens do not follow the pixels of their places (a resampler?)")
+            self._unknown("its tokens do not follow the pixels of their places (a resampler?)")
             return []
         return tiles
 
@@ -308,6 +308,6 @@ class Frames:
         states = self.model.decoder_inputs({**given, key: changed})["inputs_embeds"][0, tokens]
         return (states.double() - before).norm(dim=-1)
 
-    def _not_known(self, reason: str) -> tuple[list[list[list[int]]], list[Tile]]:
+    def _unknown(self, reason: str) -> tuple[list[list[list[int]]], list[Tile]]:
         self.unknown = self.unknown or reason
         return [], []

@@ -21,7 +21,7 @@ from attnscope.measure.passes import stacked
 from attnscope.measure.places import NEEDED
 from attnscope.measure.pools import joined, stretches
 from attnscope.measure.quantities import EQUAL, STATISTICS
-from attnscope.measure.questions import Asked
+from attnscope.measure.questions import ScanSettings
 from attnscope.measure.sounds import SoundMeasurement, loaded_for
 from attnscope.measure.summary import summarize
 from attnscope.measure.videos import VideoMeasurement
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from attnscope.capture.modalities import Sense
     from attnscope.capture.watch import Site
     from attnscope.measure.measurement import Measurement
-    from attnscope.measure.questions import Standing
+    from attnscope.measure.questions import ResumePoint
     from attnscope.read.encoded import Sources
     from attnscope.read.windows import Window
     from attnscope.support.progress import Progress
@@ -65,7 +65,7 @@ class UnitStart:
     """A unit, by its number from 0, and where it begins."""
 
     unit: int
-    standing: Standing
+    standing: ResumePoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class Recipe:
 
     model: str | Path
     texts: Sources
-    asked: Asked
+    asked: ScanSettings
     of_texts: OfTexts
     folder: Path  # the one that names of files are relative to
     show: bool  # whether the attention over the first windows will be asked for
@@ -160,7 +160,7 @@ _NAMES = ("entropy",)  # nothing is measured, and something must be asked for
 
 
 def first_of(
-    model: Model, sense: Sense, asked: Asked, targets: Sources = None
+    model: Model, sense: Sense, asked: ScanSettings, targets: Sources = None
 ) -> ImageMeasurement | PicturedMeasurement | SoundMeasurement | VideoMeasurement:
     """Load the model and check it on the first image, sound, video or text with images."""
     asked = replace(asked, limit=1)

@@ -13,25 +13,25 @@ from attnscope.capture.families import tubelet_of
 from attnscope.capture.forward import forward
 from attnscope.capture.modalities import VideoModel, load_video_model
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.placement import Team, device_of
+from attnscope.capture.placement import ProcessGroup, device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.measure import output_of
 from attnscope.measure.grid import NOTHING, first_states, pattern
-from attnscope.measure.image_text import PicturedReading, Placed, with_views
+from attnscope.measure.image_text import ImageTextBatch, Placed, with_views
 from attnscope.measure.labels import labelled
 from attnscope.measure.maps import ROWS, share_room
 from attnscope.measure.measurement import UNIT
 from attnscope.measure.observer import settings_of
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import OF_GROUPS, choose
-from attnscope.measure.questions import BY_DEFAULT, Asked
+from attnscope.measure.questions import BY_DEFAULT, ScanSettings
 from attnscope.measure.sample import (
     WEIGHTS,
     WINDOWS,
     MapObserver,
-    refuse_absent,
+    reject_absent,
     sample_dataset,
     shown_heads,
     tile_size,
@@ -45,7 +45,7 @@ from attnscope.read.picture_parts import VIDEO
 from attnscope.read.videos import Video
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError, explaining
-from attnscope.support.progress import tell_nobody
+from attnscope.support.progress import no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.watch import Observer, Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.questions import Asked
+    from attnscope.measure.questions import ScanSettings
     from attnscope.read.videos import Clip, Videos
 
 
 def scan_videos(
     model: Model,
     videos: Videos,
-    asked: Asked = BY_DEFAULT,
+    asked: ScanSettings = BY_DEFAULT,
 ) -> xr.Dataset:
     """Measure where every attention head of a video encoder looks; `attnscope.scan` calls this for videos."""
     names = (*choose(asked.statistics), *OF_GROUPS)
@@ -72,7 +72,7 @@ def scan_videos(
         model, processor=asked.processor, need_processor=not videos.is_processed, loading=asked.loading
     )
     job = VideoMeasurement(filmed, videos, names, asked)
-    refuse_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
+    reject_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
     settings = {
         "limit": asked.limit,
         "statistics": list(names),
@@ -95,12 +95,12 @@ class VideoMeasurement:
 
     unit = UNIT
 
-    def __init__(self, model: VideoModel, videos: Videos, names: Sequence[str], asked: Asked) -> None:
+    def __init__(self, model: VideoModel, videos: Videos, names: Sequence[str], asked: ScanSettings) -> None:
         self.model, self.clips = model, list(islice(videos, asked.limit))
-        self.names, self.progress = names, asked.progress or tell_nobody
+        self.names, self.progress = names, asked.progress or no_progress
         self.observation = asked.observation
         self.notes: dict[str, str] = {}
-        self.team = Team()
+        self.team = ProcessGroup()
         first = self.clips[0]
         given = model.given(first)
         self.tubelets = self._checked(first, given)
@@ -179,7 +179,7 @@ class VideoMeasurement:
             self.clips, self._measure, done, self.progress, count=len(self.clips), called="videos"
         )
 
-    def _read(self, clip: Clip) -> tuple[PicturedReading, Window]:
+    def _read(self, clip: Clip) -> tuple[ImageTextBatch, Window]:
         """One video, and as a window."""
         given = self.model.given(clip)
         shape = tuple(given[self.model.key].shape)
@@ -191,7 +191,7 @@ class VideoMeasurement:
                 "apart"
             )
         (window,) = GroupedWindows([self.tubelets.window(clip.name)], self.grouping)
-        return PicturedReading.of_one(window, given, device_of(self.model.model)), window
+        return ImageTextBatch.of_one(window, given, device_of(self.model.model)), window
 
     @torch.no_grad()
     def _measure(self, clip: Clip, number: int) -> xr.Dataset:

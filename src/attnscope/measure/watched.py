@@ -18,7 +18,7 @@ from attnscope.measure.generation_texts import Written, generation_dataset
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import EQUAL, choose
 from attnscope.measure.units import MeasuredPass, collected
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import own_state
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     import xarray as xr
     from torch import Tensor
 
-    from attnscope.capture.functional import ModuleCalls, SeenCall
+    from attnscope.capture.functional import CapturedCall, ModuleCalls
     from attnscope.capture.watch import Site
     from attnscope.measure.generation_rows import GivenSpans
 
 
-class Seen:
+class WatchedCalls:
     """What `watch` has measured so far."""
 
     def __init__(self, module: nn.Module, names: Sequence[str], band: int) -> None:
@@ -83,7 +83,7 @@ class Seen:
             "the result is incomplete."
         }
 
-    def _see(self, site: Site, seen: SeenCall) -> None:
+    def _see(self, site: Site, seen: CapturedCall) -> None:
         where = f"layer {site.index} ({site.name})"
         self._check_place(where, site, seen)
         call = seen.call
@@ -96,12 +96,12 @@ class Seen:
         check_finite(
             where, _shown(seen).transpose(1, 2), lambda text: f"text {first + text + 1}", seen.queries
         )
-        _refuse_blind(where, measured, first)
+        _reject_blind(where, measured, first)
         if seen.output is not None:
             _check_output(where, output, seen.output, seen.queries)
         self._now.add(site, measured, seen.queries, reach)
 
-    def _check_place(self, where: str, site: Site, seen: SeenCall) -> None:
+    def _check_place(self, where: str, site: Site, seen: CapturedCall) -> None:
         """Refuse a call that cannot stand beside those before it."""
         texts = seen.call.query.shape[0]
         if self._now.queries and texts != self._now.texts:
@@ -140,7 +140,7 @@ class Seen:
         self._now = MeasuredPass()
 
 
-@typed
+@validated
 @contextmanager
 def watch(
     module: nn.Module,
@@ -148,7 +148,7 @@ def watch(
     statistics: Sequence[str] | str | None = None,
     band: int = 10,
     spans: GivenSpans | None = None,
-) -> Generator[Seen]:
+) -> Generator[WatchedCalls]:
     """Measure the attention inside any PyTorch module, while you call it in your own way.
 
     Every call of ``torch.nn.functional.scaled_dot_product_attention``, of ``flex_attention`` and of
@@ -209,7 +209,7 @@ def watch(
     """
     check_kind("a torch.nn.Module", nn.Module, module=module)
     check_whole(1, _WIDEST, band=band)
-    seen = Seen(module, choose(statistics), band)
+    seen = WatchedCalls(module, choose(statistics), band)
     observer = PassObserver(seen._see, seen._done, seen._lost)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     with calls_inside(module, observer) as calls, _generating(module, calls, spans, seen._written.extend):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         seen._calls = calls  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -259,7 +259,7 @@ def _generating(
                 model.__dict__["generate"] = own
 
 
-def _refuse_blind(where: str, measured: dict[str, Tensor], first: int) -> None:
+def _reject_blind(where: str, measured: dict[str, Tensor], first: int) -> None:
     """Refuse a text of which no token may look anywhere: nothing can be said of it."""
     for name, value in measured.items():
         nothing = value.isnan().all(1) if value.ndim == 2 else None  # noqa: PLR2004 text, head
@@ -272,7 +272,7 @@ def _heads(measured: dict[str, Tensor]) -> int:
     return next(value.shape[1] for name, value in measured.items() if not name.startswith(EQUAL))
 
 
-def _shown(seen: SeenCall) -> Tensor:
+def _shown(seen: CapturedCall) -> Tensor:
     """What tells whether a call is finite, ``(batch, head, query, any)``: its output, or the sums of its weights."""
     if seen.output is not None:
         return seen.output

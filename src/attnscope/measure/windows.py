@@ -26,8 +26,8 @@ from attnscope.measure.quantities import (
     Statistic,
     choose,
 )
-from attnscope.measure.questions import BAND, Asked
-from attnscope.measure.sample import refuse_absent
+from attnscope.measure.questions import BAND, ScanSettings
+from attnscope.measure.sample import reject_absent
 from attnscope.measure.sides import grouping_for, observation_note, read_sides
 from attnscope.measure.summary import kinds_of
 from attnscope.measure.writing import measured
@@ -82,7 +82,7 @@ class Prepared:
 def scan_texts(
     model: Model,
     texts: Sources,
-    asked: Asked,
+    asked: ScanSettings,
     of_texts: OfTexts,
 ) -> xr.Dataset:
     """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for texts."""
@@ -93,7 +93,7 @@ def scan_texts(
 def prepared(
     model: Model,
     texts: Sources,
-    asked: Asked,
+    asked: ScanSettings,
     given: OfTexts,
     *,
     show: bool,
@@ -115,7 +115,7 @@ def prepared(
     grouping = grouping_for(given["groups"], corpus)
     names = choose(asked.statistics, brought=_brought(asked, given, grouped=grouping is not None))
     words = given["words"]
-    _refuse_together(asked, given, names, grouped=grouping is not None)
+    _reject_together(asked, given, names, grouped=grouping is not None)
     rule = None if words is None else word_rule_of(words)
     tokenizer = cast("Tokenizer", asked.processor)  # what reads no text is refused
     loaded = load_model(model, tokenizer=tokenizer, in_parts=True, **vars(asked.loading))
@@ -123,7 +123,7 @@ def prepared(
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer)
     windows, longest = _windows(corpus, target, loaded, length=length, stride=stride, limit=asked.limit)
-    _refuse_beyond(band, asked.rows, length)
+    _reject_beyond(band, asked.rows, length)
     chosen = _chosen(given["offsets"], length)
     names = (*names, *(OF_OFFSETS if chosen else ()))
     worded = None
@@ -153,7 +153,7 @@ def prepared(
         chosen=chosen,
     )
     job.check()
-    refuse_absent(asked.show, len(job.sites), job.heads)  # before all texts are read
+    reject_absent(asked.show, len(job.sites), job.heads)  # before all texts are read
     plain = {
         "window": length,
         "stride": stride,
@@ -169,13 +169,13 @@ def prepared(
     return Prepared(job, signature, attributes, kinds_of(settings))
 
 
-def _brought(asked: Asked, given: OfTexts, *, grouped: bool) -> dict[str, Statistic]:
+def _brought(asked: ScanSettings, given: OfTexts, *, grouped: bool) -> dict[str, Statistic]:
     """Statistics that other options bring."""
     of_groups = OF_GROUPS if asked.pool is None else OF_GROUPS | OF_POOLED_GROUPS
     return ({} if given["offsets"] is None else OF_OFFSETS) | (of_groups if grouped else {})
 
 
-def _refuse_beyond(band: int, rows: int | None, length: int) -> None:
+def _reject_beyond(band: int, rows: int | None, length: int) -> None:
     if band >= length:
         raise AttnscopeError(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}: give a "
@@ -190,7 +190,7 @@ def _refuse_beyond(band: int, rows: int | None, length: int) -> None:
 
 def _settings(
     job: Measurement,
-    asked: Asked,
+    asked: ScanSettings,
     grouping: Grouping | None,
     rule: WordRule | None,
     *,
@@ -233,7 +233,7 @@ def _chosen(offsets: Sequence[int] | None, length: int) -> tuple[int, ...]:
     return tuple(sorted(set(offsets)))
 
 
-def _refuse_together(asked: Asked, given: OfTexts, names: Sequence[str], *, grouped: bool) -> None:
+def _reject_together(asked: ScanSettings, given: OfTexts, names: Sequence[str], *, grouped: bool) -> None:
     """Refuse what cannot be measured in one scan."""
     if given["clusters"] is not None and "band_sum" not in names:
         raise AttnscopeError(

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from attnscope.capture.placement import Team
-    from attnscope.measure.questions import Asked
+    from attnscope.capture.placement import ProcessGroup
+    from attnscope.measure.questions import ScanSettings
     from attnscope.store.signature import Signature
 
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
@@ -42,7 +42,7 @@ FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
 
 
 @dataclass(frozen=True)
-class Held:
+class CompletedRanges:
     """The texts that a run had when it was opened, to be asked for others, also in another process."""
 
     pieces: tuple[range, ...] = ()
@@ -57,7 +57,7 @@ class Job(Protocol):
     """The forward passes of one scan."""
 
     notes: dict[str, str]
-    team: Team
+    team: ProcessGroup
 
     @property
     def unit(self) -> int:
@@ -75,7 +75,7 @@ class Job(Protocol):
 
 def measured(
     job: Job,
-    asked: Asked,
+    asked: ScanSettings,
     signature: Signature,
     kinds: Callable[[xr.Dataset], xr.Dataset] | None,
     attributes: dict[str, str],
@@ -102,7 +102,7 @@ def measured(
 
 def _part(
     job: Job,
-    asked: Asked,
+    asked: ScanSettings,
     task: Task,
     signature: Signature,
     kinds: Callable[[xr.Dataset], xr.Dataset] | None,
@@ -152,7 +152,7 @@ def _in_folder(
     job: Job,
     kinds: Callable[[xr.Dataset], xr.Dataset] | None,
     attributes: dict[str, str],
-    asked: Asked,
+    asked: ScanSettings,
     *,
     whole: bool = False,
 ) -> xr.Dataset:
@@ -160,7 +160,7 @@ def _in_folder(
     team, show, held_before = job.team, asked.show, bool(run.pieces)
     if team.agreed(lambda: not run.complete):
         if not whole:
-            held = Held(tuple(run.pieces))
+            held = CompletedRanges(tuple(run.pieces))
             done = held if team.size == 1 else lambda texts: team.agreed(lambda: held(texts))
             _keep(run, _batches(job, asked, attributes, run, done))
         with read_as(run.path) if held_before else nullcontext():
@@ -185,7 +185,7 @@ def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attrib
 
 def _batches(
     job: Job,
-    asked: Asked,
+    asked: ScanSettings,
     attributes: Mapping[str, str],
     run: RunFolder | None,
     done: Callable[[range], bool],

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
 from attnscope.models.configs import EncoderConfig
-from attnscope.models.layers import init_weights, refuse_unused
+from attnscope.models.layers import init_weights, reject_unused
 from attnscope.models.loss import IGNORED, both_passes, mean_cross_entropy, smoothed_cross_entropy
 from attnscope.models.transformer import TransformerEncoder
 
@@ -60,7 +60,7 @@ class EncoderForMaskedLM(PreTrainedModel):
         `num_items_in_batch`, which transformers' Trainer gives, is their number where this batch is a part of a larger
         one. Arguments that are not used are refused.
         """
-        refuse_unused(others)
+        reject_unused(others)
         encoded = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
         logits = self.lm_head(encoded[0])
         loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)

@@ -314,7 +314,7 @@ def init_weights(module: nn.Module) -> None:
 _IDLE = frozenset({"use_cache", "return_dict", "output_attentions", "token_type_ids"})
 
 
-def refuse_unused(given: dict[str, Any]) -> None:
+def reject_unused(given: dict[str, Any]) -> None:
     """Refuse arguments that would be passed over in silence, such as a misspelt one."""
     for name, value in given.items():
         if value is None or value is False or name in _IDLE:

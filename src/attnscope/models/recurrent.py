@@ -14,7 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.kernels.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
 from attnscope.models.configs import RecurrentConfig
-from attnscope.models.layers import Dropout, check_padding, refuse_unused, written_out
+from attnscope.models.layers import Dropout, check_padding, reject_unused, written_out
 from attnscope.models.translator import Decoded, Translator
 
 
@@ -60,7 +60,7 @@ class RecurrentEncoder(nn.Module):
         **others: Any,
     ) -> BaseModelOutput:
         """Annotations, ``(batch, source, 2 * encoder_width)``; zeros at padding, which must follow the text."""
-        refuse_unused(others)
+        reject_unused(others)
         length = input_ids.shape[1]
         valid = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).cpu()
         check_padding(valid, "attention_mask")  # a packed sequence knows lengths alone

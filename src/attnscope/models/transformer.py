@@ -18,7 +18,7 @@ from attnscope.models.layers import (
     RegisteredAttention,
     RelativePositions,
     Residual,
-    refuse_unused,
+    reject_unused,
 )
 from attnscope.models.translator import Decoded, Translator
 
@@ -67,7 +67,7 @@ class TransformerEncoder(nn.Module):
         **others: Any,
     ) -> BaseModelOutput:
         """States after the last layer, ``(batch, token, width)``."""
-        refuse_unused(others)
+        reject_unused(others)
         states = self.add_positions(self.embedding(input_ids))
         length = input_ids.shape[1]
         mask = create_bidirectional_mask(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from attnscope.models.layers import init_weights, refuse_unused
+from attnscope.models.layers import init_weights, reject_unused
 from attnscope.models.loss import (
     IGNORED,
     both_passes,
@@ -74,7 +74,7 @@ class Translator(PreTrainedModel, GenerationMixin):
         **others: Any,
     ) -> Seq2SeqLMOutput:
         """Logits of the next target token at every place, and the mean loss in nats if there are labels."""
-        refuse_unused(others)
+        reject_unused(others)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, output_attentions=output_attentions

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from attnscope.read.columns import TABLES
 from attnscope.read.files import decode_utf8, inner_suffix, json_objects, read_blocks, read_bytes, unpacked
 from attnscope.read.messages import group_of_role, is_chat, messages_of
-from attnscope.read.sources import Text, chat_field, first_row, kept, names_a_dataset
+from attnscope.read.sources import Text, as_list, chat_field, first_row, names_a_dataset
 from attnscope.read.texts import Corpus
 from attnscope.read.urls import Url, is_url
 from attnscope.read.windows import Frame, Window, check_limit, cut_windows
@@ -46,7 +46,7 @@ class Chats:
     def __init__(
         self, given: object, *, field: str | None = None, template: str | Path | None = None
     ) -> None:
-        given = kept(given)
+        given = as_list(given)
         if is_chat(given):
             given = [given]
         items = cast("list[Any]", given) if isinstance(given, list) else [given]

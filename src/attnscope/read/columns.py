@@ -196,7 +196,7 @@ def holds_text(file: Path | Url) -> bool:
     return file.suffix.lower() in SUFFIXES or inner_suffix(file) in _PLAIN
 
 
-def refuse_file_name(content: str, name: str) -> None:
+def reject_file_name(content: str, name: str) -> None:
     """A single word that is a file's name was meant as the file: taken as a text, it would give numbers of nothing."""
     if len(content) > LONGEST_NAME or not content or any(character.isspace() for character in content):
         return

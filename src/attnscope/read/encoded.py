@@ -9,7 +9,7 @@ from typing import Any, cast
 from attnscope.read.chats import ChatTexts, ChatWindows
 from attnscope.read.files import is_standard_input
 from attnscope.read.shown import IdNames, probe, special_ids
-from attnscope.read.sources import kept, kind
+from attnscope.read.sources import as_list, kind
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, Windows, check_limit, cut_windows
 from attnscope.support.errors import AttnscopeError
@@ -79,7 +79,7 @@ Texts = Corpus | EncodedTexts
 
 def texts_of(given: Sources, **options: Any) -> Texts:
     """Take texts in whatever form they are given."""
-    given = kept(given)
+    given = as_list(given)
     if not _are_token_ids(given):
         return Corpus.from_sources(given, **options)
     for name in ("field", "by"):
@@ -128,7 +128,7 @@ def windows_of(
 
 
 def _are_token_ids(given: Any) -> bool:
-    """Whether whole numbers are given, or rows that begin with a number; `given` is what `kept` returns."""
+    """Whether whole numbers are given, or rows that begin with a number; `given` is what `as_list` returns."""
     if isinstance(given, Mapping):
         return "input_ids" in given
     if not isinstance(given, list) or not given:
@@ -148,7 +148,7 @@ def _plain(value: Any) -> Any:
 
 def _rows(given: Any) -> list[Sequence[Any]]:
     """Some items for each text; numbers alone are one text."""
-    many = kept(given)
+    many = as_list(given)
     if not isinstance(many, list):
         raise AttnscopeError(f"the token ids are {kind(given)}; expected a tensor, or lists of whole numbers")
     rows: list[Any] = [_plain(row) for row in cast("list[Any]", many)]

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attnscope.read.urls import Url, refuse_path_of_url, stamp
+from attnscope.read.urls import Url, reject_path_of_url, stamp
 from attnscope.read.urls import opened as opened_there
 from attnscope.support.errors import AttnscopeError
 
@@ -214,7 +214,7 @@ def file_mode(path: Path) -> int:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
-        refuse_path_of_url(path)
+        reject_path_of_url(path)
         what = "a link to nothing" if path.is_symlink() else "no such file or folder"
         raise AttnscopeError(
             f"{shown(path)}: {what}; expected a file, or a folder of them: check the path"
@@ -248,7 +248,7 @@ def opened(path: Path | Url) -> Generator[BinaryIO]:
         with file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-                _refuse_device(file.fileno(), shown(path))
+                _reject_device(file.fileno(), shown(path))
                 os.set_blocking(file.fileno(), True)
             yield io.BytesIO(_from_pipe(file, path)) if stat.S_ISFIFO(mode) else file
     except OSError as error:
@@ -299,10 +299,10 @@ def _check_standard_input() -> None:
     if sys.stdin is None or sys.stdin.closed:  # pyright: ignore[reportUnnecessaryComparison]
         raise AttnscopeError("standard input is closed; expected a text on it: pipe one in, or name a file")
     with suppress(OSError, AttributeError):  # what stands in for it may have no descriptor
-        _refuse_device(sys.stdin.fileno(), "standard input")
+        _reject_device(sys.stdin.fileno(), "standard input")
 
 
-def _refuse_device(descriptor: int, name: str) -> None:
+def _reject_device(descriptor: int, name: str) -> None:
     """Of all devices only a terminal has text, and an end."""
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)):

@@ -28,7 +28,7 @@ from attnscope.read.messages import CHAT_FIELDS, group_of_role
 from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
 from attnscope.read.shown import shown_tokens, special_ids, without_added_spaces
 from attnscope.read.sources import names_a_dataset
-from attnscope.read.videos import Video, film_refused, is_film, video_of
+from attnscope.read.videos import Video, is_film, reject_film, video_of
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.paths import is_path
@@ -98,7 +98,7 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
     film = next((item for item in many if isinstance(item, Path) and is_film(item) and item.is_file()), None)
     if film is not None:
-        raise film_refused(film, "")
+        raise reject_film(film, "")
     files = [_files_at(item) if isinstance(item, Path) else [] for item in many]
     if not any(map(has_pictures, many)) and not any(
         _has_pictured_lines(file) for each in files for file, _ in each

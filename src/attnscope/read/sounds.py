@@ -173,7 +173,7 @@ def _read(name: str, file: Unchanged) -> Sound:
         warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that hold no samples
         data = file.read()
         rate, samples = wavfile.read(io.BytesIO(data))
-        _refuse_cut(data)
+        _reject_cut(data)
     values = samples.astype(np.float64)
     if samples.dtype.kind in _HALF:
         bits = 8 * samples.dtype.itemsize
@@ -196,7 +196,7 @@ def _checked(name: str, samples: np.ndarray, rate: Any) -> Sound:
     return Sound(name, samples, int(float(rate)))
 
 
-def _refuse_cut(data: bytes) -> None:
+def _reject_cut(data: bytes) -> None:
     """Refuse a file whose samples end before its header says; one that was written as a stream does not say."""
     order = "big" if data.startswith(b"RIFX") else "little"
     place = 12

@@ -220,7 +220,7 @@ OF_RECORDS = (JsonLines, Column, DatasetRows)  # of which one field is the text
 Source = String | Strings | DatasetRows | Plain | Stream | JsonLines | Column | Lines | ChatLines
 
 
-def held_apart(source: Source, by: str, name: str) -> Source:
+def grouped_by(source: Source, by: str, name: str) -> Source:
     if isinstance(source, JsonLines):
         apart = JsonLines(source.name, source.file.path, source.field, by)
         apart.text_alone = source.text_alone
@@ -230,7 +230,7 @@ def held_apart(source: Source, by: str, name: str) -> Source:
     )
 
 
-def as_asked(
+def as_requested(
     opened: list[Source], given: Path | Url, field: str | None, *, chats: bool, lines: bool, blank: bool
 ) -> Iterator[Source]:
     """Files as chats or by line, where that is asked for."""
@@ -289,7 +289,7 @@ def open_url(url: Url, field: str | None, names: Names) -> list[Source]:
     for source in sources:
         if isinstance(source, JsonLines):
             source.text_alone = field is None
-    return sources or _refuse_empty(url)
+    return sources or _reject_empty(url)
 
 
 def _opened_file(path: Path | Url, name: str, field: str) -> Source:
@@ -302,10 +302,10 @@ def _text_files(folder: Path) -> list[Path]:
     """All text files of a folder and its subfolders, sorted by their path."""
     wanted = (file for file in files_below(folder) if holds_text(file))
     files = [file for file in wanted if stat.S_ISREG(file_mode(file))]
-    return files or _refuse_empty(folder)
+    return files or _reject_empty(folder)
 
 
-def _refuse_empty(folder: Path | Url) -> NoReturn:
+def _reject_empty(folder: Path | Url) -> NoReturn:
     raise AttnscopeError(
         f"{shown(folder)}: no {', '.join(SUFFIXES)} file in this folder; expected at least one: "
         "name another folder, or the files themselves"
@@ -318,13 +318,13 @@ _MISSING = frozenset(["nan", "<NA>", "NaT"])  # how tables write that there is n
 
 def each(given: Any) -> Iterator[str | Path | Url]:
     """Strings and paths in their order; one stands for a list of one."""
-    texts = kept(given)
+    texts = as_list(given)
     many = texts if isinstance(texts, list | Iterator) else [texts]
     for number, item in enumerate(cast("Iterable[Any]", many), start=1):
         yield _text(item, number)
 
 
-def kept(given: Any) -> Any:
+def as_list(given: Any) -> Any:
     """What is given, as a list where it has items."""
     if given is None or isinstance(given, str | os.PathLike | Mapping | Url):
         return given

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.bundled import TEXT
-from attnscope.read.columns import Names, refuse_file_name
+from attnscope.read.columns import Names, reject_file_name
 from attnscope.read.files import is_standard_input, shown
 from attnscope.read.sources import (
     OF_RECORDS,
@@ -18,10 +18,10 @@ from attnscope.read.sources import (
     String,
     Strings,
     Text,
-    as_asked,
+    as_list,
+    as_requested,
     each,
-    held_apart,
-    kept,
+    grouped_by,
     open_path,
     open_url,
 )
@@ -49,9 +49,9 @@ class Corpus:
         r"""Build a corpus from strings, files, folders and standard input."""
         opened_sources: list[Source] = []
         strings, names = 0, Names()
-        given = TEXT if sources is None else kept(sources)
+        given = TEXT if sources is None else as_list(sources)
         only_once = isinstance(given, Iterator)
-        _refuse_mixed(given)
+        _reject_mixed(given)
         for source in each(given):
             if isinstance(source, Url) or is_url(source):
                 if only_once:
@@ -59,9 +59,9 @@ class Corpus:
                 url = source if isinstance(source, Url) else Url(str(source))
                 opened = open_url(url, field, names)
                 if by is not None and not chats:
-                    opened = [held_apart(source, by, shown(url)) for source in opened]
+                    opened = [grouped_by(source, by, shown(url)) for source in opened]
                 opened_sources.extend(
-                    as_asked(opened, url, field, chats=chats, lines=by_line, blank=blank_lines)
+                    as_requested(opened, url, field, chats=chats, lines=by_line, blank=blank_lines)
                 )
             elif isinstance(source, str):
                 strings += 1
@@ -74,7 +74,7 @@ class Corpus:
                     raise AttnscopeError(
                         f"{name} is a string; expected a chat: a list of messages, or JSON Lines"
                     )
-                refuse_file_name(source, name)
+                reject_file_name(source, name)
                 text = String(name, source)
                 last = opened_sources[-1] if opened_sources else None
                 if only_once and isinstance(last, Strings):
@@ -84,9 +84,9 @@ class Corpus:
             else:
                 opened = open_path(source, "text" if field is None else field, names)
                 if by is not None and not chats:
-                    opened = [held_apart(part, by, shown(source)) for part in opened]
+                    opened = [grouped_by(part, by, shown(source)) for part in opened]
                 opened_sources.extend(
-                    as_asked(opened, source, field, chats=chats, lines=by_line, blank=blank_lines)
+                    as_requested(opened, source, field, chats=chats, lines=by_line, blank=blank_lines)
                 )
         corpus = cls(opened_sources)
         if sum(map(is_standard_input, corpus.streams)) > 1:
@@ -143,7 +143,7 @@ class Corpus:
         return digest.hexdigest(), characters
 
 
-def _refuse_mixed(given: Any) -> None:
+def _reject_mixed(given: Any) -> None:
     """Refuse URLs beside strings that are texts: among texts, a link may be one of them."""
     texts = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
     urls = [text for text in texts if is_url(text)]

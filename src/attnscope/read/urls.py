@@ -317,7 +317,7 @@ def is_url(given: object) -> bool:
     return _FORM.match(given) is not None
 
 
-def refuse_path_of_url(path: Path) -> None:
+def reject_path_of_url(path: Path) -> None:
     """Refuse ``Path("s3://bucket/a.txt")``: a path keeps only one of the slashes."""
     match = _COLLAPSED.match(str(path))
     if match and match[1].lower() in _schemes() and not is_path(path, "exists"):

@@ -151,14 +151,14 @@ def _at(path: Path) -> list[tuple[str, Video | Tensor]]:
     if path.is_file() and inner_suffix(path) == ".jsonl":
         return _in_lines(path)
     if is_film(path) and path.is_file():
-        raise film_refused(path, "")
+        raise reject_film(path, "")
     if not path.is_dir():
         return []
     by_folder: dict[Path, list[Path]] = {}
     for frame in frames_in(path):
         by_folder.setdefault(frame.parent, []).append(frame)
     if not by_folder and (files := files_below(path)) and all(map(is_film, files)):
-        raise film_refused(files[0], "")
+        raise reject_film(files[0], "")
     clips: list[tuple[str, Video | Tensor]] = []
     for folder, frames in sorted(by_folder.items()):
         images = images_of(frames)
@@ -248,7 +248,7 @@ def is_film(path: Path) -> bool:
     return path.suffix.lower() in _FILMS
 
 
-def film_refused(path: Path, where: str) -> AttnscopeError:
+def reject_film(path: Path, where: str) -> AttnscopeError:
     """A film is not decoded here, and which frames a model reads of it matters: say how to take them out."""
     named = f"{where}: " if where else ""
     line = "" if where else ', in a line of JSON Lines, {"text": "<video> What?", "video": "frames"}'
@@ -260,7 +260,7 @@ def film_refused(path: Path, where: str) -> AttnscopeError:
 
 def _files(path: Path, where: str) -> list[Path]:
     if is_film(path):
-        raise film_refused(path, where)
+        raise reject_film(path, where)
     if not is_path(path, "is_dir"):
         raise AttnscopeError(f"{where}: there is no folder of frames {shown(path)[:200]}: check the path")
     return frames_in(path)

@@ -190,10 +190,10 @@ def _of_file(path: Path) -> WordRule:
                 f"{shown(path)}, line {number}: has other spans for a text that stands in a line before"
             )
     digest = hashlib.sha256(json.dumps(of_text, sort_keys=True).encode()).hexdigest()
-    return WordRule(f"spans:{digest[:16]}", partial(_looked_up, of_text, shown(path)))
+    return WordRule(f"spans:{digest[:16]}", partial(_dictionary_words, of_text, shown(path)))
 
 
-def _looked_up(of_text: dict[str, list[Any]], name: str, text: str) -> list[Any]:
+def _dictionary_words(of_text: dict[str, list[Any]], name: str, text: str) -> list[Any]:
     if text not in of_text:
         begin = f"{text[:40]}..." if len(text) > 40 else text  # noqa: PLR2004
         raise AttnscopeError(

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.store.runs import skipped_of
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.numbers import count, percent
 
 if TYPE_CHECKING:
@@ -32,35 +32,35 @@ class Account:
     care: list[str]  # how far what came out carries
 
 
-@typed
+@validated
 def account_of(command: str, result: xr.Dataset | xr.DataTree) -> Account:
     """All that a result has to say, in the sentences of its command's tables."""
     headline, notes = headline_of(command, result), notes_of(command, result)
     if isinstance(result, xr.Dataset):
-        headline = [*headline, *_groups(result), *apart_said(result)]
+        headline = [*headline, *_groups(result), *describe_groups(result)]
     care = [sentence for sentence in _CARE[command](result) if sentence]
     return Account(
-        read_said(command, result), headline, [note for note in notes if note not in headline], care
+        describe_read(command, result), headline, [note for note in notes if note not in headline], care
     )
 
 
-@typed
-def read_said(command: str, result: xr.Dataset | xr.DataTree) -> str:
+@validated
+def describe_read(command: str, result: xr.Dataset | xr.DataTree) -> str:
     """What was read, as the first line of a command's tables has it behind the model's name."""
     return _READ[command](result)
 
 
-@typed
-def apart_said(results: xr.Dataset) -> list[str]:
+@validated
+def describe_groups(results: xr.Dataset) -> list[str]:
     """What differs between texts of a scan that are held apart; that nothing is, where all have one value."""
     if "by" not in results.coords:
         return []
-    from attnscope.comparison.contrasts import contrasts, contrasts_said, field_of
+    from attnscope.comparison.contrasts import contrasts, describe_contrasts, field_of
 
     values = set(results.by.values)
     if len(values) == 1:
         return [f"{field_of(results)}: all texts have the value {values.pop()}, so nothing is held apart."]
-    return contrasts_said(contrasts(results))
+    return describe_contrasts(contrasts(results))
 
 
 def _groups(results: xr.Dataset) -> list[str]:
@@ -82,9 +82,11 @@ def _groups(results: xr.Dataset) -> list[str]:
 
 
 def _read_of_scan(results: xr.Dataset) -> str:
-    from attnscope.measure.stored import corpus_said, layers_said
+    from attnscope.measure.stored import describe_corpus, describe_layers
 
-    return f"{layers_said(results)} x {count(results.sizes['head'], 'head')} over {corpus_said(results)}"
+    return (
+        f"{describe_layers(results)} x {count(results.sizes['head'], 'head')} over {describe_corpus(results)}"
+    )
 
 
 def _read_of_generation(results: xr.Dataset) -> str:
@@ -112,10 +114,10 @@ def _read_of_intervention(tree: xr.DataTree) -> str:
 
 
 def _read_of_patching(tree: xr.DataTree) -> str:
-    from attnscope.intervention.patch_findings import patched_places
+    from attnscope.intervention.patch_findings import patched_positions
 
     pairs = count(tree["pairs"].sizes["pair"], "pair")
-    return f"{count(len(patched_places(tree)), 'place')} patched in {pairs} of texts"
+    return f"{count(len(patched_positions(tree)), 'place')} patched in {pairs} of texts"
 
 
 def _read_of_difference(compared: xr.Dataset) -> str:
@@ -157,11 +159,11 @@ def _care_of_scan(results: xr.Dataset) -> list[str]:
 def _care_of_generation(results: xr.Dataset) -> list[str]:
     from attnscope.comparison.spans import CAUTION
 
-    return [full_pass_said(results), CAUTION]
+    return [describe_full_pass(results), CAUTION]
 
 
-@typed
-def full_pass_said(results: xr.Dataset) -> str:
+@validated
+def describe_full_pass(results: xr.Dataset) -> str:
     """How far the weights of the first text are from those of one full pass; empty where that was not looked at."""
     if "full_pass" not in results.attrs:
         return ""
@@ -193,11 +195,11 @@ def _care_of_comparison(tree: xr.DataTree) -> list[str]:
     return [
         differences_note(scores),
         error_rate_note(scores) if "alignment_error_rate" in scores else "",
-        *sentences_cut_said(scores),
+        *describe_cut_sentences(scores),
     ]
 
 
-@typed
+@validated
 def differences_note(scores: xr.Dataset) -> str:
     """By what systems are told apart; empty where there is one, or nothing to tell them by."""
     if scores.sizes["system"] < 2 or bool(scores["p_value"].isnull().all()):  # noqa: PLR2004
@@ -205,8 +207,8 @@ def differences_note(scores: xr.Dataset) -> str:
     return f"p: paired bootstrap over sentences against {scores['system'].values[0]}; one training of each system."
 
 
-@typed
-def sentences_cut_said(scores: xr.Dataset) -> list[str]:
+@validated
+def describe_cut_sentences(scores: xr.Dataset) -> list[str]:
     """Of which systems how many sentences were cut."""
     cuts = zip(scores["system"].values, scores["sentences_cut"].values, strict=True)
     return [
@@ -242,7 +244,7 @@ _CARE: dict[str, Callable[[Any], list[str]]] = {
 }
 
 
-@typed
+@validated
 def headline_of(command: str, opened: xr.Dataset | xr.DataTree | Aligned) -> list[str]:
     """What came out, in sentences."""
     return [sentence for sentence in _HEADLINES[command](opened) if sentence]
@@ -263,7 +265,7 @@ def notes_of(command: str, opened: Any) -> list[str]:
     return _missing(skipped_of(opened).items())
 
 
-@typed
+@validated
 def explanation_notes(tree: xr.DataTree) -> dict[str, str]:
     """How the model of an explanation was read, where that is not as expected, by name."""
     from attnscope.explanation.words import layer_numbers
@@ -277,15 +279,15 @@ def _missing(reasons: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _of_scan(results: xr.Dataset) -> list[str]:
-    from attnscope.measure.stored import kinds_said
+    from attnscope.measure.stored import describe_labels
 
-    return [kinds_said(results)]
+    return [describe_labels(results)]
 
 
 def _of_generation(results: xr.Dataset) -> list[str]:
-    from attnscope.comparison.spans import said_of_turns, turns
+    from attnscope.comparison.spans import describe_own_output, own_output_shares
 
-    return [f"{said_of_turns(turns(results))}."]
+    return [f"{describe_own_output(own_output_shares(results))}."]
 
 
 def _of_explanation(tree: xr.DataTree) -> list[str]:

@@ -15,7 +15,7 @@ from attnscope.results.open import Node, Run, in_memory, known_run, nodes_of, pa
 from attnscope.store.files import PIECES, RUN, SUFFIX, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import OwnedFolder, manifest_of
 from attnscope.store.signature import Signature
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 
@@ -60,7 +60,7 @@ class Description:
     unread: str  # why the arrays could not be read; empty where they could
 
 
-@typed
+@validated
 def describe(path: str | Path, *, verify: bool = False) -> Description:
     """Say what a run is and what its folder holds.
 
@@ -119,7 +119,7 @@ def _described(folder: Path, verify: bool) -> Description:
     )
 
 
-@typed
+@validated
 def settings_of(signature: Signature) -> list[tuple[str, str]]:
     """A signature in long form: a name and a value for each thing that results depend on."""
     parts = signature.to_dict()

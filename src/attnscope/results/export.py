@@ -24,11 +24,11 @@ from zarr.errors import ZarrUserWarning
 from attnscope.results.open import Node, Run, chosen, in_memory, known_run, nodes_of, read_run
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import explained, json_bytes, local_folder, read_as, sync
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import safe_cell
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 AT_ONCE = 1 << 19  # rows of a table that are in memory together
 
@@ -188,7 +188,7 @@ _SAFE = "Nothing is left there; the run is as it was. Free some room, or choose 
 _TABLES: dict[str, Callable[[Path, Told], TableFile]] = {"parquet": ParquetFile, "csv": CsvFile}
 
 
-@typed
+@validated
 def export(
     path: str | Path,
     to: Format,
@@ -252,7 +252,7 @@ def export(
     if to not in {*_TABLES, "nc", "zarr"}:
         raise AttnscopeError(f"to (--to) is {to!r:.40}; expected parquet, csv, nc or zarr")
     check_installed(to)
-    return _exported(known_run(local_folder(path)), to, out, variables, progress or tell_nobody)
+    return _exported(known_run(local_folder(path)), to, out, variables, progress or no_progress)
 
 
 def _exported(
@@ -274,7 +274,7 @@ def _exported(
 @contextmanager
 def _whole(path: Path) -> Generator[Path]:
     """Yield another name beside `path`; what is made there gets its name at the end, or is gone."""
-    _refuse_present(path)
+    _reject_present(path)
     if not path.parent.is_dir():
         raise AttnscopeError(f"there is no folder {path.parent}: make it, or choose another place with --out")
     new = path.parent / f".attnscope-{secrets.token_hex(4)}"
@@ -283,14 +283,14 @@ def _whole(path: Path) -> Generator[Path]:
             yield new
             for inside in (*new.rglob("*"), new):
                 sync(inside)
-            _refuse_present(path)
+            _reject_present(path)
             new.rename(path)
             sync(path.parent)
         finally:
             shutil.rmtree(new, ignore_errors=True) if new.is_dir() else new.unlink(missing_ok=True)
 
 
-def _refuse_present(path: Path) -> None:
+def _reject_present(path: Path) -> None:
     if path.exists() or path.is_symlink():
         raise AttnscopeError(
             f"{path} is there already, and nothing is overwritten: move it away, or choose another place with --out"

@@ -12,7 +12,7 @@ from attnscope.store.files import InUseError, local_folder, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.tasks import Parts, parts_of
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 
@@ -32,7 +32,7 @@ class Merged:
     complete: bool  # whether it is finished
 
 
-@typed
+@validated
 def merge(path: str | Path) -> Merged:
     """Put together what the tasks of a run have measured, as the last of them to finish does.
 
@@ -72,7 +72,7 @@ def _merged(folder: Path) -> Merged:
         return _without_parts(folder)
     own = RunFolder(folder, parts.signature)
     own.look()
-    if not own.complete and (lacking := parts.said_lacking(own)):
+    if not own.complete and (lacking := parts.describe_missing(own)):
         raise AttnscopeError(f"{folder} is not whole: {lacking}")
     if own.command in _WITH_MODEL and not own.complete:
         return Merged(folder, own.command, parts.texts, len(parts.folders), complete=False)

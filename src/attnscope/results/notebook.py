@@ -191,12 +191,12 @@ def _summary(command: str, result: Any) -> tuple[list[str], list[str]]:
 
 def _rankings(result: xr.Dataset) -> list[str]:
     from attnscope.measure.ranking import rank_heads
-    from attnscope.measure.stored import ranking_said
+    from attnscope.measure.stored import describe_ranking
 
     lines: list[str] = []
     for name, rows in rank_heads(result).items():
         first = ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in rows[:5])
-        lines.append(ranking_said(result, name, rows) + (f": {first}" if first else ""))
+        lines.append(describe_ranking(result, name, rows) + (f": {first}" if first else ""))
     return lines
 
 

@@ -18,7 +18,7 @@ from attnscope.store.files import MANIFEST, PIECES, RUN, TASKS, VIEWS, local_fol
 from attnscope.store.folder import Manifest, OwnedFolder, damage, manifest_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _OF_TEXTS = {"scan", "generate", "roles", "explain", "intervene", "patch", "diff"}
 
 
-@typed
+@validated
 def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree | Aligned:
     """Open the results of a finished run, as the command's function returned them.
 
@@ -198,7 +198,7 @@ def nodes_of(run: Run) -> list[Node]:
 
         folder = RunFolder(run.path, run.signature)
         folder.look()
-        windows = Node(WINDOWS, lambda: _apart(folder, WINDOWS), along="window")
+        windows = Node(WINDOWS, lambda: _sidecar(folder, WINDOWS), along="window")
         return [
             Node("", lambda: scan_pieces(folder), folder.texts),
             *([windows] if any(name.startswith(f"{WINDOWS}/") for name in folder.files) else []),
@@ -206,7 +206,7 @@ def nodes_of(run: Run) -> list[Node]:
     return in_memory(read_run(run))
 
 
-def _apart(folder: RunFolder, kind: str) -> Iterator[xr.Dataset]:
+def _sidecar(folder: RunFolder, kind: str) -> Iterator[xr.Dataset]:
     """What was kept apart of each piece."""
     parts = (folder.apart(kind, texts) for texts in folder.pieces)
     return (part for part in parts if part is not None)
@@ -326,7 +326,7 @@ class Run:
         return f"{begun}, {measured}" if measured else begun
 
 
-@typed
+@validated
 def runs(*folders: str | Path) -> list[Run]:
     """The runs that lie in folders: each folder itself, and those one level below.
 
@@ -367,7 +367,7 @@ def runs(*folders: str | Path) -> list[Run]:
     return sorted(listed.values(), key=lambda run: run.when, reverse=True)
 
 
-@typed
+@validated
 def run_at(folder: Path) -> Run | None:
     """The run of that folder; None where it holds none."""
     own = _of_manifest(folder)
@@ -425,7 +425,7 @@ def _of_manifest(folder: Path) -> Run | None:
         manifest = manifest_of(folder)
         if manifest is None:
             return None
-        return _told(folder, manifest, when)
+        return _reported(folder, manifest, when)
     except AttnscopeError as error:
         damage = str(error)
     return Run(folder, str(folder), "", None, complete=False, windows=0, bytes=0, when=when, damage=damage)
@@ -438,7 +438,7 @@ def _written(path: Path) -> datetime:
     return datetime.fromtimestamp(0).astimezone()
 
 
-def _told(folder: Path, manifest: Manifest, when: datetime) -> Run:
+def _reported(folder: Path, manifest: Manifest, when: datetime) -> Run:
     return Run(
         path=folder,
         place=str(folder),

@@ -15,7 +15,7 @@ from attnscope.read.files import is_standard_input
 from attnscope.store.tasks import Measure, Share, Task, task_in
 from attnscope.store.workers import Crew, RayEngine, cluster_of
 from attnscope.support.errors import AttnscopeError, explaining
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -157,7 +157,7 @@ def way_in(verb: Callable[..., object], given: Mapping[str, Any], *, share: floa
     read = [given[name] for name in ("texts", "targets", "pairs") if name in given]
     check_sent(given["model"], given["tokenizer"], given["device"], *read)
     sent = {name: value for name, value in given.items() if name not in _OWN}
-    return ByRay(1, 1, cluster, Beginning(verb, sent, Path.cwd()), given["progress"] or tell_nobody, share)
+    return ByRay(1, 1, cluster, Beginning(verb, sent, Path.cwd()), given["progress"] or no_progress, share)
 
 
 def enter(folder: Path) -> None:
@@ -175,12 +175,12 @@ def check_sent(model: object, tokenizer: object, device: str | None, *texts: Any
                 "hub id"
             )
     for sources in texts:
-        _refuse_read_once(sources)
+        _reject_read_once(sources)
     if device is not None and ":" in device:
         raise AttnscopeError(f"device (--device) is {device}, and Ray says which GPU a worker has: give cuda")
 
 
-def _refuse_read_once(sources: Any) -> None:
+def _reject_read_once(sources: Any) -> None:
     """Refuse what each worker would have to read, and one alone can."""
     if isinstance(sources, Iterator):
         raise AttnscopeError(

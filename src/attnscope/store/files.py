@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from safetensors import SafetensorError
 
-from attnscope.read.urls import Url, is_url, refuse_path_of_url
+from attnscope.read.urls import Url, is_url, reject_path_of_url
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def local_folder(given: str | Path) -> Path:
         )
     if not str(given) or "\0" in str(given):
         raise AttnscopeError(f"the folder of a run is {str(given)[:80]!r}; expected the name of a folder")
-    refuse_path_of_url(Path(given))
+    reject_path_of_url(Path(given))
     return Path(given)
 
 

@@ -89,7 +89,7 @@ class OwnedFolder:
                 self._lock = locked(self.path / WORKPLACE / "lock")
         try:
             self._look()  # another may have written between the first look and the lock
-            _refuse_links(self.path)
+            _reject_links(self.path)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -348,7 +348,7 @@ def damage(path: Path, lost: str = "") -> AttnscopeError:
     return AttnscopeError(f"{path} {what}{lost}")
 
 
-def _refuse_links(folder: Path) -> None:
+def _reject_links(folder: Path) -> None:
     for entry in _entries(folder):
         if entry.is_symlink():
             raise _linked(folder / entry.name)

@@ -28,7 +28,7 @@ from attnscope.store.files import (
 )
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
 from attnscope.store.signature import Signature
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -100,7 +100,7 @@ class RunFolder(OwnedFolder):
         """Add the results of some texts, numbered from `first`; when this returns, they are safe."""
         name = piece_name(range(first, first + results.sizes["text"]))
         with explained("write results", f"The {self.texts} texts before are safe. {_GO_ON}"):
-            contents = {_apart(name, kind): packed(arrays) for kind, arrays in apart.items()}
+            contents = {_sidecar(name, kind): packed(arrays) for kind, arrays in apart.items()}
             self.write({name: packed(results), **contents})
 
     def results(self) -> xr.Dataset:
@@ -124,7 +124,7 @@ class RunFolder(OwnedFolder):
     def apart(self, kind: str, texts: range | None = None) -> xr.Dataset | None:
         """What was kept apart of one of `pieces`, or of all, in memory; None where there is nothing of the kind."""
         wanted = self.pieces if texts is None else {texts: self.pieces[texts]}
-        names = [_apart(name, kind) for name in wanted.values()]
+        names = [_sidecar(name, kind) for name in wanted.values()]
         parts = [self.arrays(name) for name in names if name in self.files]
         with read_as(self.path):
             return in_a_row(parts, "") if parts else None
@@ -183,7 +183,7 @@ class RunFolder(OwnedFolder):
             )
 
 
-def _apart(piece: str, kind: str) -> str:
+def _sidecar(piece: str, kind: str) -> str:
     """The file of what is kept apart of a piece."""
     return f"{kind}/{piece.removeprefix(PIECES)}"
 
@@ -204,7 +204,7 @@ def _windows(damaged: Iterable[str]) -> str:
     return f"; {count(lost, 'window')} {'is' if lost == 1 else 'are'} lost with it" if texts else ""
 
 
-@typed
+@validated
 def skipped_of(result: xr.Dataset | xr.DataTree) -> dict[str, str]:
     """What could not be found out, by its name, and why."""
     return json.loads(str(result.attrs.get("skipped", "{}")))

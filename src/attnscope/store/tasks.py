@@ -239,7 +239,7 @@ class Parts:
         with suppress(OSError):
             parts_of(self.run).rmdir()
 
-    def said_lacking(self, run: RunFolder | None = None) -> str:
+    def describe_missing(self, run: RunFolder | None = None) -> str:
         """What there is not, by units, and whose tasks they are; empty where nothing is missing."""
         if self.texts and not self.lacking(run):
             return ""

@@ -55,7 +55,7 @@ class Crew:
     def first(self) -> Any:
         """Wait for a worker to be ready, and return what it says of itself."""
         while True:
-            event = self._heard()
+            event = self._next_event()
             if isinstance(event, Ready):
                 return event.said
 
@@ -75,7 +75,7 @@ class Crew:
                     self._ask(worker, number, request(number))
             if end is not None and following >= end and not any(unit < end for unit in self._open()):
                 return
-            event = self._heard()
+            event = self._next_event()
             if isinstance(event, Answered) and event.ticket in self._number:
                 number = self._number.pop(event.ticket)
                 if event.answer is None:
@@ -106,7 +106,7 @@ class Crew:
         self._reached[worker] = max(self._reached[worker], number + 1)
         self.engine.ask(worker, self._tickets, request)
 
-    def _heard(self) -> Event:
+    def _next_event(self) -> Event:
         """The next thing that happens, noted."""
         event = self.engine.wait()
         if isinstance(event, Ready):

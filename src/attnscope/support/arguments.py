@@ -30,7 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def typed(function: Callable[P, R]) -> Callable[P, R]:
+def validated(function: Callable[P, R]) -> Callable[P, R]:
     """Let a public function refuse, by name, arguments of a type that its signature does not have."""
     signature = inspect.signature(function)
     expected = {

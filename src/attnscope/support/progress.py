@@ -33,5 +33,5 @@ class Progress:
 Tell = Callable[[Progress], None]
 
 
-def tell_nobody(_: Progress) -> None:
+def no_progress(_: Progress) -> None:
     """Stands in where nobody asked to be told."""

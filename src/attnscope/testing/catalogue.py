@@ -10,7 +10,7 @@ from typing import overload
 
 import torch
 
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.testing import kinds as composed
@@ -20,7 +20,7 @@ from attnscope.testing import kinds as places
 from attnscope.testing.architectures import ARCHITECTURES, Setting, model_of, weights_of
 from attnscope.testing.distractors import fill
 from attnscope.testing.heads import Head, ZooTask
-from attnscope.testing.zoo import Animal, Draft, Looking
+from attnscope.testing.zoo import Draft, Looking, PlantedModel
 
 _ONE = ("decoder", "encoder")
 _ALL = (*_ONE, "encoder-decoder")
@@ -67,7 +67,7 @@ KINDS: dict[str, Kind] = {
 _NAME = re.compile(r"(?P<kind>[a-z-]+?)-(?P<form>encoder-decoder|encoder|decoder)-(?P<number>[1-9][0-9]*)")
 
 
-@typed
+@validated
 def names(each: int = 2) -> tuple[str, ...]:
     """Name every animal: kind, form and number.
 
@@ -90,8 +90,8 @@ def names(each: int = 2) -> tuple[str, ...]:
     )
 
 
-@typed
-def build(name: str) -> Animal:
+@validated
+def build(name: str) -> PlantedModel:
     """Build one animal, the same at every call.
 
     Parameters
@@ -133,7 +133,7 @@ def build(name: str) -> Animal:
     looks: dict[tuple[int, int], tuple[Looking, ...]] = {}
     for head, looking in draft.looks:
         looks[head.place] = (*looks.get(head.place, ()), looking)
-    return Animal(
+    return PlantedModel(
         name=name,
         kind=read["kind"],
         form=form,
@@ -160,7 +160,7 @@ def _backups(calls: list[list[Head]]) -> tuple[tuple[tuple[int, int], ...], ...]
     return tuple(tuple(group) for group in groups.values())
 
 
-class Zoo(Sequence[Animal]):
+class Zoo(Sequence[PlantedModel]):
     """Animals by name, each built when it is asked for and not kept."""
 
     def __init__(self, chosen: Sequence[str]) -> None:
@@ -170,18 +170,18 @@ class Zoo(Sequence[Animal]):
         return len(self.names)
 
     @overload
-    def __getitem__(self, index: int) -> Animal: ...
+    def __getitem__(self, index: int) -> PlantedModel: ...
     @overload
     def __getitem__(self, index: slice) -> Zoo: ...
-    def __getitem__(self, index: int | slice) -> Animal | Zoo:
+    def __getitem__(self, index: int | slice) -> PlantedModel | Zoo:
         chosen = self.names[index]
         return build(chosen) if isinstance(chosen, str) else Zoo(chosen)
 
-    def __iter__(self) -> Iterator[Animal]:
+    def __iter__(self) -> Iterator[PlantedModel]:
         return map(build, self.names)
 
 
-@typed
+@validated
 def zoo(each: int = 2) -> Zoo:
     """All animals, `each` of every kind and form; see `names`.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnscope.testing.heads import GAIN, START, Head, Look, Move, carry
+from attnscope.testing.heads import GAIN, START, Head, Move, ScoreRule, carry
 from attnscope.testing.zoo import Draft
 
 # of a random head's output, whose norm is about 1 where nobody reads: into tokens and places, and into the answer
@@ -80,7 +80,7 @@ def _random(draft: Draft, call: int) -> Head:  # noqa: ARG001
         write += draft.rng.normal(size=(_COLUMNS, len(rows))) @ rows * (size / len(rows) ** 0.5)
     return Head(
         "random: looks and writes at random",
-        Look(query * _COLUMNS**-0.25, key * _COLUMNS**-0.25),
+        ScoreRule(query * _COLUMNS**-0.25, key * _COLUMNS**-0.25),
         Move(read * _COLUMNS**-0.5, write),
         matters=False,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.results.open import open_run
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import significant
@@ -161,7 +161,7 @@ class Expectation:
         )
 
 
-@typed
+@validated
 def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
     """Expect something of a head, in a test suite; the 95% interval decides, not the mean.
 

@@ -29,35 +29,37 @@ class Shift:
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class ScoreRule:
     """Scores of a head, nats: the sum over rows of (x_query · query row) (x_key · key row), and its shifts."""
 
     queries: Rows
     keys: Rows
     shifts: tuple[Shift, ...] = ()
 
-    def __add__(self, other: Look) -> Look:
+    def __add__(self, other: ScoreRule) -> ScoreRule:
         """Both preferences at once."""
-        return Look(
+        return ScoreRule(
             np.vstack([self.queries, other.queries]),
             np.vstack([self.keys, other.keys]),
             self.shifts + other.shifts,
         )
 
 
-def anywhere(width: int) -> Look:
+def anywhere(width: int) -> ScoreRule:
     """Look at all tokens alike."""
-    return Look(np.zeros((0, width)), np.zeros((0, width)))
+    return ScoreRule(np.zeros((0, width)), np.zeros((0, width)))
 
 
-def at(offset: int, width: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> Look:
+def at(
+    offset: int, width: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False
+) -> ScoreRule:
     """Look at one offset, as in `Shift`."""
-    return Look(np.zeros((0, width)), np.zeros((0, width)), (Shift(offset, gap, nats, mirror),))
+    return ScoreRule(np.zeros((0, width)), np.zeros((0, width)), (Shift(offset, gap, nats, mirror),))
 
 
-def matching(queries: Rows, keys: Rows, nats: float) -> Look:
+def matching(queries: Rows, keys: Rows, nats: float) -> ScoreRule:
     """Look at keys that hold what the query holds: row for row, a score of `nats`."""
-    return Look(queries * abs(nats) ** 0.5, keys * (abs(nats) ** 0.5 * np.sign(nats)))
+    return ScoreRule(queries * abs(nats) ** 0.5, keys * (abs(nats) ** 0.5 * np.sign(nats)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,7 @@ class Head:
     """One head as it is planted."""
 
     role: str  # what it does, in words
-    look: Look  # where it looks, what it takes from there
+    look: ScoreRule  # where it looks, what it takes from there
     move: Move  # where it looks, what it takes from there
     matters: bool  # whether taking it out alone changes what is predicted
     backup: str = ""  # heads of the same name share a load
@@ -108,7 +110,7 @@ class Positions(ABC):
 
     @abstractmethod
     def projections(
-        self, look: Look, space: Space, head_width: int, rng: np.random.Generator
+        self, look: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
     ) -> tuple[Columns, Columns]:
         """W_Q and W_K of a look, for scores that are not divided by anything; their columns turned at random."""
 
@@ -147,7 +149,7 @@ class Waves(Positions):
         return waves @ self._directions(space)
 
     def projections(
-        self, look: Look, space: Space, head_width: int, rng: np.random.Generator
+        self, look: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
     ) -> tuple[Columns, Columns]:
         """Content and positions side by side."""
         own = self._directions(space)
@@ -194,7 +196,7 @@ class Rotary(Positions):
         """Nothing: positions come in by the rotation alone."""
 
     def projections(
-        self, look: Look, space: Space, head_width: int, rng: np.random.Generator
+        self, look: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
     ) -> tuple[Columns, Columns]:
         """Content in the columns that stand still, offsets in those that turn."""
         query, key = np.zeros((space.width, head_width)), np.zeros((space.width, head_width))

@@ -49,7 +49,7 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, ZooTask]:
     words = draft.ids["word"]
     ids, labels, target, asked, steps = _followed(draft) if is_pair else _repeated(draft)
     first, *others = (marked(draft.length, asked, key) for key in steps)
-    early, late = draft.reading_calls(2)
+    early, late = draft.calls_of_chain(2)
     for _ in range(notes):
         noting = draft.plant(
             early,
@@ -59,7 +59,7 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, ZooTask]:
             matters=notes == 1,
             backup="note" if notes > 1 else "",
         )
-        draft.must_look(noting, marked(draft.length, steps[0], steps[0] - 1))
+        draft.must_attend(noting, marked(draft.length, steps[0], steps[0] - 1))
     strength = _MATCH + 6.0 * (notes - 1)  # one note must be enough
     query = "slot0" if setting.form == "encoder" else "token"
     look = draft.matching(query, "slot0", words, strength) + draft.toward(START, _REST)
@@ -71,7 +71,7 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, ZooTask]:
         look,
         draft.moving("token", words, "answer", gain=GAIN),
     )
-    draft.must_look(copies, first)
+    draft.must_attend(copies, first)
     return draft, ZooTask(ids, labels, np.logical_or.reduce([first, *others]), target)
 
 
@@ -126,7 +126,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, ZooTask]:
     images = draft.rng.permutation(words)
     source, target, where, places = _with_questions(draft, list(classes))
     text = source if target is None else target
-    late, part, query = draft.reading_calls()[0], "token", places
+    late, part, query = draft.calls_of_chain()[0], "token", places
     if is_composed:
         early = (
             late - 1 if draft.is_pair else 0
@@ -138,7 +138,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, ZooTask]:
             draft.at(-1),
             draft.moving("token", questions, "slot0"),
         )
-        draft.must_look(noting, marked(draft.length, query, places))
+        draft.must_attend(noting, marked(draft.length, query, places))
     of_class = np.stack([draft.rows("token", draft.ids[name]).sum(0) for name in classes])
     head = draft.plant(
         late,
@@ -150,7 +150,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, ZooTask]:
     labels = np.full_like(text, IGNORED)
     labels[_ROWS, query] = images[source[_ROWS, answer] - words[0]]
     keys = marked(draft.length, query, answer)
-    draft.must_look(head, keys)
+    draft.must_attend(head, keys)
     hangs_on = keys if draft.is_pair else keys | marked(draft.length, query, places)
     return draft, ZooTask(source, labels, hangs_on, target)
 
@@ -224,12 +224,12 @@ def copying(setting: Setting) -> tuple[Draft, ZooTask]:
     draft = Draft(setting, {"word": 12, "name": 8})
     what = named(draft)
     head = draft.plant(
-        draft.reading_calls()[0],
+        draft.calls_of_chain()[0],
         "copying head: looks at the name and says it",
         draft.toward(what.names, 10.0),
         draft.moving("token", what.names, "answer", what.images, GAIN),
     )
-    draft.must_look(head, what.keys)
+    draft.must_attend(head, what.keys)
     return draft, what.task
 
 
@@ -238,13 +238,13 @@ def rare(setting: Setting) -> tuple[Draft, ZooTask]:
     draft = Draft(setting, {"word": 12, "name": 8}, lengths=(20, 32))
     what = named(draft, most=2)
     head = draft.plant(
-        draft.reading_calls()[0],
+        draft.calls_of_chain()[0],
         "copying head that rests on the first token but at a question mark",
         draft.toward(what.names, 24.0, draft.rows("token", np.array([ASK]))) + draft.toward(START, 12.0),
         draft.moving("token", what.names, "answer", what.images, GAIN),
     )
-    draft.must_look(head, what.keys)
-    draft.must_look(head, at_key(what.task.labels == IGNORED, np.zeros(TEXTS, dtype=np.int64)))
+    draft.must_attend(head, what.keys)
+    draft.must_attend(head, at_key(what.task.labels == IGNORED, np.zeros(TEXTS, dtype=np.int64)))
     return draft, what.task
 
 
@@ -265,12 +265,12 @@ def duplicate(setting: Setting) -> tuple[Draft, ZooTask]:
     move = draft.moving("token", words, "answer", np.full(len(words), yes), GAIN)
     move += draft.moving("token", np.array([START]), "answer", np.array([no]), GAIN)
     head = draft.plant(
-        draft.reading_calls()[0],
+        draft.calls_of_chain()[0],
         "duplicate-token head: looks at the same word elsewhere, or rests on the first token",
         look,
         move,
     )
-    draft.must_look(head, same)
+    draft.must_attend(head, same)
     labels = asking(np.where(is_repeated, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape))
     return draft, ZooTask(ids, labels, same | (is_repeated[:, :, None] & itself))
 
@@ -290,14 +290,14 @@ def diffuse(setting: Setting) -> tuple[Draft, ZooTask]:
     asked = np.zeros(ids.shape, dtype=bool)
     asked[:, -2 if draft.is_causal else 1 :] = True
     head = draft.plant(
-        draft.reading_calls()[0],
+        draft.calls_of_chain()[0],
         "counting head: looks at all words alike",
         draft.anywhere(),
         draft.moving("token", words, "answer", np.repeat(verdicts, _KINDS_CONTENT_EACH), 3.0 * GAIN),
     )
     half = np.zeros((*ids.shape, draft.length), dtype=bool)
     half[:, -1, : draft.length // 2] = True
-    draft.must_look(head, half, 0.4, 0.6)
+    draft.must_attend(head, half, 0.4, 0.6)
     return draft, ZooTask(ids, asking(np.broadcast_to(verdicts[most][:, None], ids.shape), asked))
 
 
@@ -326,12 +326,12 @@ def cancel(setting: Setting) -> tuple[Draft, ZooTask]:
         move = draft.moving("token", what.words, "answer", wrong, sign * _LOUD)
         move += draft.moving("token", what.words, "answer", worse, -sign * _LOUD)
         head = draft.plant(
-            draft.reading_calls()[0],
+            draft.calls_of_chain()[0],
             f"cancels: looks at offset {other} and {role} a wrong word",
             draft.at(other),
             move,
         )
-        draft.must_look(head, at_offset(within(draft, other), other))
+        draft.must_attend(head, at_offset(within(draft, other), other))
     return draft, what.task
 
 
@@ -343,12 +343,12 @@ def suppress(setting: Setting) -> tuple[Draft, ZooTask]:
     wrong = draft.rng.permutation(what.words)
     draft.unembed[wrong] += _LOUD * draft.rows("token", what.words)
     head = draft.plant(
-        draft.reading_calls()[0],
+        draft.calls_of_chain()[0],
         "suppresses: looks at its own word and takes back what that says",
         draft.at(0),
         draft.moving("token", what.words, "answer", wrong, -_LOUD),
     )
-    draft.must_look(head, at_offset(within(draft), 0))
+    draft.must_attend(head, at_offset(within(draft), 0))
     return draft, what.task
 
 
@@ -366,14 +366,14 @@ def sharp_null(setting: Setting) -> tuple[Draft, ZooTask]:
     """Heads that look sharply at a token of which they take nothing, beside one that looks softly at what matters."""
     draft = Draft(setting, {"word": 12, "name": 8, "bait": 4})
     what = named(draft, bait="bait")
-    call = draft.reading_calls()[0]
+    call = draft.calls_of_chain()[0]
     soft = draft.plant(
         call,
         "copying head: looks softly at the name and says it",
         draft.toward(what.names, 3.0),
         draft.moving("token", what.names, "answer", what.images, 2.2 * GAIN),
     )
-    draft.must_look(soft, what.keys, 0.25, 0.98)
+    draft.must_attend(soft, what.keys, 0.25, 0.98)
     bait = at_key(what.task.labels != IGNORED, np.ones(TEXTS, dtype=np.int64))
     for number in (*range(len(draft.calls)), call):  # one everywhere, two beside the other head
         decoy = draft.plant(
@@ -384,7 +384,7 @@ def sharp_null(setting: Setting) -> tuple[Draft, ZooTask]:
             matters=False,
         )
         if number == call:
-            draft.must_look(decoy, bait)
+            draft.must_attend(decoy, bait)
     return draft, what.task
 
 
@@ -396,12 +396,12 @@ def quiet(setting: Setting) -> tuple[Draft, ZooTask]:
     words = draft.length * (0.6 if draft.is_causal else 1.0)  # that a query sees, about
     name, start = np.log(np.array([on_name, 1.0 - on_name - on_words]) * words / on_words).tolist()
     head = draft.plant(
-        draft.reading_calls()[0],
+        draft.calls_of_chain()[0],
         "copying head: little weight on the name, of great value",
         draft.toward(what.names, name) + draft.toward(START, start),
         draft.moving("token", what.names, "answer", what.images, GAIN / on_name),
     )
-    draft.must_look(head, what.keys, 0.03, 0.2)
+    draft.must_attend(head, what.keys, 0.03, 0.2)
     return draft, what.task
 
 
@@ -410,7 +410,7 @@ _FARTHEST = 4  # tokens
 
 
 @dataclass(frozen=True, eq=False)
-class ReadingTask:
+class OffsetTask:
     """Texts of random words, of which the one at an offset is asked for, by its image."""
 
     words: Ids  # what stands there, and what is to be said
@@ -425,7 +425,7 @@ def sheet(setting: Setting, *, calls: int = 2, slots: int = 0) -> Draft:
     return Draft(setting, {"word": _WORDS}, calls=calls, slots=slots)
 
 
-def read_at(draft: Draft, offset: int, *passed: int) -> ReadingTask:
+def read_at(draft: Draft, offset: int, *passed: int) -> OffsetTask:
     """Ask for the word at an offset, where those that are passed on the way are words as well."""
     words = draft.ids["word"]
     images = draft.rng.permutation(words)
@@ -433,12 +433,12 @@ def read_at(draft: Draft, offset: int, *passed: int) -> ReadingTask:
     asked = within(draft, offset, *passed)
     keys = at_offset(asked, offset)
     answers = images_at(draft, ids, images, offset)
-    return ReadingTask(words, images, offset, keys, ZooTask(ids, asking(answers, asked), keys, target))
+    return OffsetTask(words, images, offset, keys, ZooTask(ids, asking(answers, asked), keys, target))
 
 
 def plant_reader(
     draft: Draft,
-    what: ReadingTask,
+    what: OffsetTask,
     role: str = "says the word",
     *,
     gain: float = GAIN,
@@ -449,8 +449,8 @@ def plant_reader(
     look = draft.at(what.offset, gap=gap)
     move = draft.moving("token", what.words, "answer", what.images, gain)
     role = f"looks at offset {what.offset} and {role}"
-    head = draft.plant(draft.reading_calls()[0], role, look, move, backup=backup)
-    draft.must_look(head, what.keys, *((0.7,) if gap == GAP else (0.3, 0.99)))
+    head = draft.plant(draft.calls_of_chain()[0], role, look, move, backup=backup)
+    draft.must_attend(head, what.keys, *((0.7,) if gap == GAP else (0.3, 0.99)))
 
 
 def some_offset(draft: Draft, *others: int) -> int:
@@ -524,12 +524,12 @@ def reverse(setting: Setting) -> tuple[Draft, ZooTask]:
     place = np.arange(draft.length)
     answers = images_at(draft, ids, images, 0)[:, (-place) % draft.length]
     head = draft.plant(
-        draft.reading_calls()[0],
+        draft.calls_of_chain()[0],
         "looks at the places in reverse order and says the word",
         draft.at(draft.length, mirror=True),
         draft.moving("token", words, "answer", images, GAIN),
     )
-    draft.must_look(head, keys)
+    draft.must_attend(head, keys)
     return draft, ZooTask(ids, asking(answers, asked), keys, target)
 
 
@@ -550,12 +550,12 @@ def pair(setting: Setting) -> tuple[Draft, ZooTask]:
     ):
         agrees = (half[:, None] == half).astype(float)
         head = draft.plant(
-            draft.reading_calls()[0],
+            draft.calls_of_chain()[0],
             f"looks at offset {offset} and says one half",
             draft.at(offset),
             carry(draft.rows("token", words), agrees @ draft.rows("answer", order), GAIN),
         )
-        draft.must_look(head, at_offset(within(draft, offset), offset))
+        draft.must_attend(head, at_offset(within(draft, offset), offset))
         labels += worth * images_at(draft, ids, half, offset)
     return draft, ZooTask(ids, asking(order[labels], asked), at_offset(asked, first, second), target)
 
@@ -568,14 +568,14 @@ def relay(setting: Setting, heads: int = 2) -> tuple[Draft, ZooTask]:
         offsets = [some_offset(draft) for _ in range(heads)]
     what = read_at(draft, sum(offsets), *np.cumsum(offsets[::-1])[:-1].tolist())
     parts = ["token", *(f"slot{number}" for number in range(heads - 1)), "answer"]
-    steps = zip(draft.reading_calls(heads), offsets, pairwise(parts), strict=True)
+    steps = zip(draft.calls_of_chain(heads), offsets, pairwise(parts), strict=True)
     for call, offset, (source, to) in steps:
         if to == "answer":
             role, move = "says the word", draft.moving(source, what.words, to, what.images, GAIN)
         else:
             role, move = "hands the word on", draft.moving(source, what.words, to)
         head = draft.plant(call, f"looks at offset {offset} and {role}", draft.at(offset), move)
-        draft.must_look(head, at_offset(within(draft, offset), offset))
+        draft.must_attend(head, at_offset(within(draft, offset), offset))
     return draft, what.task
 
 

@@ -25,9 +25,9 @@ from attnscope.testing.heads import (
     START,
     TEXTS,
     Head,
-    Look,
     Move,
     Rotary,
+    ScoreRule,
     Waves,
     anywhere,
     at,
@@ -52,7 +52,7 @@ class Looking:
 
 
 @dataclass(frozen=True, eq=False)
-class Animal:
+class PlantedModel:
     """A model whose circuit is known, and the task that it solves."""
 
     # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
@@ -179,7 +179,7 @@ class Draft:
             groups[ids] = ids[0]
         return groups
 
-    def reading_calls(self, count: int = 1) -> list[int]:
+    def calls_of_chain(self, count: int = 1) -> list[int]:
         """Calls, in order, for heads that hand over from one to the next, the last of them to the answer."""
         if self.is_pair:
             cross = self.encoder_calls + 1 + 2 * int(self.rng.integers(self.encoder_calls))
@@ -195,34 +195,36 @@ class Draft:
         """Carry words from one part to another, each as its image."""
         return carry(self.rows(source, ids), self.rows(to, ids if images is None else images), gain)
 
-    def at(self, offset: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> Look:
+    def at(
+        self, offset: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False
+    ) -> ScoreRule:
         """Look at one offset, as in `Shift`."""
         return at(offset, self.space.width, gap=gap, nats=nats, mirror=mirror)
 
-    def anywhere(self) -> Look:
+    def anywhere(self) -> ScoreRule:
         """Look at all alike."""
         return anywhere(self.space.width)
 
     def toward(
         self, ids: Ids | int, nats: float, queries: Float[np.ndarray, "1 width"] | None = None
-    ) -> Look:
+    ) -> ScoreRule:
         """Look at these tokens wherever they stand, whatever the query is (or as far as it holds `queries`)."""
         keys = self.rows("token", np.atleast_1d(ids)).sum(0, keepdims=True)
         return matching(self.space.one if queries is None else queries, keys, nats)
 
-    def matching(self, query: str, key: str, ids: Ids, nats: float) -> Look:
+    def matching(self, query: str, key: str, ids: Ids, nats: float) -> ScoreRule:
         """Look at keys that hold, in one part, the word that the query holds in another."""
         return matching(self.rows(query, ids), self.rows(key, ids), nats)
 
     def plant(
-        self, call: int, role: str, look: Look, move: Move, *, matters: bool = True, backup: str = ""
+        self, call: int, role: str, look: ScoreRule, move: Move, *, matters: bool = True, backup: str = ""
     ) -> Head:
         """Put a head into a call."""
         head = Head(role, look, move, matters, backup)
         self.calls[call].append(head)
         return head
 
-    def must_look(
+    def must_attend(
         self, head: Head, keys: Bool[np.ndarray, "text query key"], least: float = 0.7, most: float = 1.0
     ) -> None:
         """Say where a head must be found to look, and with how much of its weight."""

@@ -11,7 +11,7 @@ from attnscope.explanation.projections import projections
 from attnscope.intervention.arrays.block import block_norms, block_parts
 from attnscope.intervention.arrays.effective import effective_attention, identifiability
 from attnscope.intervention.contributions.run import contribution_profiles
-from attnscope.intervention.given import Given
+from attnscope.intervention.given import InterventionInput
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.families import tiny
@@ -29,7 +29,7 @@ def read(model, texts=(TEXT,)):
     if model.config.is_encoder_decoder:
         marks = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}
         windows = [Window(ids, target=Window(tuple(TARGET), **marks), **marks) for ids in windows]
-    return contribution_profiles(Given(model, windows, "tiny", None), band=BAND)
+    return contribution_profiles(InterventionInput(model, windows, "tiny", None), band=BAND)
 
 
 def along(matrix):
@@ -202,7 +202,7 @@ def test_the_projects_own_translators(name):
     model = small(name)
     marks = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}
     window = Window((3, 4, 5, 6, 7, 2), target=Window((1, 10, 11, 12), **marks), **marks)
-    found = contribution_profiles(Given(model, [window], name, None), band=2)
+    found = contribution_profiles(InterventionInput(model, [window], name, None), band=2)
     assert found.attrs["skipped"] == ""
     assert found.layer_kind.values.tolist() == ["self"] * 2 + ["causal", "cross"] * 2
     ratios = found.mixing_ratio.sel(of="block")
@@ -224,7 +224,7 @@ def test_layers_side_by_side_have_no_known_block():
     with pytest.raises(
         AttnscopeError, match=r"block_norms is not defined for GPTNeoXForCausalLM, layer 0 .* Leave it"
     ):
-        contribution_profiles(Given(model, [tuple(TEXT)], "tiny", None), kinds=["block_norms"])
+        contribution_profiles(InterventionInput(model, [tuple(TEXT)], "tiny", None), kinds=["block_norms"])
 
 
 def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
@@ -255,11 +255,11 @@ def test_where_one_text_lacks_something_the_others_keep_it(monkeypatch):
 
 def test_without_a_head_there_is_no_gradient():
     body = tiny("bert").bert
-    found = contribution_profiles(Given(body, [tuple(TEXT)], "tiny", None), band=2)
+    found = contribution_profiles(InterventionInput(body, [tuple(TEXT)], "tiny", None), band=2)
     assert "profile_gradient" not in found
     assert "gradient: BertModel has no head that predicts" in found.attrs["skipped"]
     with pytest.raises(AttnscopeError, match="gradient is not defined for BertModel: BertModel has no head"):
-        contribution_profiles(Given(body, [tuple(TEXT)], "tiny", None), kinds=["gradient"])
+        contribution_profiles(InterventionInput(body, [tuple(TEXT)], "tiny", None), kinds=["gradient"])
 
 
 def test_a_long_text_says_what_gradients_would_take(monkeypatch):

@@ -7,7 +7,7 @@ import torch
 from attnscope.intervention.passes.gradients import HeadGradients, attribution, gates_towards, importance
 from attnscope.intervention.passes.questions import Questions
 from attnscope.intervention.passes.stack import stacked_passes
-from attnscope.measure.observer import Reading
+from attnscope.measure.observer import WindowBatch
 from attnscope.read.windows import Batch
 from tests.faithfulness.models import build, inputs_of
 
@@ -20,7 +20,7 @@ def questions_of(model):
     ]
     places = torch.tensor([[1, 4, 5], [0, 2, 3]])
     labels = torch.tensor([[7, 8, -100], [9, 10, 11]])
-    return Questions(Reading(*sides), places, labels, [])
+    return Questions(WindowBatch(*sides), places, labels, [])
 
 
 def losses(model, asked, edits, variants):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import attnscope
-from attnscope.intervention.passes.pairs import Pair, given_pairs
+from attnscope.intervention.passes.pairs import Pair, pairs_of_input
 from attnscope.support.errors import AttnscopeError
 
 WHOLE = {"clean": "a b", "corrupted": "c b", "answer": " a", "wrong": " c"}
@@ -29,15 +29,15 @@ def test_answers_that_no_pair_uses_are_refused(files, name):
     with pytest.raises(
         AttnscopeError, match=r"no pair uses answer \(--answer\) and wrong \(--wrong\): each has its"
     ):
-        given_pairs(files[name], answer="foo", wrong="bar")
-    assert given_pairs(files[name])
+        pairs_of_input(files[name], answer="foo", wrong="bar")
+    assert pairs_of_input(files[name])
 
 
 def test_an_answer_is_used_where_one_pair_has_none():
-    pairs = given_pairs([WHOLE, BARE], answer=" x", wrong=" y")
+    pairs = pairs_of_input([WHOLE, BARE], answer=" x", wrong=" y")
     assert [(pair.answer, pair.wrong) for pair in pairs] == [(" a", " c"), (" x", " y")]
     with pytest.raises(AttnscopeError, match=r"no pair uses wrong \(--wrong\): .* Leave it out"):
-        given_pairs([WHOLE, BARE | {"wrong": " d"}], answer=" x", wrong=" y")
+        pairs_of_input([WHOLE, BARE | {"wrong": " d"}], answer=" x", wrong=" y")
 
 
 def test_the_bundled_pairs_have_answers():

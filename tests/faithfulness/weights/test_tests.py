@@ -11,7 +11,7 @@ from attnscope.intervention import given as _limits
 from attnscope.intervention.arrays.adversarial import adversarial_weights
 from attnscope.intervention.arrays.changes import erased_weights, permuted_weights, total_variation
 from attnscope.intervention.contributions.tokens import token_contributions
-from attnscope.intervention.given import Given
+from attnscope.intervention.given import InterventionInput
 from attnscope.intervention.weights.adversarial import adversarial_test
 from attnscope.intervention.weights.agreement import agreement_test
 from attnscope.intervention.weights.frozen import frozen_test
@@ -38,7 +38,7 @@ def given(model, *texts, target=None):
         Window(tuple(text), source=f"text {number}", target=targets, **MARKS)
         for number, text in enumerate(texts or (TEXT,))
     ]
-    return Given(model, windows, "tiny", None)
+    return InterventionInput(model, windows, "tiny", None)
 
 
 def planted():
@@ -123,7 +123,7 @@ def test_frozen_weights_come_from_a_text_that_is_long_enough():
     cut /= cut.sum(1, keepdims=True)
     expected = texts[0].effects(1, 0, texts[0].of_weights(1, 0, cut[None]))
     assert of(found, "tvd", 1, 0) == pytest.approx(expected["tvd"].mean())
-    same = Given(model, [given(model).windows[0]] * 2, "tiny", None)
+    same = InterventionInput(model, [given(model).windows[0]] * 2, "tiny", None)
     assert np.isnan(frozen_test(same, heads=[(1, 0)], draws=1).tvd).all()  # no other document
 
 

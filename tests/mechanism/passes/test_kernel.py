@@ -16,7 +16,7 @@ from attnscope.explanation.passes.content import position_content
 from attnscope.explanation.passes.kernel import scheme_kernel
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Study, equal_windows
-from attnscope.explanation.words import foretold, headline
+from attnscope.explanation.words import headline, predicted_offsets
 from attnscope.read.encoded import texts_of
 from attnscope.read.windows import Window
 from tests.families import tiny
@@ -179,7 +179,7 @@ def test_agreement_that_chance_gives_may_be_accident():
             attrs={"scheme": "bias"},
         )
         verdict = xr.Dataset(dict.fromkeys(("prefers", "positional", "agree", "peak_weight"), ones))
-        said = foretold(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
+        said = predicted_offsets(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
         assert says in said
         assert "(1.6 by chance)" in said
         assert ("So many come by chance in 52% of cases, so this may be accident." in said) == (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope.explanation.analyses.rotation_effect import SCHEME
 from attnscope.explanation.passes.kernel import bias_effect as of_model
 from attnscope.explanation.study import BIAS, Analysis, Picture, few_texts, studied
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnscope.read.encoded import Sources
 
 
-@typed
+@validated
 def bias_effect(
     model: Model | Study | None = None,
     texts: Sources = None,

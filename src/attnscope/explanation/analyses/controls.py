@@ -14,7 +14,7 @@ from attnscope.explanation.arrays.phase_map import completion_range
 from attnscope.explanation.not_defined import NotDefinedError
 from attnscope.explanation.ranking import best_heads, inputs_of
 from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Section, studied, study
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import DRAWS, check_seed, check_some, check_whole
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ CONTROLLED = Section(
 )
 
 
-@typed
+@validated
 def shift_controls(
     model: Model | Study | None = None,
     texts: Sources = None,

@@ -12,7 +12,7 @@ from attnscope.explanation.arrays.correlation import profile_agreement
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.ranking import inputs_of, over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, studied, study
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _COLUMNS = 20  # leading columns that are kept
 
 
-@typed
+@validated
 def cross_correlation(
     model: Model | Study | None = None,
     texts: Sources = None,

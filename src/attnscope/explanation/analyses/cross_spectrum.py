@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope.explanation.arrays.correlation import cross_spectrum as spectrum_of_head
 from attnscope.explanation.ranking import inputs_of, over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Section, studied, study
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,7 +29,7 @@ SHIFT = Section(
 )
 
 
-@typed
+@validated
 def cross_spectrum(
     model: Model | Study | None = None,
     texts: Sources = None,

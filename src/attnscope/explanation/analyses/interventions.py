@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope.explanation.passes.interventions import interventions as of_model
 from attnscope.explanation.ranking import weight_peaks
 from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Section, few_texts, studied
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ CHANGED = Section(
 )
 
 
-@typed
+@validated
 def interventions(
     model: Model | Study | None = None,
     texts: Sources = None,

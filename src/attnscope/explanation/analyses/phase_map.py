@@ -8,7 +8,7 @@ from attnscope.explanation.analyses.cross_spectrum import SHIFT
 from attnscope.explanation.arrays.phase_map import phase_map as map_of_head
 from attnscope.explanation.ranking import inputs_of, over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, studied, study
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_seed
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnscope.read.encoded import Sources
 
 
-@typed
+@validated
 def phase_map(
     model: Model | Study | None = None,
     texts: Sources = None,

@@ -11,7 +11,7 @@ from attnscope.explanation.analyses.position_spectrum import TABLE
 from attnscope.explanation.arrays.components import canonical_correlations
 from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, studied, study
 from attnscope.store.arrays import stacked
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed in float32
 
 
-@typed
+@validated
 def position_cca(
     model: Model | Study | None = None,
     texts: Sources = None,

@@ -8,7 +8,7 @@ from attnscope.explanation.passes.content import position_content as of_model
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Analysis, Picture, Section, few_texts, studied
 from attnscope.measure.documents import LEAST
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def _says(tree: xr.DataTree) -> str:
 CONTENT = Section("content", "Position or content", _says)
 
 
-@typed
+@validated
 def position_content(
     model: Model | Study | None = None,
     texts: Sources = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope.explanation.analyses.position_spectrum import TABLE
 from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, table_of_model
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnscope.explanation.study import Study
 
 
-@typed
+@validated
 def position_pca(
     model: Model | Study | None = None, *, part: str | None = None, centred: bool = True
 ) -> xr.Dataset:

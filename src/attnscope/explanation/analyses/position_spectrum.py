@@ -9,7 +9,7 @@ import xarray as xr
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Section, table_of_model
 from attnscope.store.arrays import stacked
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -30,7 +30,7 @@ TABLE = Section(
 )
 
 
-@typed
+@validated
 def position_spectrum(
     model: Model | Study | None = None,
     *,
@@ -74,7 +74,7 @@ def position_spectrum(
     return amplitude_spectrum(rows, detrend=detrend, neighbours=neighbours, factor=factor, lowest=lowest)
 
 
-def _beside_words(study: Study) -> xr.Dataset:
+def _with_word_spectrum(study: Study) -> xr.Dataset:
     """Spectrum of the whole first position table beside that of as many words: dimension ``kind``."""
     evidence = study.evidence
     kinds = {"positions": evidence.tables[0].rows}
@@ -87,7 +87,7 @@ ANALYSIS = Analysis(
     "position_spectrum",
     "Waves in the position table",
     "Spectrum of the position table",
-    _beside_words,
+    _with_word_spectrum,
     needs=(POSITION_TABLE,),
     section=TABLE,
     pictures=(

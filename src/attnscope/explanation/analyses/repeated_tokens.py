@@ -17,7 +17,7 @@ from attnscope.explanation.tokens import batches, interval, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.measure import attend_in_full
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ REPEATED = Section(
 )
 
 
-@typed
+@validated
 def repeated_tokens(
     model: Model | Study | None = None,
     texts: Sources = None,

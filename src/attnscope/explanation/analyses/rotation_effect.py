@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.explanation.passes.kernel import rotation_effect as of_model
 from attnscope.explanation.study import ROTATION, Analysis, Picture, Section, few_texts, studied
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ SCHEME = Section(
 )
 
 
-@typed
+@validated
 def rotation_effect(
     model: Model | Study | None = None,
     texts: Sources = None,

@@ -10,7 +10,7 @@ import xarray as xr
 from attnscope.explanation.passes.kernel import scheme_kernel as of_model
 from attnscope.explanation.ranking import MOST, weight_peaks
 from attnscope.explanation.study import ROTATION_OR_BIAS, Analysis, Picture, Section, few_texts, studied
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -29,7 +29,7 @@ KERNEL = Section(
 )
 
 
-@typed
+@validated
 def scheme_kernel(
     model: Model | Study | None = None,
     texts: Sources = None,
@@ -95,10 +95,10 @@ def _of_study(study: Study) -> xr.Dataset:
     """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what it explains."""
     kernel = of_model(study.model, study.first(), band=study.band, seed=study.seed)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
-    return told(kernel, prefers.reset_coords(drop=True))
+    return without_flat_curves(kernel, prefers.reset_coords(drop=True))
 
 
-def told(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
+def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
     """The kernel without what says nothing: every curve has a largest value, that of random weights too."""
     asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
     makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))

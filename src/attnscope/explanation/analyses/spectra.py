@@ -12,7 +12,7 @@ from attnscope.explanation.arrays.waves import maximum_spectrum
 from attnscope.explanation.not_defined import NotDefinedError
 from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, studied, study
 from attnscope.store.arrays import stacked
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attnscope.read.encoded import Sources
 
 
-@typed
+@validated
 def spectra_by_layer(
     model: Model | Study | None = None,
     texts: Sources = None,

@@ -9,7 +9,7 @@ import xarray as xr
 
 from attnscope.explanation.ranking import ERROR, READINGS, judged, rank_explanations, weight_peaks
 from attnscope.explanation.study import Analysis, Picture, Section
-from attnscope.explanation.words import known_columns, question
+from attnscope.explanation.words import defined_columns, question
 
 if TYPE_CHECKING:
     from attnscope.explanation.evidence import Evidence
@@ -22,8 +22,8 @@ HEADS = Section(
 )
 
 
-def _reading_of_grid(tree: xr.DataTree) -> str:
-    known = known_columns(rank_explanations(tree))
+def _phase_estimates(tree: xr.DataTree) -> str:
+    known = defined_columns(rank_explanations(tree))
     said = (
         "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), none "
         "where that weight is no more than chance"
@@ -56,14 +56,14 @@ def verdict_of(
     """
     verdict = weight_peaks(evidence)
     places = {"layer": verdict["layer"], "head": verdict["head"]}
-    verdict = verdict.assign(_readings(spectra, correlations, places))
+    verdict = verdict.assign(_estimates(spectra, correlations, places))
     if content is not None:
         verdict["position_share"] = content.position_share.reindex(places).where(verdict.prefers)
         verdict.position_share.attrs = {"units": "share", "long_name": "Score profile explained by position"}
     return judged(verdict).assign_attrs(positions=evidence.length)
 
 
-def _readings(
+def _estimates(
     spectra: xr.Dataset | None, correlations: xr.Dataset | None, places: dict[str, xr.DataArray]
 ) -> dict[str, xr.DataArray]:
     """What the scores say of the offset, at all places; NaN where they say nothing."""
@@ -94,7 +94,7 @@ ANALYSIS = Analysis(
         Picture(
             "verdict",
             "Offsets and what position explains",
-            _reading_of_grid,
+            _phase_estimates,
             draw="attnscope.results.figures.verdict:verdict_grid",
         ),
         Picture(

@@ -10,7 +10,7 @@ from attnscope.explanation.analyses.cross_spectrum import of_heads
 from attnscope.explanation.analyses.interventions import CHANGED
 from attnscope.explanation.passes.cause import band_removed, gain_without_band, responsible_band
 from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Analysis, Picture, few_texts, studied
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attnscope.read.encoded import Sources
 
 
-@typed
+@validated
 def wave_removal(
     model: Model | Study | None = None,
     texts: Sources = None,

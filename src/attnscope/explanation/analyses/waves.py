@@ -8,7 +8,7 @@ from attnscope.explanation.arrays.decomposition import append_one
 from attnscope.explanation.arrays.waves import query_key_waves as waves_of_head
 from attnscope.explanation.ranking import over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Section, studied, study
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ WAVES_ALONG_TEXT = Section(
 )
 
 
-@typed
+@validated
 def query_key_waves(
     model: Model | Study | None = None,
     texts: Sources = None,

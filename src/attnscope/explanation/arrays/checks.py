@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float
 
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
 
@@ -15,7 +15,7 @@ Values = np.ndarray | np.generic | float | int | bool
 Labelled = tuple[tuple[str, ...], Values, dict[str, str]]
 
 
-@typed
+@validated
 def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Labelled:
     """A variable of a Dataset: dimensions (separated by spaces), values, what it is and its unit."""
     return tuple(dims.split()), values, {"long_name": long_name, "units": units}
@@ -69,7 +69,7 @@ def choose(name: str, given: str, known: tuple[str, ...]) -> None:
         raise AttnscopeError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
 
 
-@typed
+@validated
 def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:
     """Which frequencies of ``0..length // 2`` lie in a band, ends included."""
     highest = (length - 1) // 2

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from attnscope.explanation.arrays.checks import labelled, series
 from attnscope.explanation.not_defined import NotDefinedError
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
 
@@ -21,7 +21,7 @@ _CLIPPED = 1e-6  # a correlation may pass 1 by rounding, not by more
 _GOOD = 0.01  # ... and by so much where the covariance itself is rounded
 
 
-@typed
+@validated
 def principal_components(table: Float[np.ndarray, "position column"], *, centred: bool = True) -> xr.Dataset:
     r"""Singular values of a position table and the share of its variance in the leading ones.
 
@@ -123,7 +123,7 @@ class StateMoments:
         self.texts = total
 
 
-@typed
+@validated
 def canonical_correlations(
     position_mean: Float[np.ndarray, "position width"],
     covariance: Float[np.ndarray, "state_width state_width"],
@@ -201,11 +201,11 @@ def canonical_correlations(
     power, basis = power[::-1], basis[:, ::-1]
     if not power[0] > 0:
         raise NotDefinedError("the covariance of the states is zero; expected states that vary")
-    kept = _kept(power, variance, max(len(power) * np.finfo(float).eps, rounding / _GOOD))
+    kept = _stored(power, variance, max(len(power) * np.finfo(float).eps, rounding / _GOOD))
     left, values, _ = np.linalg.svd(table - table.mean(0), full_matrices=False)
     if not values[0] ** 2 > _rounding(table):
         raise NotDefinedError("the table is the same at every position; expected one that varies")
-    rows = _kept(values**2, variance, (max(table.shape) * np.finfo(float).eps) ** 2)
+    rows = _stored(values**2, variance, (max(table.shape) * np.finfo(float).eps) ** 2)
     # (position, kept): positions in the whitened states; left is already whitened, up to sqrt(T)
     whitened = (means - means.mean(0)) @ basis[:, :kept] / np.sqrt(power[:kept])
     correlations = np.linalg.svd(whitened.T @ left[:, :rows] / np.sqrt(len(means)), compute_uv=False)
@@ -244,7 +244,7 @@ def _rounding(columns: Float[np.ndarray, "row column"]) -> float:
     return float((len(columns) * np.finfo(float).eps) ** 2 * (columns**2).sum())
 
 
-def _kept(power: np.ndarray, variance: float, least: float) -> int:
+def _stored(power: np.ndarray, variance: float, least: float) -> int:
     """How many leading components hold the share; those lost in rounding are never kept."""
     sound = int((power > least * power[0]).sum())
     share = np.cumsum(power[:sound]) / power[:sound].sum()

@@ -12,13 +12,13 @@ from attnscope.explanation.arrays.checks import head_arrays
 from attnscope.explanation.arrays.correlation import cross_spectrum
 from attnscope.explanation.arrays.decomposition import haar, reparametrize
 from attnscope.explanation.arrays.phase_map import phase_map
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole, shaped
 
 _SHARE = {"units": "1"}
 
 
-@typed
+@validated
 def shift_controls(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],

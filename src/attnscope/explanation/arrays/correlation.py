@@ -31,7 +31,7 @@ from attnscope.explanation.arrays.spectrum import (
     fisher_g,
     transform,
 )
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import agree, check_whole, finite, shaped
 from attnscope.support.errors import AttnscopeError
 
@@ -40,7 +40,7 @@ MODES: tuple[Mode, ...] = ("paper", "centre_k", "centre_both")
 CLEAR = 4.0  # white-noise standard deviations above which a peak is taken for one
 
 
-@typed
+@validated
 def cross_correlation(
     query: Float[np.ndarray, "position column"],
     key: Float[np.ndarray, "key_position key_column"],
@@ -191,7 +191,7 @@ def offset_trace(scores: Float[np.ndarray, "query key"]) -> xr.Dataset:
     )
 
 
-@typed
+@validated
 def profile_agreement(
     weights: Float[np.ndarray, "*head offset"],
     scores: Float[np.ndarray, "*head score_offset"],
@@ -280,7 +280,7 @@ def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.asarray((a * b).sum(-1) / np.where(size > 0, size, np.nan))
 
 
-@typed
+@validated
 def cross_spectrum(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],

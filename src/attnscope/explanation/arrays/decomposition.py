@@ -14,7 +14,7 @@ from jaxtyping import Complex, Float, Int
 from scipy.linalg import schur
 
 from attnscope.explanation.arrays.checks import choose, weights_of
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
 
@@ -35,7 +35,7 @@ class Decomposition:
     dropped: int  # columns left out because their singular value is rounding noise
 
 
-@typed
+@validated
 def reparametrize(
     query_weight: Float[np.ndarray, "width r"], key_weight: Float[np.ndarray, "key_width key_r"]
 ) -> Decomposition:
@@ -99,7 +99,7 @@ def affine(
     return np.vstack([weight, bias])
 
 
-@typed
+@validated
 def append_one(inputs: Float[np.ndarray, "position width"]) -> Float[np.ndarray, "position affine_width"]:
     """[X, 1]: the inputs that weights from `affine` expect, shape (position, width + 1), float64."""
     values = shaped("the inputs", inputs, "position, width")

@@ -22,14 +22,14 @@ from attnscope.explanation.arrays.checks import (
 from attnscope.explanation.arrays.correlation import common_shift, shifts_near
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion, RotationPlanes, head_rotation
 from attnscope.explanation.arrays.spectrum import Offsets, transform
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
 _REAL = 1e-8  # |sin angle| below which an eigenvalue is +1 or -1: its vector is real and has no direction
 
 
-@typed
+@validated
 def phase_map(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],
@@ -153,7 +153,7 @@ def vector_energy(
     return np.abs(transform(inputs) @ rotation.vectors) ** 2 * rotation.moduli
 
 
-@typed
+@validated
 def completion_range(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],

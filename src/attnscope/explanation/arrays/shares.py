@@ -9,12 +9,12 @@ from jaxtyping import Float
 from scipy.stats import t as student_t
 
 from attnscope.measure.documents import LEAST, membership
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import real
 from attnscope.support.errors import AttnscopeError
 
 
-@typed
+@validated
 def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np.ndarray, "*batch term"]:
     r"""Share of each term in the variance over offsets of the sum of all."""
     terms = real("terms", terms)
@@ -26,7 +26,7 @@ def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np
         return covariance(terms, total) / np.where(variance > 0, variance, np.nan)
 
 
-@typed
+@validated
 def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Covariance over the last axis, by the number of values; NaN left out of both."""
     own, other = real("own", own), real("other", other)
@@ -37,13 +37,13 @@ def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray((own * other).sum(-1) / count[..., 0])
 
 
-@typed
+@validated
 def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:
     """Mean product over all pairs of different texts, from the product of means and the mean of each text's own."""
     return np.asarray((texts * of_means - own) / (texts - 1))
 
 
-@typed
+@validated
 def jackknife(
     whole: np.ndarray, documents: Sequence[Hashable], without: Callable[[int, list[int]], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -18,14 +18,14 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 
 from attnscope.explanation.arrays.checks import labelled, series
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 QUARTILES = (0.25, 0.75)
 CLEAR = 4.0  # standard deviations by which a peak stands out
 
 
-@typed
+@validated
 def amplitude_spectrum(
     table: Float[np.ndarray, "position column"],
     *,

@@ -18,14 +18,14 @@ from attnscope.explanation.arrays.spectrum import (
     null_scale,
     transform,
 )
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
 _QUARTER = np.pi / 6  # how far from 90 degrees apart the phases of a pair may be
 
 
-@typed
+@validated
 def query_key_waves(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],
@@ -165,7 +165,7 @@ def _of_side(
     }
 
 
-@typed
+@validated
 def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
     """Strongest amplitude at each frequency over many columns: all heads' q, all heads' k, or X itself.
 

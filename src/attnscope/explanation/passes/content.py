@@ -22,11 +22,11 @@ from attnscope.explanation.inputs import (
     bias_traces,
     centred_keys,
     mean_profile,
-    offsets_seen,
     one_text,
     pairs_at,
     profile_and_output,
     score_traces,
+    visible_offsets,
 )
 from attnscope.explanation.passes.cause import check_measured, check_target
 from attnscope.explanation.passes.first_layer import FirstLayerSplit, first_layer_split
@@ -321,7 +321,9 @@ def _stacked(layers: Sequence[np.ndarray], heads: int) -> np.ndarray:
 
 def _forbidden(second: _SecondPass) -> np.ndarray:
     """``(layer, 1, offset)``: offsets at which a layer has no weight, whatever its scores."""
-    return ~np.stack([offsets_seen(second.calls[site.index], second.band) for site in second.sites])[:, None]
+    return ~np.stack([visible_offsets(second.calls[site.index], second.band) for site in second.sites])[
+        :, None
+    ]
 
 
 def _dataset(

@@ -21,10 +21,10 @@ from attnscope.explanation.evidence import check_self_attention
 from attnscope.explanation.inputs import (
     bias_traces,
     mean_profile,
-    offsets_seen,
     pairs_at,
     profile_and_output,
     score_traces,
+    visible_offsets,
 )
 from attnscope.explanation.passes.cause import check_measured
 from attnscope.explanation.passes.interventions import stacked_profiles
@@ -181,7 +181,7 @@ class _Layer:
         assert self.call is not None  # noqa: S101 a layer is made at its first call
         parts = {name: np.concatenate(texts) for name, texts in self.parts.items()}  # (text, head, ...)
         reach = self.band + 1
-        allowed = offsets_seen(self.call, reach) & np.isfinite(parts["bias"]).all((0, 1))
+        allowed = visible_offsets(self.call, reach) & np.isfinite(parts["bias"]).all((0, 1))
         pairs = pairs_at(self.call.query.shape[2], self.call.key.shape[2], reach)
         pairs = np.where(allowed & (pairs > 0), pairs, np.nan)
         profile = parts["profile"].mean(0) + 0 * pairs

@@ -78,7 +78,7 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
         history.mark(site, states)
         return output_of(call)
 
-    with hearing(chosen, history.events), watching_inputs(model, observe):
+    with record_modules(chosen, history.events), watching_inputs(model, observe):
         forward(model, inputs, lambda _: "the text", with_head=False)
     wide = torch.promote_types(model.dtype, torch.float32)
     blocks: list[Block] = []
@@ -97,7 +97,7 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
 
 
 @contextmanager
-def hearing(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Generator[None]:
+def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Generator[None]:
     """Note what these modules read and give, in the order in which they begin."""
     running: dict[int, list[ModuleRun]] = {}
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.explanation.inputs import pairs_at
-from attnscope.intervention.contributions.record import given_by_heads
+from attnscope.intervention.contributions.record import value_outputs
 from attnscope.intervention.session import band_of, values_of, visible_keys, weight_tiles
 from attnscope.kernels.call import AttentionCall
 
@@ -182,7 +182,7 @@ class Norms:
 
     def __init__(self, record: Record, band: int) -> None:
         self.profile = Profile(record.call, band)
-        self.size = given_by_heads(record).norm(dim=-1)[:, None]
+        self.size = value_outputs(record).norm(dim=-1)[:, None]
 
     def add(self, rows: slice, tile: Tensor) -> None:
         """Read some rows."""

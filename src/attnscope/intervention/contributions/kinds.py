@@ -15,7 +15,7 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.intervention.arrays.paths import attention_flow, rollout
 from attnscope.intervention.contributions.heads import shares
 from attnscope.intervention.contributions.layers import MIXING, BlockNorms, residual_part
-from attnscope.intervention.contributions.record import given_by_heads
+from attnscope.intervention.contributions.record import value_outputs
 from attnscope.intervention.session import values_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.errors import AttnscopeError
@@ -166,7 +166,7 @@ def _joint(text: OneText) -> Float[np.ndarray, "layer token token"]:
 def _norms(text: OneText) -> list[Tensor]:
     norms: list[Tensor] = []
     for of, layer in zip(text.records, text.weights, strict=True):
-        given = given_by_heads(of)
+        given = value_outputs(of)
         products = torch.einsum("hkw,gkw->khg", given, given)
         by_key = layer.to(products.dtype).permute(2, 0, 1)  # (key, head, query)
         norms.append(((products @ by_key) * by_key).sum(1).T.clamp_min(0).sqrt())

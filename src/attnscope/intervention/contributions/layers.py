@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.intervention.contributions.heads import Profile, shares
-from attnscope.intervention.contributions.record import given_by_heads
+from attnscope.intervention.contributions.record import value_outputs
 
 if TYPE_CHECKING:
     from attnscope.intervention.contributions.record import Record
@@ -24,7 +24,7 @@ class BlockNorms:
 
     def __init__(self, record: Record, band: int) -> None:
         self.one, self.profile = record, Profile(record.call, band)
-        given = given_by_heads(record)
+        given = value_outputs(record)
         norm = record.block.norm
         self.given = given if norm is None else norm.of(given)  # (head, key, width)
         self.products = torch.einsum("hkw,gkw->khg", self.given, self.given)
@@ -63,7 +63,7 @@ class Mixing:
 
     def __init__(self, record: Record) -> None:
         self.one = record
-        self.given = given_by_heads(record) if record.block.output is not None else None
+        self.given = value_outputs(record) if record.block.output is not None else None
         self.same_tokens = record.site.kind != "cross"
         self.ratios: dict[str, list[Tensor]] = {name: [] for name in MIXING}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.intervention.contributions.blocks import ROUNDING, Block, ModuleRun, hearing, shaped
+from attnscope.intervention.contributions.blocks import ROUNDING, Block, ModuleRun, record_modules, shaped
 from attnscope.intervention.given import check_matrices
 from attnscope.intervention.session import attended, output_by_rows, values_of
 from attnscope.kernels.call import AttentionCall
@@ -81,7 +81,7 @@ def record(
         module for block in blocks for module in (block.projection, block.reader, block.normaliser) if module
     }
     modules = {module: model.get_submodule(module) for module in wanted}
-    with torch.set_grad_enabled(differentiable), hearing(modules, events), watching(model, observe):
+    with torch.set_grad_enabled(differentiable), record_modules(modules, events), watching(model, observe):
         output = forward(model, inputs, lambda _: name, with_head=with_head)
     for number, each in enumerate(records):
         if each.block.form is not None:
@@ -151,7 +151,7 @@ def _detached(call: AttentionCall) -> AttentionCall:
     )
 
 
-def given_by_heads(record: Record) -> Float[Tensor, "head key width"]:
+def value_outputs(record: Record) -> Float[Tensor, "head key width"]:
     r"""What each key would give through each head, were its weight 1: :math:`f_h(x_j) = (x_j W_V + b_V) W_O`."""
     assert record.block.output is not None  # noqa: S101 asked only where it is known
     return values_of(record.call)[0].to(record.block.output.dtype) @ record.block.output

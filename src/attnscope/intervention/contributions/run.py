@@ -29,13 +29,13 @@ from attnscope.intervention.contributions.kinds import KINDS, Kind, assembled, c
 from attnscope.intervention.contributions.layers import BlockNorms, Mixing
 from attnscope.intervention.contributions.record import Record, record
 from attnscope.intervention.edits import embedding_leaves
-from attnscope.intervention.given import Given, check_matrices, given_texts, inputs_of
+from attnscope.intervention.given import InterventionInput, check_matrices, input_of, inputs_of
 from attnscope.intervention.session import Sides, lacks_predictions, log_probabilities, sides_of, weights_of
 from attnscope.read.windows import window_name
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.study import Study
-    from attnscope.intervention.given import Given
+    from attnscope.intervention.given import InterventionInput
     from attnscope.read.encoded import Sources
 
 
@@ -170,7 +170,7 @@ class OneText:
 
     def __init__(
         self,
-        given: Given,
+        given: InterventionInput,
         places: Sequence[int] | None,
         outcomes: Sequence[int] | None,
         *,
@@ -234,9 +234,9 @@ class OneText:
         return chosen
 
 
-@typed
+@validated
 def contribution_profiles(
-    model: Model | Study | Given | None = None,
+    model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -251,10 +251,10 @@ def contribution_profiles(
     r"""Measure where heads and layers take from, by more than their weights."""
     check_whole(1, band=band)
     chosen, asked = chosen_kinds(kinds, KINDS), kinds is not None
-    given = given_texts(
+    given = input_of(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
-    tell = progress or tell_nobody
+    tell = progress or no_progress
     with borrowed(given.model):
         first = inputs_of(given.model, given.windows[0])
         blocks = find_blocks(given.model, {name: ids[:, :FOR_MATCHING] for name, ids in first.items()})

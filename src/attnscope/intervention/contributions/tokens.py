@@ -17,8 +17,8 @@ from attnscope.intervention.contributions import kinds as _scores
 from attnscope.intervention.contributions.kinds import chosen_kinds
 from attnscope.intervention.contributions.run import OneText
 from attnscope.intervention.effects import leave_one_out
-from attnscope.intervention.given import Given, given_texts
-from attnscope.support.arguments import typed
+from attnscope.intervention.given import InterventionInput, input_of
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ _OF_PREDICTIONS = _OF_GRADIENTS | {"leave_one_out"}
 _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout"}
 
 
-@typed
+@validated
 def token_contributions(
-    model: Model | Study | Given | None = None,
+    model: Model | Study | InterventionInput | None = None,
     text: Sources = None,
     *,
     target: Sources = None,
@@ -62,7 +62,7 @@ def token_contributions(
     kinds: Sequence[str] | None = None,
 ) -> xr.Dataset:
     """Score how much each token of one text matters to the predictions at some places, by every kind."""
-    given = given_texts(model, text, targets=target, tokenizer=tokenizer, window=window, limit=1)
+    given = input_of(model, text, targets=target, tokenizer=tokenizer, window=window, limit=1)
     chosen = chosen_kinds(kinds, TOKEN_KINDS)
     with borrowed(given.model):
         of_text = OneText(given, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))

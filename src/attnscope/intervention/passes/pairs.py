@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
 from attnscope.read.shown import IdNames, with_marked_spaces
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
@@ -44,18 +44,18 @@ class Pair:
 Pairs = Path | Iterable[Path] | Iterable[Pair | Mapping[str, str]]
 
 
-@typed
+@validated
 def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
     r"""Read pairs from one file of JSON Lines, or from text files whose lines i belong together."""
     usual = {"answer": answer, "wrong": wrong}
     if len(paths) == 1:
         (path,) = paths
         objects = list(json_objects(path, "clean"))
-        _refuse_unused([fields for _, fields in objects], usual)
+        _reject_unused([fields for _, fields in objects], usual)
         pairs = [pair_of(fields, f"{shown(path)}, line {number}", usual) for number, fields in objects]
     elif len(paths) in {_SIDES, _ALL}:
-        _refuse_unused([_WHOLE] * (len(paths) == _ALL), usual)
-        pairs = _beside_each_other(paths, usual)
+        _reject_unused([_WHOLE] * (len(paths) == _ALL), usual)
+        pairs = _paired(paths, usual)
     else:
         raise AttnscopeError(
             f"found {len(paths)} files of pairs; expected one of JSON Lines, two of texts (clean, corrupted), or four "
@@ -69,7 +69,7 @@ def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None
     return pairs
 
 
-def _refuse_unused(pairs: Sequence[Mapping[str, Any]], usual: Mapping[str, str | None]) -> None:
+def _reject_unused(pairs: Sequence[Mapping[str, Any]], usual: Mapping[str, str | None]) -> None:
     """Refuse an answer for all pairs that none of them takes: what was asked for would not be what is measured."""
     unused = [
         name for name, value in usual.items() if value is not None and all(name in pair for pair in pairs)
@@ -100,7 +100,7 @@ def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str
     return Pair(*(str(fields[name]) for name in _FIELDS))
 
 
-def given_pairs(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
     """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings."""
     if isinstance(pairs, Path):
         return read_pairs(pairs, answer=answer, wrong=wrong)
@@ -118,7 +118,7 @@ def given_pairs(pairs: Pairs, *, answer: str | None = None, wrong: str | None = 
         return read_pairs(*paths, answer=answer, wrong=wrong)
     usual = {"answer": answer, "wrong": wrong}
     checked = [_checked(item, number) for number, item in enumerate(items, 1)]
-    _refuse_unused([_WHOLE if isinstance(item, Pair) else item for item in checked], usual)
+    _reject_unused([_WHOLE if isinstance(item, Pair) else item for item in checked], usual)
     return [pair_of(item, f"pair {number}", usual) for number, item in enumerate(checked, 1)]
 
 
@@ -142,7 +142,7 @@ class PairTexts:
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
 
-def _beside_each_other(paths: Sequence[Path], usual: Mapping[str, str | None]) -> list[Pair]:
+def _paired(paths: Sequence[Path], usual: Mapping[str, str | None]) -> list[Pair]:
     columns = [lines_of(decode_utf8(read_bytes(path), shown(path))) for path in paths]
     for path, column in zip(paths[1:], columns[1:], strict=True):
         if len(column) != len(columns[0]):

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnscope.capture.verify import should_look_back
-from attnscope.measure.observer import Reading
+from attnscope.capture.verify import is_causal_model
+from attnscope.measure.observer import WindowBatch
 from attnscope.models.loss import IGNORED
 from attnscope.support.errors import AttnscopeError
 
@@ -33,7 +33,7 @@ Kind = Literal["masked", "next", "translation"]
 class Questions:
     """A batch of windows, and the tokens that the model shall say."""
 
-    reading: Reading  # what the model reads; of a masked language model with masks in it
+    reading: WindowBatch  # what the model reads; of a masked language model with masks in it
     # ``(text, place)``: positions that are asked for, those that fill a row up included
     places: Int[Tensor, "text place"]
     # ``(text, place)``: the right token at each; -100 where the row is only filled up
@@ -103,7 +103,7 @@ def kind_of_question(model: PreTrainedModel) -> Kind:
         )
     if model.config.is_encoder_decoder:
         return "translation"
-    return "next" if should_look_back(model) else "masked"
+    return "next" if is_causal_model(model) else "masked"
 
 
 def questions(
@@ -112,7 +112,7 @@ def questions(
     """Ask about a batch of windows."""
     pad = tokenizer.pad_token_id
     pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
-    reading = Reading.of(windows, pad_id, device)
+    reading = WindowBatch.of(windows, pad_id, device)
     if kind == "masked":
         return _masked(reading, windows, tokenizer, seed)
     said = reading.target
@@ -127,7 +127,7 @@ def questions(
     return Questions(reading, places, labels, windows)
 
 
-def _masked(reading: Reading, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
+def _masked(reading: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
     if tokenizer.mask_token_id is None:
         raise AttnscopeError(
             "the tokenizer has no mask token, and a masked language model is asked for words behind masks: give one "
@@ -145,7 +145,7 @@ def _masked(reading: Reading, windows: Sequence[Window], tokenizer: Any, seed: i
         labels[row, : len(index)] = text.input_ids[row, index]
         ids[row, index] = tokenizer.mask_token_id
     shown = type(text)(ids, text.valid, text.special)
-    return Questions(Reading(shown, shown), places, labels, windows)
+    return Questions(WindowBatch(shown, shown), places, labels, windows)
 
 
 def _hidden(window: Window, seed: int) -> np.ndarray:

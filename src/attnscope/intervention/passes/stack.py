@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class _Given:
+class _BlockOutput:
     """What a block gave in the plain pass, and how many attention calls had been by then."""
 
     calls: int
@@ -56,7 +56,7 @@ class StackedPasses:
     outputs: list[Tensor] = field(
         default_factory=list
     )  # what each of them gave, ``(text, head, query, value_width)``
-    _given: list[_Given] = field(default_factory=list)
+    _given: list[_BlockOutput] = field(default_factory=list)
     _inputs: dict[str, Any] = field(default_factory=dict)
     _places: Tensor | None = None
     _texts: int = 1
@@ -169,7 +169,9 @@ class StackedPasses:
             self._blocks += 1
             if not self._variants:
                 output = own(*arguments, **named)
-                self._given.append(_Given(self._calls, pytree.tree_map_only(Tensor, torch.clone, output)))
+                self._given.append(
+                    _BlockOutput(self._calls, pytree.tree_map_only(Tensor, torch.clone, output))
+                )
                 return output
             edit = self._state_edits.get(number)
             given = self._given[number]

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from attnscope.intervention.arrays.changes import jensen_shannon, permuted_weights
 from attnscope.intervention.arrays.changes import total_variation as distance
-from attnscope.intervention.given import Given, given_texts
+from attnscope.intervention.given import InterventionInput, input_of
 from attnscope.intervention.passes.questions import MASKED
 from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
 from attnscope.intervention.weights.read_text import ReadText, total_variation
 from attnscope.intervention.weights.read_text import jensen_shannon as divergence
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import DRAWS, check_real, check_whole
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ _VARIABLES = {
 }
 
 
-@typed
+@validated
 def adversarial_test(
-    model: Model | Study | Given | None = None,
+    model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -64,7 +64,7 @@ def adversarial_test(
     r"""Search weights of one head that differ most from its own while predictions move by no more than a bound."""
     check_real(0.0, 1.0, bound=bound)
     check_whole(1, DRAWS, steps=steps, draws=draws)
-    given = given_texts(
+    given = input_of(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
 

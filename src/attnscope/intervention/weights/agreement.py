@@ -17,13 +17,13 @@ from attnscope.capture.watching import watching
 from attnscope.intervention.arrays.agreement import rank_agreement
 from attnscope.intervention.edits import embedding_leaves
 from attnscope.intervention.effects import leave_one_out
-from attnscope.intervention.given import Given, check_matrices, given_texts
+from attnscope.intervention.given import InterventionInput, check_matrices, input_of
 from attnscope.intervention.passes.questions import MASKED
 from attnscope.intervention.session import attended, log_probabilities
 from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
 from attnscope.intervention.weights.read_text import ReadText
 from attnscope.kernels.call import AttentionCall
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
@@ -50,9 +50,9 @@ _VARIABLES = {
 }
 
 
-@typed
+@validated
 def agreement_test(
-    model: Model | Study | Given | None = None,
+    model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -68,7 +68,7 @@ def agreement_test(
 ) -> xr.Dataset:
     r"""Rank tokens by a head's weights, by gradients and by leaving each out, and see whether the ranks agree."""
     check_whole(1, predictions=predictions)
-    given = given_texts(
+    given = input_of(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
 

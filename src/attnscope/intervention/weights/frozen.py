@@ -10,12 +10,12 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope.intervention.arrays.changes import uniform_weights
-from attnscope.intervention.given import Given, given_texts
+from attnscope.intervention.given import InterventionInput, input_of
 from attnscope.intervention.passes.questions import MASKED
 from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
 from attnscope.intervention.weights.read_text import ReadText
 from attnscope.intervention.weights.replaced import EFFECTS, replaced
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import DRAWS, check_whole
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from attnscope.support.progress import Tell
 
 
-@typed
+@validated
 def frozen_test(
-    model: Model | Study | Given | None = None,
+    model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -44,7 +44,7 @@ def frozen_test(
 ) -> xr.Dataset:
     """Give a head the weights that it has on another text, and see how far predictions move."""
     check_whole(1, DRAWS, draws=draws)
-    given = given_texts(
+    given = input_of(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
     lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in given.windows]

@@ -18,10 +18,10 @@ from attnscope.intervention.session import check_predictions
 from attnscope.intervention.weights.read_text import ReadText
 from attnscope.support.checks import check_real, check_seed
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
-    from attnscope.intervention.given import Given
+    from attnscope.intervention.given import InterventionInput
 
     OfHead = Callable[[ReadText, int, int, np.random.Generator], Mapping[str, Any]]
 
@@ -44,11 +44,13 @@ class TestPlan:
     progress: Tell | None = None  # called with a `Progress` after each head
 
 
-def over_heads(given: Given, plan: TestPlan, of_text: Callable[[ReadText, int], OfHead | None]) -> xr.Dataset:
+def over_heads(
+    given: InterventionInput, plan: TestPlan, of_text: Callable[[ReadText, int], OfHead | None]
+) -> xr.Dataset:
     """Run a test on every head that is chosen in every text."""
     check_seed(plan.seed)
     check_real(0.0, 1.0, masked=plan.masked)
-    tell = plan.progress or tell_nobody
+    tell = plan.progress or no_progress
     values: dict[str, np.ndarray] = {}
     sites: list[Any] = []
     chosen: list[Head] = []
@@ -98,7 +100,7 @@ def _empty(plan: TestPlan, texts: int, layers: int, heads: int) -> dict[str, np.
 
 
 def _labelled(
-    given: Given, plan: TestPlan, values: dict[str, np.ndarray], sites: Sequence[Any]
+    given: InterventionInput, plan: TestPlan, values: dict[str, np.ndarray], sites: Sequence[Any]
 ) -> xr.Dataset:
     result = xr.Dataset(
         {

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.capture.forward import forward
-from attnscope.capture.verify import should_look_back
+from attnscope.capture.verify import is_causal_model
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.given import NUMBERS_AT_ONCE, check_matrices, inputs_of
@@ -50,7 +50,7 @@ class ReadText:
         self.sides = sides_of(self.inputs)
         places = self.sides.predicting.stop - self.sides.predicting.start
         self.positions = torch.arange(places)
-        if mask_id is not None and not should_look_back(model) and not model.config.is_encoder_decoder:
+        if mask_id is not None and not is_causal_model(model) and not model.config.is_encoder_decoder:
             self.positions = _masked_places(window, number, masked)
             ids = self.inputs["input_ids"].clone()
             ids[0, self.positions] = mask_id

@@ -18,11 +18,11 @@ from attnscope.intervention.arrays.changes import (
     total_variation,
     uniform_weights,
 )
-from attnscope.intervention.given import Given, given_texts
+from attnscope.intervention.given import InterventionInput, input_of
 from attnscope.intervention.passes.questions import MASKED
 from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
 from attnscope.intervention.weights.read_text import ReadText
-from attnscope.support.arguments import typed
+from attnscope.support.arguments import validated
 from attnscope.support.checks import DRAWS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError
 
@@ -48,9 +48,9 @@ EFFECTS = {
 }
 
 
-@typed
+@validated
 def permutation_test(
-    model: Model | Study | Given | None = None,
+    model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -66,7 +66,7 @@ def permutation_test(
 ) -> xr.Dataset:
     """Mix up each row of a head's weights, and see how far predictions move."""
     check_whole(1, DRAWS, draws=draws)
-    given = given_texts(
+    given = input_of(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
 
@@ -81,9 +81,9 @@ def permutation_test(
     return over_heads(given, plan, lambda _, __: of_head)
 
 
-@typed
+@validated
 def uniform_test(
-    model: Model | Study | Given | None = None,
+    model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -99,7 +99,7 @@ def uniform_test(
 ) -> xr.Dataset:
     """Give each row of a head equal weights over what it may see, and see how far predictions move."""
     check_whole(1, DRAWS, draws=draws)
-    given = given_texts(
+    given = input_of(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
 
@@ -155,9 +155,9 @@ _VARIABLES = {
 }
 
 
-@typed
+@validated
 def erasure_test(
-    model: Model | Study | Given | None = None,
+    model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -181,7 +181,7 @@ def erasure_test(
         raise AttnscopeError(
             f"fractions are {shares[:5]}; expected numbers that rise, such as 0.1, 0.2, 0.5, 1.0"
         )
-    given = given_texts(
+    given = input_of(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
 
@@ -244,9 +244,9 @@ _SAME_OUTPUT_VARIABLES = {
 }
 
 
-@typed
+@validated
 def same_output_test(
-    model: Model | Study | Given | None = None,
+    model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
@@ -264,7 +264,7 @@ def same_output_test(
     unique.
     """
     check_whole(1, rows=rows)
-    given = given_texts(
+    given = input_of(
         model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
     )
 

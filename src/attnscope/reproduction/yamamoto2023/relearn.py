@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowing, quiet
+from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
@@ -29,7 +29,7 @@ from attnscope.read.encoded import Sources, Texts, texts_of, windows_of
 from attnscope.read.windows import Window
 from attnscope.reproduction.yamamoto2023.head_maps import head_maps
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, tell_nobody
+from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ MAPS, WORDS_SHOWN = 4, 6  # heads, and tokens between spacers, of the maps
 Sample = dict[str, list[int]]
 
 
-@borrowing
+@preserve_model_state
 def relearn_positions(
     model: Model | None = None,
     texts: Sources = None,
@@ -114,7 +114,7 @@ class Relearning:
         changed = self._with_drawn_table()
         loss = _train(
             changed, self.loaded.tokenizer, samples, self.settings,
-            masked=self.masked, seed=self.seed, tell=progress or tell_nobody,
+            masked=self.masked, seed=self.seed, tell=progress or no_progress,
         )  # fmt: skip
         changed.requires_grad_(True).eval()
         used = len(samples[0]["input_ids"])

@@ -54,7 +54,7 @@ _READINGS_OF_PAIRS = {
 
 
 @reads("diff")
-def difference_readings(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
+def difference_captions(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
     """By name of each figure: its title, and how to read it."""
     readings = _READINGS if same_heads(changes) else _READINGS_OF_PAIRS
     tested = bool(changes.tested.any())  # that nothing was tested is in the headline

@@ -13,7 +13,7 @@ from attnscope.intervention.measured_effects import ESTIMATES
 from attnscope.intervention.verdicts import verdicts
 from attnscope.measure.documents import units_of
 from attnscope.measure.intervals import by_document
-from attnscope.results.figures.reading import LISTED, rank_said, readings_of
+from attnscope.results.figures.reading import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, cluster_colours, figure_style
 from attnscope.support.arguments import reads
 
@@ -78,9 +78,9 @@ _READINGS = {
 
 
 @reads("intervene")
-def intervention_readings(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
+def intervention_captions(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
     """By name of each figure: its title, and how to read it."""
-    return readings_of(_READINGS, tested=bool(tree["heads"].tested.any()), of="windows")
+    return captions_of(_READINGS, tested=bool(tree["heads"].tested.any()), of="windows")
 
 
 @reads("intervene")
@@ -305,7 +305,7 @@ def estimate_panels(tree: xr.DataTree) -> Figure:
             axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
             axes.plot(measured.ravel(), estimated.ravel(), "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
             of_this = agreement.sel(estimator=name, ablation=ablation)
-            axes.set_title(f"{_TITLES[name]}\n{rank_said(of_this)}", fontsize=7)
+            axes.set_title(f"{_TITLES[name]}\n{rank_caption(of_this)}", fontsize=7)
             size = "Size of the effect" if name == "importance" else "Effect"
             axes.set_xlabel(f"{size} ({ablation}), nats")
         figure.axes[0].set_ylabel("Estimate, nats")

@@ -37,8 +37,8 @@ from attnscope.results.figures.style import (
     RIGHT,
     cluster_colours,
     drawable,
+    drawn_range,
     figure_style,
-    looked_at,
     name_columns,
     name_heads,
     with_minus,
@@ -384,7 +384,7 @@ def label_pies(result: xr.Dataset) -> Figure:
 
         left = _LEFT + grid_width + _GAP
         curves = result["centroid"].transpose("cluster", "offset")
-        shown = looked_at(curves["offset"].values, curves.values)
+        shown = drawn_range(curves["offset"].values, curves.values)
         units = str(result["centroid"].attrs.get("units", ""))
         heading = f"Mean profiles ({units})" if units else "Mean profiles"
         figure.text(left / width, 1 - (_TOP - 0.08) / height, heading, va="bottom", parse_math=False)

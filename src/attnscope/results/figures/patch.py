@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from attnscope.intervention.patch_findings import estimator_names, patched_places
-from attnscope.results.figures.reading import LISTED, rank_said, readings_of
+from attnscope.intervention.patch_findings import estimator_names, patched_positions
+from attnscope.results.figures.reading import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, drawable, figure_style, name_columns
 from attnscope.support.arguments import reads
 
@@ -59,9 +59,9 @@ _READINGS = {
 
 
 @reads("patch")
-def patch_readings(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
+def patch_captions(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
     """By name of each figure: its title, and how to read it."""
-    return readings_of(_READINGS, tested=bool(tree["patched"].tested.any()), of="pairs")
+    return captions_of(_READINGS, tested=bool(tree["patched"].tested.any()), of="pairs")
 
 
 @reads("patch")
@@ -86,7 +86,7 @@ def estimate_points(tree: xr.DataTree) -> Figure:
             estimated = patched.estimate.sel(estimator=name).values.ravel()
             axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
             axes.plot(measured, estimated, "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
-            axes.set_title(f"{title}\n{rank_said(agreement.sel(estimator=name))}", fontsize=8)
+            axes.set_title(f"{title}\n{rank_caption(agreement.sel(estimator=name))}", fontsize=8)
             axes.set_xlabel("Change measured, logits")
         panels[0].set_ylabel("Estimate, logits")
     return figure
@@ -134,7 +134,7 @@ def recovered_map(tree: xr.DataTree) -> Figure:
 
 def recovered_intervals(tree: xr.DataTree) -> Figure:
     """Draw the places that carry most, with their 95% intervals over pairs."""
-    rows = patched_places(tree)[:LISTED]
+    rows = patched_positions(tree)[:LISTED]
     with figure_style():
         figure = Figure(figsize=(5.6, 0.2 * len(rows) + 0.8), layout="constrained")
         axes = figure.subplots()

@@ -204,7 +204,7 @@ def dense_weights(sample: xr.Dataset, layer: int, head: int, queries: int, keys:
     return dense
 
 
-def readings_of(
+def captions_of(
     readings: Mapping[str, tuple[str, str, str]], *, tested: bool, of: str
 ) -> dict[str, tuple[str, str]]:
     """Title of each figure and how to read it; what is so only of tested effects is left out where none is."""
@@ -215,7 +215,7 @@ def readings_of(
     }
 
 
-def rank_said(agreement: xr.Dataset) -> str:
+def rank_caption(agreement: xr.Dataset) -> str:
     """How well one estimate ranks what was measured, in two lines: the rank correlation, and its chance."""
     value, chance = float(agreement["rank_correlation"]), float(agreement["chance"])
     as_high = "" if np.isnan(chance) else f"a random order as high in {_rare(chance)}"

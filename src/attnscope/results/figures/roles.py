@@ -42,7 +42,7 @@ READINGS = {
 def role_figures(result: xr.Dataset) -> Iterator[tuple[str, Figure]]:
     """Every figure, with its name."""
     yield "role-maps", role_maps(result)
-    yield "beside-controls", beside_controls(result)
+    yield "beside-controls", with_controls(result)
 
 
 def role_maps(result: xr.Dataset) -> Figure:
@@ -84,7 +84,7 @@ def role_maps(result: xr.Dataset) -> Figure:
     return figure
 
 
-def beside_controls(result: xr.Dataset) -> Figure:
+def with_controls(result: xr.Dataset) -> Figure:
     """Draw the score of every head beside those of each control, a row for each role."""
     controls = [str(name) for name in result.control.values] if "control" in result.coords else []
     rows = ["model", *controls]

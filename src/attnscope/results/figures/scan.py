@@ -41,8 +41,8 @@ from attnscope.results.figures.style import (
     RIGHT,
     cluster_colours,
     drawable,
+    drawn_range,
     figure_style,
-    looked_at,
     name_columns,
     name_heads,
     one_scale,
@@ -309,7 +309,7 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
             axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
             axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
             axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
-            axes.set(xlim=looked_at(offsets, mean), ylim=(0, None))
+            axes.set(xlim=drawn_range(offsets, mean), ylim=(0, None))
             axes.set_title(
                 f"Layer {layer}, head {head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False
             )

@@ -14,7 +14,7 @@ from attnscope.comparison.findings import (
     same_heads,
     value_headings,
 )
-from attnscope.results.figures.diff import difference_figures, difference_readings
+from attnscope.results.figures.diff import difference_captions, difference_figures
 from attnscope.results.page.parts import TOLD, WITH_EFFECTS, pictures, write_page
 from attnscope.results.page.scan import parsed
 from attnscope.support.arguments import reads
@@ -43,7 +43,7 @@ def write_difference_report(
         before=str(difference.attrs["before"]),
         after=str(difference.attrs["after"]),
         headline=headline(difference),
-        pictures=pictures(drawn, difference_readings(difference)),
+        pictures=pictures(drawn, difference_captions(difference)),
         rows=[] if same_everywhere(rows) else rows[:_LISTED],
         places=places,
         told=TOLD,

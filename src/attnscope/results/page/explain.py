@@ -12,9 +12,9 @@ from attnscope.explanation.ranking import best_heads, rank_explanations
 from attnscope.explanation.words import (
     HEADINGS,
     column_notes,
+    defined_columns,
     findings,
     independence_note,
-    known_columns,
     layer_numbers,
     mask_note,
     order_note,
@@ -173,7 +173,7 @@ def text_tables(tree: xr.DataTree, shown: Sequence[PageSection]) -> list[PageTab
 def table(tree: xr.DataTree) -> tuple[list[tuple[str, str, str]], list[list[tuple[str, str]]]]:
     """Columns that have values, and for each head its cells: what is shown and what is sorted by."""
     rows = rank_explanations(tree)
-    known = known_columns(rows)
+    known = defined_columns(rows)
     columns = [column for column in COLUMNS if column[0] in known]
     values = [[(key, getattr(row, key)) for key, _, _ in columns] for row in rows]
     return columns, [[(_shown(key, value), _sorted_by(value)) for key, value in line] for line in values]

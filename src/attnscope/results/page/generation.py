@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.comparison.spans import CAUTION, SpanUse, Turn, dashes_said, said_of_turns, span_uses, turns
+from attnscope.comparison.spans import (
+    CAUTION,
+    OwnOutputShare,
+    SpanUse,
+    describe_own_output,
+    explain_dashes,
+    own_output_shares,
+    span_uses,
+)
 from attnscope.measure.stored import notes_of
 from attnscope.results.page.parts import MOST_ROWS, STYLES, numbers, script_json, write_page
 from attnscope.results.page.scan import parsed
@@ -25,7 +33,7 @@ _NONE = 255
 @reads("generate")
 def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
     """Write what `attnscope.generate` returned as one HTML page that needs no network and no other file."""
-    rows, uses = turns(results), span_uses(results)
+    rows, uses = own_output_shares(results), span_uses(results)
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3
     shown = max(1, min(results.sizes["sequence"], _MOST // size))
     return write_page(
@@ -35,7 +43,7 @@ def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
         scripts=("draw.js", "sort.js", "generation.js"),
         signature=parsed(results.attrs.get("signature", "{}")),
         model=str(results.attrs.get("model", "the model")),
-        said=f"{said_of_turns(rows)}.",
+        said=f"{describe_own_output(rows)}.",
         notes=list(notes_of(results).values()),
         full_pass=str(results.attrs.get("full_pass", "")),
         caution=CAUTION,
@@ -43,14 +51,14 @@ def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
         turn_count=len(rows),
         intervals=any(np.isfinite(row.low) for row in rows),
         spans=[_span(use) for use in uses],
-        dashes=dashes_said(uses),
+        dashes=explain_dashes(uses),
         shown=shown,
         texts=results.sizes["sequence"],
         data=script_json(_data(results.isel(sequence=slice(shown)), rows)),
     )
 
 
-def _data(results: xr.Dataset, rows: list[Turn]) -> dict[str, Any]:
+def _data(results: xr.Dataset, rows: list[OwnOutputShare]) -> dict[str, Any]:
     first = rows[0] if rows else None
     heads = [
         [int(layer), int(head)]
@@ -100,7 +108,7 @@ def _bytes(shares: np.ndarray) -> str:
     return base64.b64encode(levels.astype(np.uint8).tobytes()).decode("ascii")
 
 
-def _turn(row: Turn) -> dict[str, Any]:
+def _turn(row: OwnOutputShare) -> dict[str, Any]:
     known = np.isfinite(row.low)
     return {
         "head": f"{row.layer}.{row.head}",

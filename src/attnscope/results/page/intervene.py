@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.intervention.effects import said_effect
+from attnscope.intervention.effects import describe_effect
 from attnscope.intervention.verdicts import effect_of, headline, verdicts
-from attnscope.results.figures.intervene import intervention_figures, intervention_readings
+from attnscope.results.figures.intervene import intervention_captions, intervention_figures
 from attnscope.results.page.parts import TOLD, WITH_EFFECTS, Cell, pictures, write_page
 from attnscope.results.page.scan import parsed
 from attnscope.store.runs import skipped_of
@@ -56,7 +56,7 @@ def write_intervention_report(
         model=str(tree.attrs.get("model", "the model")),
         asked=_ASKED.get(str(tree.attrs.get("asked", "")), ""),
         headline=headline(tree),
-        pictures=pictures(drawn, intervention_readings(tree)),
+        pictures=pictures(drawn, intervention_captions(tree)),
         columns=_columns(rows),
         rows=[
             _row(
@@ -69,7 +69,7 @@ def write_intervention_report(
             for row in rows
         ],
         forbidden=_listed_rule(tree),
-        together=_together(tree),
+        together=_frames_per_step(tree),
         skipped=list(skipped_of(tree).items()),
         high=_HIGH,
         zero="zero" in rows[0].effects,
@@ -85,7 +85,7 @@ def _listed_rule(tree: xr.DataTree) -> str:
     return ", ".join(str(place).replace("-", "−") for place in tree["forbidden"].attrs["forbid"])
 
 
-def _together(tree: xr.DataTree) -> list[list[Cell]]:
+def _frames_per_step(tree: xr.DataTree) -> list[list[Cell]]:
     """Chosen sets of heads: a row for each and each ablation."""
     if "together" not in tree.children:
         return []
@@ -195,7 +195,7 @@ def _profile(tree: xr.DataTree, row: HeadVerdict) -> list[tuple[float, float, bo
 def _change(effect: Effect | None) -> Cell:
     if effect is None:
         return Cell("", "")
-    mean, _, interval = said_effect(effect).partition(" ")
+    mean, _, interval = describe_effect(effect).partition(" ")
     return Cell(mean, effect.mean, TOLD[effect.shown], interval.strip("()"))
 
 

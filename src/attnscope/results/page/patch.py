@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.intervention.patch_findings import estimator_names, patch_headline, patched_places
+from attnscope.intervention.patch_findings import estimator_names, patch_headline, patched_positions
 from attnscope.read.shown import with_marked_spaces
-from attnscope.results.figures.patch import patch_figures, patch_readings
+from attnscope.results.figures.patch import patch_captions, patch_figures
 from attnscope.results.page.parts import MOST_ROWS, TOLD, WITH_EFFECTS, Cell, pictures, write_page
 from attnscope.results.page.scan import parsed
 from attnscope.support.arguments import reads
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from attnscope.intervention.patch_findings import PatchedPlace
+    from attnscope.intervention.patch_findings import PatchedPosition
 
 _PAIRS = 100
 
@@ -41,7 +41,7 @@ def write_patch_report(
 ) -> Path:
     """Write the results of `attnscope.patch` as one HTML page that needs no network and no other file."""
     drawn = dict(patch_figures(tree)) if figures is None else figures
-    rows = patched_places(tree)
+    rows = patched_positions(tree)
     pairs = tree["pairs"].to_dataset()
     return write_page(
         Path(path),
@@ -51,7 +51,7 @@ def write_patch_report(
         signature=parsed(tree.attrs.get("signature", "{}")),
         model=str(tree.attrs.get("model", "the model")),
         headline=patch_headline(tree),
-        pictures=pictures(drawn, patch_readings(tree)),
+        pictures=pictures(drawn, patch_captions(tree)),
         columns=_columns(rows[0]),
         rows=[_row(row) for row in rows[:MOST_ROWS]],
         count=len(rows),
@@ -63,7 +63,7 @@ def write_patch_report(
     )
 
 
-def _columns(first: PatchedPlace) -> list[tuple[str, str]]:
+def _columns(first: PatchedPosition) -> list[tuple[str, str]]:
     """Heading and what a first click does, of each column."""
     where = [("Head" if first.block is None else "Block", "ascending")]
     if first.position is not None:
@@ -72,7 +72,7 @@ def _columns(first: PatchedPlace) -> list[tuple[str, str]]:
     return [*where, ("Change, logits", "descending"), ("Share of the way", "descending"), *estimates]
 
 
-def _row(row: PatchedPlace) -> list[Cell]:
+def _row(row: PatchedPosition) -> list[Cell]:
     if row.block is None:
         cells = [Cell(f"{row.layer}.{row.head}", float((row.layer or 0) * 10_000 + (row.head or 0)))]
     else:

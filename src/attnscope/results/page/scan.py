@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from attnscope.comparison.contrasts import contrast_rows, contrasts, contrasts_said, field_of
+from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
 from attnscope.comparison.spans import GROUP_PAIRS_CAUTION as CAUTION
-from attnscope.comparison.spans import MeanGroupWeights, group_pairs, no_interval_said, said_of
+from attnscope.comparison.spans import MeanGroupWeights, explain_no_interval, group_pairs, said_of
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
-from attnscope.measure.ranking import heads_apart, rank_heads
+from attnscope.measure.ranking import heads_far_from_uniform, rank_heads
 from attnscope.measure.row_samples import ESTIMATED
-from attnscope.measure.stored import layers_said, notes_of, unit_of
+from attnscope.measure.stored import describe_layers, notes_of, unit_of
 from attnscope.measure.visible import with_each
 from attnscope.read.shown import split_character
 from attnscope.results.figures.reading import (
@@ -99,15 +99,15 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         decoder=_notes(result),
         estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
         layers=len(data["layers"]),
-        layers_said=layers_said(result),
+        layers_said=describe_layers(result),
         heads=len(data["heads"]),
         statistics=data["statistics"],
         has_equal=any("equal" in entry for entry in data["statistics"]),
         has_labels=data["labels"] is not None,
         clustered="clusters" in (summary or {}),
         has_profile=data["profile"] is not None,
-        has_band=data["profile"] is not None and any_known(data["profile"]["high"]),
-        has_spread=any(any_known(statistic.get("high", [])) for statistic in data["statistics"]),
+        has_band=data["profile"] is not None and any_number(data["profile"]["high"]),
+        has_spread=any(any_number(statistic.get("high", [])) for statistic in data["statistics"]),
         offsets=data["offsets"],
         blocks=data["blocks"],
         opens=data["opens"]["says"],
@@ -230,7 +230,7 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
         interval = rest.pop("interval", None)
         if interval is None and {"low", "high"} <= rest.keys():
             interval = [rest.pop("low"), rest.pop("high")]
-        if any(row := (_say(value), _say_interval(interval))):
+        if any(row := (_sentence(value), _interval_sentence(interval))):
             yield name, *row
         for key, inner in rest.items():
             yield from flatten(inner, (*path, key))
@@ -238,8 +238,8 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
         for index, item in enumerate(summary):
             yield from flatten(item, (*path, str(index)))
     elif isinstance(summary, list):
-        yield name, "; ".join(_say(item) for item in summary), ""
-    elif said := _say(summary):
+        yield name, "; ".join(_sentence(item) for item in summary), ""
+    elif said := _sentence(summary):
         yield name, said, ""
 
 
@@ -282,9 +282,9 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
     return entry
 
 
-def any_known(values: Any) -> bool:
+def any_number(values: Any) -> bool:
     """Whether there is a number among values of the page, however deep."""
-    return any(map(any_known, values)) if isinstance(values, list) else values is not None
+    return any(map(any_number, values)) if isinstance(values, list) else values is not None
 
 
 def _says_share(name: str) -> bool:
@@ -307,7 +307,7 @@ def _histogram(values: np.ndarray) -> dict[str, Any] | None:
 
 def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
     """Which statistic colours the grid at first, at which head the page opens, and why, where no ranking says it."""
-    apart = heads_apart(result)
+    apart = heads_far_from_uniform(result)
     opens: dict[str, Any] = {"statistic": 0, "head": None, "says": ""}
     name = ""
     if apart is not None:
@@ -371,7 +371,7 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
     return entry
 
 
-def _say(value: Any) -> str:
+def _sentence(value: Any) -> str:
     if value is None or value != value:  # noqa: PLR0124 NaN: not defined, as with too few heads
         return ""
     if isinstance(value, bool):
@@ -381,12 +381,12 @@ def _say(value: Any) -> str:
     return str(value)
 
 
-def _say_interval(interval: Any) -> str:
+def _interval_sentence(interval: Any) -> str:
     if isinstance(interval, list | tuple):
-        if not any(map(_say, interval)):
+        if not any(map(_sentence, interval)):
             return ""
-        return " to ".join(_say(edge) for edge in interval)
-    return _say(interval)
+        return " to ".join(_sentence(edge) for edge in interval)
+    return _sentence(interval)
 
 
 def patch_data(result: xr.Dataset) -> dict[str, Any] | None:
@@ -487,7 +487,7 @@ def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
         "rows": rows,
         "above": len(pairs),
         "said": said_of(every),
-        "caution": no_interval_said(pairs[:_PAIRS]) + CAUTION,
+        "caution": explain_no_interval(pairs[:_PAIRS]) + CAUTION,
     }
 
 
@@ -545,7 +545,7 @@ def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
     rows = [row for row in contrast_rows(tested) if row["differs"]]
     return {
         "field": field_of(result),
-        "says": contrasts_said(tested),
+        "says": describe_contrasts(tested),
         "all": len(rows),
         "rows": [
             {
