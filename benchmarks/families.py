@@ -190,7 +190,8 @@ by `python benchmarks/families.py`; all numbers and reasons are what came out.
 * **refused**: for the reason that the commands give.
 
 The commands read text, and `scan` reads images, sounds and texts with images too (docs/). Of models that read
-something else than text, the table shows what `attnscope.capture.watching.watching` sees in Python, on random inputs; a head
+something else than text, the table shows what `attnscope.capture.watching.watching` sees in Python, on random
+inputs; a head
 that pools what a vision encoder gives (SigLIP, AIMv2) stands aside. What draws random numbers draws the same in every
 pass. A model that tracks objects through a video was tried on its second frame. Families of timm were tried with timm
 and torchvision, which nothing else here needs. For two families stand-ins took the place of detectron2's backbone of

@@ -21,7 +21,7 @@ import torch
 from attnscope.kernels.at_offsets import weights_at_offsets
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.sums import column_sums, exchanged, weight_sums
 
 if TYPE_CHECKING:

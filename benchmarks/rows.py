@@ -35,8 +35,8 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
+from attnscope.kernels.engines import measure
 from attnscope.kernels.fused import fused_attention
-from attnscope.kernels.measure import measure
 from attnscope.measure.documents import intervals
 from attnscope.measure.observer import reduce_call
 from attnscope.measure.passes import Marks, measure_call

@@ -32,7 +32,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.measure.observer import WindowBatch, reduce_call
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import DEFAULT

@@ -4,7 +4,8 @@
     python benchmarks/zoo.py --each 2 --by-kind     # a quick look, and every kind by itself
     python benchmarks/zoo.py --each 4 --only search # recall of the search by random sets on 200 animals
 
-Each row is a method: AUROC and precision at k, means over the animals of `attnscope.testing`, with 95% bootstrap intervals
+Each row is a method: AUROC and precision at k, means over the animals of `attnscope.testing`, with 95% bootstrap
+intervals
 over kinds; k is the number of heads (or tokens of a prediction) that matter. A method ranks the heads of one animal,
 or the tokens that one prediction could see. A kind misleads a method if its AUROC is below 0.5 in more animals of the
 kind than chance allows, and the method is blind to a kind if it is neither below nor above 0.5 in more of them (sign
@@ -43,7 +44,7 @@ from attnscope.intervention.passes.replacements import ABLATIONS
 from attnscope.intervention.session import Inquiry
 from attnscope.intervention.sets import search_heads
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import attend_in_full, measure
+from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.measure.intervals import by_document
 from attnscope.measure.observer import WindowBatch, reduce_call
 from attnscope.measure.rows import indicator_columns

@@ -193,7 +193,7 @@ def _has_mask(index):
 @contextmanager
 def gpu(monkeypatch):
     """Have ``device="cuda"`` work; Triton's kernel, which reads memory itself, is not there."""
-    for module in ("_measure", "_weight_sums"):
+    for module in ("engines", "sums"):
         monkeypatch.setattr(f"attnscope.kernels.{module}.can_triton", lambda *_: "no memory to read")
     # `Module.to` then keeps its parameters, and so what several modules share
     monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)

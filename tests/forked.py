@@ -17,7 +17,7 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from attnscope import cli, explain, intervene, scan, train  # noqa: F401
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 
 os.fsync = os.fstat  # as in conftest
 

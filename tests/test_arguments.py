@@ -21,7 +21,7 @@ VERBS = [name for name in attnscope.__all__ if inspect.isfunction(getattr(attnsc
 PUBLIC = {f"attnscope.{name}": getattr(attnscope, name) for name in VERBS}
 for path in sorted(Path(attnscope.__file__).parent.rglob("*.py")):
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and "typed" in map(ast.unparse, node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and "validated" in map(ast.unparse, node.decorator_list):
             name = ".".join(
                 ("attnscope", *path.relative_to(Path(attnscope.__file__).parent).with_suffix("").parts)
             )
@@ -46,7 +46,7 @@ def test_every_public_function_checks():
     unchecked = {
         name
         for name, function in PUBLIC.items()
-        if not re.match(r"(@reads\(.*\)\n)?@typed\n", inspect.getsource(inspect.unwrap(function)))
+        if not re.match(r"(@reads\(.*\)\n)?@validated\n", inspect.getsource(inspect.unwrap(function)))
     }
     assert not unchecked
 
@@ -98,7 +98,12 @@ def test_a_model_is_given_in_the_same_forms_everywhere():
     assert all("Model" in forms for forms in given.values())
     of_verbs = {form for verb in VERBS for form in given.get(f"attnscope.{verb}", ())}
     assert of_verbs == {"Model", "None"}
-    assert {form for forms in given.values() for form in forms} == {"Model", "Study", "Given", "None"}
+    assert {form for forms in given.values() for form in forms} == {
+        "Model",
+        "Study",
+        "InterventionInput",
+        "None",
+    }
 
 
 def test_a_verb_that_loads_a_model_takes_how_it_is_loaded():
@@ -257,7 +262,7 @@ def fitting(parameter):
         (lambda: attnscope.walk(head=True), "head is True (bool); expected a whole number"),
         (
             lambda: attnscope.scan(show=["3.6"]),
-            "show is ['3.6'] (list); expected a list of entries that are two whole numbers or None",
+            "show is ['3.6'] (list); expected a list of entries that are two whole numbers or True or False or None",
         ),
         (
             lambda: attnscope.scan(statistics=["entropy", 3]),

@@ -20,8 +20,8 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.at_offsets import weights_at_offsets
 from attnscope.kernels.blocks import block_weights
 from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import measure
 from attnscope.kernels.masks import OffsetBias, RowMask, extent_of
-from attnscope.kernels.measure import measure
 from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
 from attnscope.kernels.sampled import measure_by_level, measure_rows
 from attnscope.kernels.sums import column_sums, weight_sums

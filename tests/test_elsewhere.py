@@ -63,4 +63,4 @@ def test_a_wait_of_the_package_is_counted_by_its_line(waits):
     assert not waits
     check_finite("a layer", there[None, :, None], str)
     (line,) = waits
-    assert line.startswith("capture/_forward.py:check_finite:")
+    assert line.startswith("capture/forward.py:check_finite:")

@@ -10,7 +10,7 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.kernels.blocks import block_weights
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from tests.attention.oracle import attended
 from tests.attention.test_measure import CALLS
 

@@ -18,7 +18,7 @@ from attnscope.kernels.efficient import (
     linear_attention,
     sliding_window_attention,
 )
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend, causal_mask, window_mask
 from attnscope.measure.forms import compare_call
 from attnscope.read.texts import Corpus

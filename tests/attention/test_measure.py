@@ -10,9 +10,9 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.kernels.by_head import heads_of_tiles
 from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import choose_engine, measure
 from attnscope.kernels.fused import can_fuse
 from attnscope.kernels.masks import Extent, OffsetBias
-from attnscope.kernels.measure import choose_engine, measure
 from attnscope.kernels.reference import attend, causal_mask, padding_mask, window_mask
 from tests.attention.oracle import attended, check_largest_keys, first_of_the_largest, oracle, tied
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import measure
 from attnscope.kernels.fused import can_fuse
-from attnscope.kernels.measure import measure
 from attnscope.kernels.reference import attend, causal_mask, padding_mask, window_mask
 
 N, BAND = 12, 3

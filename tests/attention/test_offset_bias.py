@@ -11,8 +11,8 @@ from attnscope import AttnscopeError
 from attnscope.kernels.at_offsets import weights_at_offsets
 from attnscope.kernels.blocks import block_weights
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, of_queries, weights_at
+from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.kernels.masks import OffsetBias
-from attnscope.kernels.measure import attend_in_full, measure
 from attnscope.kernels.positions import RelativeBias, alibi_bias, alibi_by_offset
 from attnscope.kernels.sampled import measure_rows
 from attnscope.kernels.sums import row_weights, weight_sums

@@ -10,7 +10,7 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.kernels.at_offsets import weights_at_offsets
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.positions import alibi_slopes, offsets, t5_buckets
 from attnscope.kernels.sums import column_sums, exchanged, weight_sums
 from tests.attention.oracle import attended

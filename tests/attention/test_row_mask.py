@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import measure
 from attnscope.kernels.masks import RowMask, extent_of, transposed
-from attnscope.kernels.measure import measure
 from attnscope.kernels.sampled import measure_rows
 from attnscope.kernels.sums import exchanged
 

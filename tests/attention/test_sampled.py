@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnscope.kernels.call import Need, RowMeasures
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.sampled import measure_by_level, measure_rows
 from tests.attention.test_measure import BINS, CALLS, LENGTH
 

@@ -13,8 +13,8 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import choose_engine, measure
 from attnscope.kernels.masks import OffsetBias
-from attnscope.kernels.measure import choose_engine, measure
 from attnscope.kernels.positions import alibi_slopes, offsets, t5_buckets
 from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
 from attnscope.kernels.sums import exchanged

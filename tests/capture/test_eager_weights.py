@@ -14,7 +14,7 @@ from attnscope.capture.load import load_model
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import capture_of, watching
 from attnscope.intervention.intervene import intervene
-from attnscope.kernels.measure import attend_in_full, output_of
+from attnscope.kernels.engines import attend_in_full, output_of
 from tests.every_family.given import inputs_of
 from tests.every_family.judge import EAGER, FAST, REFUSED, judge, larger
 from tests.every_family.making import tiny_model

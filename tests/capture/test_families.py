@@ -10,8 +10,8 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import Need, RowMeasures
+from attnscope.kernels.engines import measure, output_of
 from attnscope.kernels.masks import extent_of
-from attnscope.kernels.measure import measure, output_of
 from attnscope.kernels.reference import attend
 from attnscope.measure.observer import WindowBatch, reduce_call
 from attnscope.measure.passes import StatisticsObserver
@@ -244,7 +244,7 @@ def test_an_unseen_attention_layer_is_refused():
 
 def test_a_layer_whose_output_is_not_its_weights_times_the_values_is_refused(monkeypatch):
     given, valid = inputs("bert", padded=False)
-    monkeypatch.setattr("attnscope.kernels.measure.output_of", lambda call: 1.01 * output_of(call))
+    monkeypatch.setattr("attnscope.capture.verify.output_of", lambda call: 1.01 * output_of(call))
     with pytest.raises(AttnscopeError, match=r"layer 0 .* differs from its weights times the values"):
         verify(tiny("bert"), given, valid)
 
@@ -256,7 +256,7 @@ def test_rows_that_do_not_sum_to_one_are_refused(monkeypatch):
         output, weights = attend(*arguments, **options)
         return output, weights / 2
 
-    monkeypatch.setattr("attnscope.kernels.reference.attend", halved)
+    monkeypatch.setattr("attnscope.capture.verify.attend", halved)
     with pytest.raises(AttnscopeError, match=r"the weights of a row sum to 0\.5000, not to 1"):
         verify(tiny("bert"), given, valid)
 

@@ -9,7 +9,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from tests.planted import overflowing_bert
 
 STRANGE = 7

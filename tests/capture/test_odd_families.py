@@ -10,7 +10,7 @@ from attnscope.capture.verify import position_table_length, verify
 from attnscope.capture.watching import watching
 from attnscope.explanation.tables import position_scheme, position_table, position_tables, replaced_positions
 from attnscope.kernels.call import Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.measure.measurement import numbering_note
 from tests.every_family.given import inputs_of
 from tests.every_family.making import tiny_model

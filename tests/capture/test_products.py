@@ -21,7 +21,7 @@ from attnscope.capture.notes import capture_notes
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Watch
 from attnscope.capture.watching import capture_of, watching
-from attnscope.kernels.measure import attend_in_full, output_of
+from attnscope.kernels.engines import attend_in_full, output_of
 from tests.every_family.given import inputs_of
 from tests.every_family.judge import EAGER, FAST, judge, larger
 from tests.every_family.making import tiny_model

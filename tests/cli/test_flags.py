@@ -49,13 +49,8 @@ def test_flags_and_parameters_have_the_same_names(name):
 
 #: Packages whose messages tell of one command. What they name must be flags of that one; of others, of any.
 COMMAND_OF = {
-    "comparison": "compare",
     "detection": "roles",
-    "mechanism": "explain",
-    "statistics/generation": "generate",
-    "translation/alignment": "align",
-    "translation/evaluation": "score",
-    "walkthrough": "walk",
+    "explanation": "explain",
 }
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 OF_OTHERS = {"--nproc-per-node", "--help", "--models", "--texts"}  # of torchrun, typer and benchmarks

@@ -6,7 +6,7 @@ import torch
 from attnscope.intervention import session as _calls
 from attnscope.intervention.session import attended, band_of, output_by_rows, weight_tiles, weights_of
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.engines import attend_in_full
 
 GENERATOR = torch.Generator().manual_seed(0)
 

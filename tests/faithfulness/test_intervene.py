@@ -14,7 +14,7 @@ from attnscope.intervention.intervene import intervene
 from attnscope.intervention.session import inquiry
 from attnscope.intervention.sets import search_heads
 from attnscope.intervention.verdicts import headline, verdicts
-from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
 from attnscope.support.errors import AttnscopeError
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -8,7 +8,7 @@ from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.intervention.passes.pairs import Pair, read_pairs
 from attnscope.intervention.patching import activation_patch, attribution_patch, path_patch
-from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.engines import attend_in_full
 from attnscope.support.errors import AttnscopeError
 
 PAIRS = [

@@ -12,7 +12,7 @@ from attnscope.intervention.intervene import intervene
 from attnscope.intervention.passes.stack import stacked_passes
 from attnscope.intervention.session import inquiry
 from attnscope.intervention.verdicts import verdicts
-from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
 
 TEXTS = [

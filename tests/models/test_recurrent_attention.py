@@ -8,7 +8,7 @@ from attnscope import AttnscopeError
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend
 from tests.models.lineage import LABELS, MASK, SOURCE, small
 

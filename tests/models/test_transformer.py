@@ -10,8 +10,8 @@ from attnscope import AttnscopeError
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import Need
+from attnscope.kernels.engines import measure
 from attnscope.kernels.masks import OffsetBias
-from attnscope.kernels.measure import measure
 from attnscope.kernels.positions import sinusoidal_table
 from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
 from attnscope.models.encoder import EncoderForMaskedLM

@@ -128,12 +128,12 @@ def test_what_is_no_folder_is_refused(given, tmp_path, no_types):
         runs(tmp_path / given if isinstance(given, str) else given)
 
 
-def test_neither_torch_nor_xarray_is_loaded(tmp_path):
+def test_neither_torch_nor_transformers_is_loaded(tmp_path):
     scan_run(tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     code = (
-        "import sys; from attnscope.results import runs; assert len(runs(sys.argv[1])) == 2;"
-        "print([name for name in ('torch', 'transformers', 'xarray', 'pandas') if name in sys.modules])"
+        "import sys; from attnscope.results.open import runs; assert len(runs(sys.argv[1])) == 2;"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     out = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True

@@ -10,7 +10,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend, window_mask
 from attnscope.measure.forms import compare_call, compare_forms, usual_forms
 from attnscope.read.texts import Corpus

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, LlamaConfig
 import attnscope
 from attnscope.bundled import MODEL, TEXT
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.measure.forms import equal_rows
 from attnscope.measure.observer import named_clusters, plan, reduce_call
 from attnscope.measure.passes import dimensions

@@ -46,11 +46,11 @@ def test_no_statistic_of_a_layer_waits_for_the_device(monkeypatch):
         with torch.no_grad(), watching(loaded.model, observer):
             forward(loaded.model, reading.inputs(loaded.model), str)
         assert {line.partition(":")[0] for line in waits} == {
-            "attention/_finite.py",  # of each call: whether all numbers are finite
-            "attention/_tiles.py",  # which tiles a mask allows: PyTorch's pass alone, not the kernel
-            "capture/_forward.py",  # of each layer's output: whether it is finite
-            "corpus/_batch.py",  # of the batch: whether anything is padded
+            "kernels/call.py",  # of each call: whether all numbers are finite
+            "kernels/plain.py",  # which tiles a mask allows: PyTorch's pass alone, not the kernel
+            "capture/forward.py",  # of each layer's output: whether it is finite
+            "read/windows.py",  # of the batch: whether anything is padded
         }
         waits.clear()
         observer.stacked()
-        assert {line.partition(":")[0] for line in waits} == {"statistics/_leaving.py"}
+        assert {line.partition(":")[0] for line in waits} == {"measure/pools.py"}

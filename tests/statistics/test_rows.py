@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.measure.observer import plan, reduce_call
 
 

@@ -14,7 +14,7 @@ from attnscope.support.errors import AttnscopeError
 
 _PROGRAM = """
 import xarray as xr
-from attnscope.store import packed, unpacked
+from attnscope.store.arrays import packed, unpacked
 given = xr.Dataset({name: ("x", [1.0]) for name in ["delta", "alpha", "gamma", "beta"]}, {"alone": ("y", [2.0])})
 found = unpacked(packed(given))
 print(list(found), found.identical(given))

@@ -322,7 +322,7 @@ def test_a_finished_run_opens_where_nothing_can_be_written(finished, tmp_path):
     code = f"""
 import os
 from pathlib import Path
-from attnscope.store import RunFolder
+from attnscope.store.runs import RunFolder
 for user in (0, 65534):
     os.seteuid(user)
     with RunFolder(Path({str(finished)!r}), {SIGNATURE!r}) as run:

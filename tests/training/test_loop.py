@@ -432,7 +432,7 @@ def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
         training = Training(config, folder, Processes())
         training.log.close()
     monkeypatch.setattr(
-        "attnscope.lineage.translate.translate_lines",
+        "attnscope.lineage.loop.translate_lines",
         lambda _model, _tokenizer, lines, **_: Translations(
             tuple(lines), tuple((Translation(line.lower()),) for line in lines)
         ),
@@ -451,7 +451,7 @@ def test_tokenised_translations_are_scored_without_advice_of_sacrebleu(tmp_path,
         training = Training(config, folder, Processes())
         training.log.close()
     monkeypatch.setattr(
-        "attnscope.lineage.translate.translate_lines",
+        "attnscope.lineage.loop.translate_lines",
         lambda _model, _tokenizer, lines, **_: Translations(
             tuple(lines), tuple((Translation(line),) for line in lines)
         ),

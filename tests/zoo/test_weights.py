@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnscope.capture.watching import watching
-from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.engines import attend_in_full
 from attnscope.testing.architectures import Setting, model_of, weights_of
 from attnscope.testing.distractors import fill
 from attnscope.testing.kinds import cancel, induction

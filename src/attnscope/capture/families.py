@@ -281,7 +281,9 @@ def video_token_of(config: Any) -> int | None:
 
 
 def merged_side(image_processor: Any) -> int:
-    """How many patches on a side a decoder reads as one piece of an image, where the processor tells grids of patches."""
+    """How many patches on a side a decoder reads as one piece of an image, where the processor tells grids of
+    patches.
+    """
     sizes = (getattr(image_processor, name, None) for name in ("merge_size", "spatial_merge_size"))
     return next((size for size in sizes if isinstance(size, int)), 1)
 
@@ -297,7 +299,9 @@ _WITHOUT_PREDICTOR = "skip_predictor"
 
 
 def without_predictor(model: nn.Module) -> dict[str, bool]:
-    """Arguments that leave out the half of a video model that guesses what was hidden; none where it has no such half."""
+    """Arguments that leave out the half of a video model that guesses what was hidden; none where it has no such
+    half.
+    """
     known = inspect.signature(model.forward).parameters
     return {_WITHOUT_PREDICTOR: True} if _WITHOUT_PREDICTOR in known else {}
 

@@ -176,7 +176,9 @@ def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
 
 
 def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
-    """What ``multi_head_attention_forward`` makes of its arguments, and whether keys are of other states than queries."""
+    """What ``multi_head_attention_forward`` makes of its arguments, and whether keys are of other states than
+    queries.
+    """
     if options.get("static_k") is not None or options.get("static_v") is not None:
         raise AttnscopeError("nn.MultiheadAttention is given keys or values that it does not project")
     states: list[Tensor] = [options[name] for name in ("query", "key", "value")]
@@ -303,6 +305,7 @@ def intercept_flex_attention(
 
 
 def _trampoline(*args: Any, **options: Any) -> Any:
+    from attnscope.capture.functional import answered  # it runs among the names of flex_attention's file
 
     return answered(*args, **options)
 
@@ -540,7 +543,7 @@ class ModuleCalls:
         self.last: CapturedCall | None = None
         self.is_aside = False
         self.in_fast = self.in_flex = False
-        self.mode = _module_calls_Mode(self.see)
+        self.mode = _ModuleCalls(self.see)
 
     def wrap(self, name: str, module: nn.Module) -> Callable[..., Any]:
         inner = module.forward
@@ -650,7 +653,7 @@ class ModuleCalls:
         self.observer.see(site, call)
 
 
-class _module_calls_Mode(TorchFunctionMode):
+class _ModuleCalls(TorchFunctionMode):
     """Sees calls of PyTorch's functions."""
 
     def __init__(self, see: Callable[[CapturedCall], None]) -> None:

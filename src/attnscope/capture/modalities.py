@@ -32,7 +32,7 @@ from attnscope.capture.processors import hash_of_settings, tokenizer_repository
 from attnscope.capture.text_image_processors import load_processor
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.watching import watching
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.read.image_text import Expanded, PicturedTexts, pictured_of, written_in_parts
 from attnscope.read.images import Images, images_of
 from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO
@@ -339,12 +339,12 @@ class PicturedModel:
         def look(_: Any, plain: tuple[Any, ...], named: dict[str, Any]) -> None:
             names = self.decoder.forward.__code__.co_varnames[1:]
             seen.append(dict(zip(names, plain, strict=False)) | named)
-            raise _StopForward
+            raise _StopForwardError
 
         hook = self.decoder.register_forward_pre_hook(look, with_kwargs=True)
         try:
             self.run(given)
-        except _StopForward:
+        except _StopForwardError:
             pass
         finally:
             hook.remove()
@@ -388,7 +388,7 @@ class PicturedModel:
         return hash_of_settings(settings, *(reader.to_dict() for reader in readers if reader is not None))
 
 
-class _StopForward(Exception):
+class _StopForwardError(Exception):
     """Ends a pass whose beginning was looked at."""
 
 

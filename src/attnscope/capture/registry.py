@@ -22,8 +22,8 @@ from attnscope.capture.eager import UncapturedError, disentangled
 from attnscope.capture.functional import products, sees_ahead
 from attnscope.capture.watch import Site, current, passes_of, row_mask
 from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
 from attnscope.kernels.masks import RowMask
-from attnscope.kernels.measure import output_of
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from attnscope.capture.functional import products_requested, take_products
 from attnscope.capture.registry import are_written_out, write_masks_out
 from attnscope.capture.watching import capture_of, only_weights, take_weights, watching
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.kernels.positions import LearnedPositions
 from attnscope.kernels.reference import attend
 from attnscope.support.errors import AttnscopeError, explaining, reason_of

@@ -16,8 +16,8 @@ from transformers.masking_utils import sdpa_mask
 
 from attnscope.capture.families import is_attention, other_states
 from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
 from attnscope.kernels.masks import MASK_ENTRIES, Extent, RowMask, extent_by_rows, extent_of
-from attnscope.kernels.measure import output_of
 from attnscope.support.state import own_state
 
 if TYPE_CHECKING:

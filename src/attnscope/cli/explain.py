@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from attnscope.explanation.ranking import HeadExplanation
-    from attnscope.store.runs import RunFolder
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
@@ -126,38 +125,40 @@ def explain(
     options.reject_two_formats(as_json=as_json, as_csv=as_csv)
     formats = options.formats_of(figures, report=report)
     place = OutputFolder(out, usual_folder("explain"), ("paper.npz",) if paper else ())
-    settings: dict[str, Any] = {"tokenizer": tokenizer, "window": window, "limit": limit, "band": band}
-    settings |= {"completion": completion, "interventions": interventions, "paper": paper, "seed": seed}
-    settings |= {"frequencies": _frequencies(frequencies), "also": also or [], "published_as": published_as}
-    settings |= {"field": field, "by_line": by_line, "device": device, "dtype": dtype}
-    from attnscope.cli.place import RepeatedCommand
-
-    plain = not any((target, repair, relearn, revision, trust_remote_code))
-    question = RepeatedCommand.of(model, text or None, command="explain", **settings) if plain else None
-    tree = None if question is None else question.answer(place, partial(_read, layer=layer, head=head))
-    if tree is None:
-        tree = _analysed(
-            model,
-            text or None,
-            targets=target or None,
-            out=place,
-            repair=repair,
-            layer=layer,
-            head=head,
-            relearn=relearn,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            task=task,
-            ray=ray,
-            workers=workers,
-            ray_gpus=ray_gpus,
-            **settings,
-        )
-        if "task" in tree.attrs:  # another process keeps and prints the results
-            print_note(tree.attrs["task"])
-            return
-        if question is not None:
-            question.note(Path(tree.attrs["run"]), json.loads(tree.attrs["signature"]))
+    tree = _analysed(
+        model,
+        text or None,
+        targets=target or None,
+        out=place,
+        repair=repair,
+        layer=layer,
+        head=head,
+        relearn=relearn,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        task=task,
+        ray=ray,
+        workers=workers,
+        ray_gpus=ray_gpus,
+        tokenizer=tokenizer,
+        window=window,
+        limit=limit,
+        band=band,
+        completion=completion,
+        interventions=interventions,
+        paper=paper,
+        seed=seed,
+        frequencies=_frequencies(frequencies),
+        also=also or [],
+        published_as=published_as,
+        field=field,
+        by_line=by_line,
+        device=device,
+        dtype=dtype,
+    )
+    if "task" in tree.attrs:  # another process keeps and prints the results
+        print_note(tree.attrs["task"])
+        return
     page = _draw(tree, _heads_to_show(tree, layer, head), formats, with_page=report)
     forms, folder = Forms(as_dict, print_csv, print_tables), Path(tree.attrs["run"])
     forms.show(tree, place, folder, page, as_json=as_json, as_csv=as_csv)
@@ -184,15 +185,6 @@ def _analysed(
     longest = LONGEST if paper else None
     with progress_bar("explain") as show:
         return run_explain(model, text, more=more, longest=longest, progress=show, **settings)
-
-
-def _read(run: RunFolder, *, layer: int | None, head: int | None) -> xr.DataTree:
-    """An explanation that is there already, where it has the heads to show."""
-    from attnscope.explanation.stored import load_explanation
-
-    tree = load_explanation(run)
-    _heads_to_show(tree, layer, head)
-    return tree
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from attnscope.measure.offset_shares import OffsetShares
     from attnscope.measure.quantities import Wording
     from attnscope.measure.questions import RankedHead
-    from attnscope.store.runs import RunFolder
 
 _LAST = 32  # queries, as `attnscope.scan` has them
 
@@ -238,7 +236,6 @@ def scan(
     if statistics == "list":
         list_statistics()
         return
-    from attnscope.cli.place import RepeatedCommand
     from attnscope.measure.stored import default_out
 
     options.reject_two_formats(as_json=as_json, as_csv=as_csv)
@@ -253,26 +250,12 @@ def scan(
         "groups": options.rule_or_file(groups, options.GROUPS),
         "words": options.rule_or_file(words, options.WORDS),
     }
-    question = None
-    if not any(apart.values()):
-        question = RepeatedCommand.of(model, text or None, command="scan", **_signed(**rules), **settings)
-    results = None if question is None else question.answer(place, partial(_read, shown=shown))
-    if results is None:
-        engine = {"ray": ray, "workers": workers, "ray_gpus": ray_gpus}
-        memory = options.memory_of(max_memory)
-        asked = (
-            {"out": place, "max_memory": memory, "show": False if shown is None else shown}
-            | engine
-            | rules
-            | apart
-            | settings
-        )
-        results = _measured(model, text or None, **asked)
-        if not results.data_vars:  # another process keeps and prints them
-            print_note(results.attrs.get("task", ""))
-            return
-        if question is not None:
-            question.note(Path(results.encoding["source"]), json.loads(results.attrs["signature"]))
+    requested = {"out": place, "show": False if shown is None else shown, "ray": ray, "workers": workers}
+    requested |= {"ray_gpus": ray_gpus, "max_memory": options.memory_of(max_memory)}
+    results = _measured(model, text or None, **requested, **rules, **apart, **settings)
+    if not results.data_vars:  # another process keeps and prints them
+        print_note(results.attrs.get("task", ""))
+        return
     folder = Path(results.encoding["source"])
     with place.reading(folder):
         page = None if shown is None else draw(results, folder, formats, shown)
@@ -298,17 +281,6 @@ def _reject_unused(observation: int | None, statistics: str | None) -> None:
         )
 
 
-def _signed(groups: str | Path | None, words: str | Path | None) -> dict[str, str | None]:
-    """What groups and words depend on."""
-    from attnscope.read.groups import grouping_of
-    from attnscope.read.words import word_rule_of
-
-    return {
-        "groups": None if groups is None else grouping_of(groups).signature,
-        "words": None if words is None else word_rule_of(words).signature,
-    }
-
-
 def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any) -> xr.Dataset:
     from attnscope.measure.scan import scan as run_scan
 
@@ -316,14 +288,6 @@ def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any
         return run_scan(model, texts, **settings)
     with progress_bar("scan") as told:
         return run_scan(model, texts, progress=told, **settings)
-
-
-def _read(run: RunFolder, *, shown: Sequence[tuple[int, int]] | None) -> xr.Dataset | None:
-    """Results that are there already, where they have the maps of the heads to show."""
-    from attnscope.measure.stored import keeps_maps_of, load_scan
-
-    lacks = shown is not None and run.is_writable() and not keeps_maps_of(run, shown)
-    return None if lacks else load_scan(run)
 
 
 def draw(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli.output import emit, json_text, new_console, progress_bar
-from attnscope.measure.documents import LEAST
 from attnscope.support.numbers import count, with_nulls
 
 if TYPE_CHECKING:
@@ -146,6 +145,8 @@ def _print_tables(result: xr.Dataset) -> None:
         _print_scores(console, result, str(metric))
         if "bucket" in result.dims:
             _print_by_length(console, result, str(metric))
+    from attnscope.measure.documents import LEAST
+
     if result.attrs["sentences"] < LEAST:
         console.print(
             f"No interval and no test of fewer than {LEAST} sentences.", style="dim", highlight=False

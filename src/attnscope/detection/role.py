@@ -22,7 +22,7 @@ from attnscope.capture.watching import watching
 from attnscope.detection.seen import DELIMITERS, FIRST, Nearness, RepeatedCalls, TextCalls
 from attnscope.explanation.tokens import TOKENS_AT_ONCE
 from attnscope.kernels.call import Need, weights_at
-from attnscope.kernels.measure import measure, output_of
+from attnscope.kernels.engines import measure, output_of
 from attnscope.measure.observer import LOCAL, MORE
 from attnscope.read.groups import grouping_of
 from attnscope.read.windows import Window

@@ -38,7 +38,7 @@ from attnscope.detection.role import (
 )
 from attnscope.detection.role_controls import choose_controls, control, summed_up
 from attnscope.detection.seen import Nearness, equal_call
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.measure.observer import WindowBatch
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.windows import beyond_note, window_length

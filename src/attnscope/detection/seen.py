@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnscope.kernels.call import Need, of_queries, weights_at
-from attnscope.kernels.measure import attend_in_full, measure
+from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

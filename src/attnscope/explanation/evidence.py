@@ -21,7 +21,7 @@ from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.tables import PositionTable, position_tables, word_table
 from attnscope.explanation.tokens import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 

@@ -130,7 +130,8 @@ def explain(
     Returns
     -------
     xarray.DataTree
-        A node for each analysis that the model admits, by the names of ``attnscope.explanation.catalogue.ANALYSES`` and of
+        A node for each analysis that the model admits, by the names of ``attnscope.explanation.catalogue.ANALYSES``
+        and of
         `more`; ``also/0``, ``also/1``, ... hold spectrum and components of other models' tables.
         The attribute ``skipped`` says, as JSON, which are not defined here and why; ``decoder`` says what a decoder
         beside an encoder read.

@@ -21,7 +21,7 @@ from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.spectrum import Offsets
 from attnscope.explanation.tokens import Inputs, Windows, batches, read, token_ids
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure, output_of
+from attnscope.kernels.engines import measure, output_of
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
 def changing_input(
     model: PreTrainedModel, sites: Sequence[Site], layer: int, change: Change
 ) -> Generator[None]:
-    """Let one attention layer read ``change(X)`` in place of X; nothing else is touched, the residual stream neither."""
+    """Let one attention layer read ``change(X)`` in place of X; nothing else is touched, the residual stream
+    neither.
+    """
     name = next((site.name for site in sites if site.index == layer), None)
     if name is None:
         raise AttnscopeError(_no_layer(layer))

@@ -118,7 +118,9 @@ def word_embedding(model: PreTrainedModel) -> nn.Embedding:
 
 
 def embedding_projection(model: PreTrainedModel, width: int) -> nn.Linear | None:
-    """Find the linear layer from embeddings of this width to the model's width (ALBERT, ELECTRA), where there is one."""
+    """Find the linear layer from embeddings of this width to the model's width (ALBERT, ELECTRA), where there is
+    one.
+    """
     for name, module in model.named_modules():
         if is_embedding_projection(name) and isinstance(module, nn.Linear) and module.in_features == width:
             return module

@@ -101,7 +101,9 @@ def _or_more(count: int, chances: list[float]) -> float:
 @reads("explain")
 @validated
 def predicted_offsets(tree: xr.DataTree) -> str:
-    """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a sentence."""
+    """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a
+    sentence.
+    """
     judged = _predicted_offsets(rank_explanations(tree))
     if not judged:
         return ""

@@ -23,7 +23,7 @@ from attnscope.intervention.passes.stack import stacked_passes
 from attnscope.intervention.session import values_of, weights_of
 from attnscope.intervention.sets import of_layers
 from attnscope.intervention.weights.replaced import same_size
-from attnscope.kernels.measure import attend_in_full, output_of
+from attnscope.kernels.engines import attend_in_full, output_of
 from attnscope.lineage.score import score
 from attnscope.lineage.translate import translate_lines
 from attnscope.measure.documents import units_of
@@ -336,7 +336,9 @@ _SIDES = ("input_ids", "decoder_input_ids")
 
 @contextmanager
 def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Generator[list[Tensor]]:
-    """Let gradients be taken by the vectors of the source's tokens, and then the target's: ``(1, token, width)`` each."""
+    """Let gradients be taken by the vectors of the source's tokens, and then the target's: ``(1, token, width)``
+    each.
+    """
     leaves: list[Tensor] = []
     waiting = [inputs[side] for side in _SIDES if side in inputs]
 

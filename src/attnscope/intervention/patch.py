@@ -103,8 +103,10 @@ def patch(
     model, tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     pairs
-        A file of JSON Lines, two or four text files (see `attnscope.intervention.passes.pairs.read_pairs`), or pairs themselves, as
-        `attnscope.intervention.passes.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and ``wrong``. The bundled
+        A file of JSON Lines, two or four text files (see `attnscope.intervention.passes.pairs.read_pairs`), or pairs
+        themselves, as
+        `attnscope.intervention.passes.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and
+        ``wrong``. The bundled
         model brings its own.
     answer, wrong
         Answers of all pairs that have none of their own; refused where each has one.

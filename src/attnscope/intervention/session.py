@@ -397,7 +397,9 @@ def attended(
 
 @torch.no_grad()
 def output_by_rows(call: AttentionCall) -> Float[Tensor, "1 head query value_width"]:
-    """The output of a call of one text, in the query's type, with no more weights in memory than `weight_tiles` makes."""
+    """The output of a call of one text, in the query's type, with no more weights in memory than `weight_tiles`
+    makes.
+    """
     values = values_of(call)[0]
     return torch.cat([tile @ values for _, tile in weight_tiles(call)], 1)[None].to(call.query.dtype)
 

@@ -509,7 +509,9 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
 def trust_in_weights(
     loaded: LoadedModel, windows: list[Window], *, band: int = 10
 ) -> tuple[xr.Dataset | None, str]:
-    """Whether what weights say of a head survives when the size of what they weigh is counted (Kobayashi et al. 2020)."""
+    """Whether what weights say of a head survives when the size of what they weigh is counted (Kobayashi et al.
+    2020).
+    """
     given = InterventionInput(
         loaded.model, [*windows[:_FEW]], loaded.name, getattr(loaded.tokenizer, "mask_token_id", None)
     )

@@ -20,10 +20,10 @@ from attnscope.kernels.efficient import (
     linear_attention,
     sliding_window_attention,
 )
+from attnscope.kernels.engines import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.kernels.fused import can_fuse, fused_attention, fused_passes, plan_passes
 from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
 from attnscope.kernels.masks import MASK_ENTRIES, Extent, OffsetBias, RowMask, extent_by_rows, extent_of
-from attnscope.kernels.measure import Engine, attend_in_full, choose_engine, measure, output_of
 from attnscope.kernels.plain import plain_tiles
 from attnscope.kernels.positions import (
     LearnedPositions,

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from attnscope.kernels.checks import check_operands
 from attnscope.kernels.reference import masked_softmax
-from attnscope.support.checks import check_operands
 from attnscope.support.errors import AttnscopeError
 
 _LEAST_BLOCK = 32  # smaller matrix products do not pay
@@ -217,7 +217,8 @@ def linear_attention(
     than softmax attention, not an approximation to it with any bound**: the product of two features cannot be as sharp
     as an exponential. Put in the place of softmax in the bundled model, which was not trained with it, it gives outputs
     that are nearly as far from the true ones as these are long: 0.89 times at the median head, 0.58 at best and 0.98 at
-    worst (means over 24 windows of 128 tokens of the bundled text, `attnscope.measure.forms.compare_call`). A model that
+    worst (means over 24 windows of 128 tokens of the bundled text, `attnscope.measure.forms.compare_call`). A model
+    that
     is to use it must be trained with it.
 
     Parameters

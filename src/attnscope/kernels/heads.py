@@ -8,9 +8,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from attnscope.kernels.checks import check_width
 from attnscope.kernels.reference import attend
 from attnscope.kernels.rotary import Rotation
-from attnscope.support.checks import check_least, check_width
+from attnscope.support.checks import check_least
 from attnscope.support.errors import AttnscopeError
 
 

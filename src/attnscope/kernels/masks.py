@@ -90,7 +90,9 @@ ATEN = torch.ops.aten
 
 
 class RowMask(Tensor):
-    """A boolean mask ``(batch, 1, query, key)`` each of whose rows allows the keys from one to another, and no others."""
+    """A boolean mask ``(batch, 1, query, key)`` each of whose rows allows the keys from one to another, and no
+    others.
+    """
 
     # ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed
     start: Tensor

@@ -6,7 +6,7 @@ added to running sums; when a later tile brings a larger score, the sums are res
 biases and arbitrary masks change a tile of scores before it is absorbed, so all of them are exact.
 
 Two functions absorb a tile: `absorb` below, in PyTorch, on any device and in any float type, and its compiled twin in
-`_compiled`, which reads each score once while it is in the processor's cache, and which `_by_head` calls. `Sums.finish`
+`compiled`, which reads each score once while it is in the processor's cache, and which `by_head` calls. `Sums.finish`
 has one too, `CompiledRows.finish`.
 """
 

@@ -96,7 +96,7 @@ class LearnedPositions(nn.Module):
     >>> table(2, start=3)
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: found 5 positions; the table was trained for 4: give shorter text
+    attnscope.AttnscopeError: found 5 positions; the table was trained for 4: give shorter text
     """
 
     def __init__(self, length: int, width: int) -> None:

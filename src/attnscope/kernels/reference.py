@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from attnscope.support.checks import check_operands
+from attnscope.kernels.checks import check_operands
 from attnscope.support.errors import AttnscopeError
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from attnscope.kernels.at_offsets import weights_at_offsets
 from attnscope.kernels.by_head import each_head, operands_of_head
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, magnitude
+from attnscope.kernels.engines import measure
 from attnscope.kernels.fused import can_fuse, fused_attention
-from attnscope.kernels.measure import measure
 
 _ROWS = 1024  # whose mask is written out at once
 _WEIGHTS = 1 << 22  # of marked keys that are held at once

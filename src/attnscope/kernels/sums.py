@@ -62,7 +62,9 @@ def weight_sums(
     received: bool = False,
     offsets: bool = False,
 ) -> WeightSums:
-    r"""Sums over queries of :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)`, by key or by offset or both, in one pass."""
+    r"""Sums over queries of :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)`, by key or by offset or both, in one
+    pass.
+    """
     if offsets and call.positions is not None:
         raise AttnscopeError("some queries alone have no profile of all offsets: give the whole call")
     batch, heads, queries, _ = call.query.shape

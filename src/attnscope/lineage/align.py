@@ -120,7 +120,8 @@ def align(
         Whether to judge every head; by default where there is gold and neither layer nor head was given.
     shown
         How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`. Nothing is drawn here, as
-        the command does: `attnscope.results.page.alignment.write_alignment_report` and `attnscope.results.figures.alignment.alignment_map` draw them.
+        the command does: `attnscope.results.page.alignment.write_alignment_report` and
+        `attnscope.results.figures.alignment.alignment_map` draw them.
         Pairs of which a side has no word, or more than 40, are passed over and counted in `Aligned.passed_over`.
     progress
         Called with a `Progress` after each batch; it tells of ``pairs`` done.
@@ -140,7 +141,7 @@ def align(
     >>> import attnscope
     >>> attnscope.align("bundled", ["a cat"], ["a cat"])
     Traceback (most recent call last):
-    attnscope.support.errors.AttnscopeError: EncoderForMaskedLM is not an encoder-decoder: ...
+    attnscope.AttnscopeError: EncoderForMaskedLM is not an encoder-decoder: ...
     """
     part = way_in(align, locals())
     check_whole(0, layer=layer, head=head, shown=shown)
@@ -352,8 +353,8 @@ def as_list(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
             return _written(work, owned, asked, shown)
 
     def measure(part: Part, share: Share) -> None:
-        for links in work.units(share):
-            part.append(links, int(links.text[0]))
+        for unit in work.units(share):
+            part.append(unit, int(unit.text[0]))
 
     waiting = Aligned(
         work.identity["name"], None, None, False, [], None, None, 0, [], asked.to_json(),

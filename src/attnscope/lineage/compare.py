@@ -149,7 +149,7 @@ def compare(
     >>> compare([])
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: there is no system to compare: give YAML files of settings, or trained folders
+    attnscope.AttnscopeError: there is no system to compare: give YAML files of settings, or trained folders
     """
     check_whole(1, line=line, join=join)
     check_whole(1, BEAMS, beams=beams)

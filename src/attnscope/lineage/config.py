@@ -244,7 +244,7 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
     >>> read_config(lable_smoothing=0.2)
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: there is no setting 'lable_smoothing': did you mean 'label_smoothing'?
+    attnscope.AttnscopeError: there is no setting 'lable_smoothing': did you mean 'label_smoothing'?
     """
     values = {} if path is None else _from_yaml(path)
     values |= {name: value for name, value in overrides.items() if value is not None}

@@ -327,7 +327,9 @@ class TaskText(ParallelText):
     alignments: list[tuple[tuple[int, int], ...]] = field(kw_only=True)
 
     def joined(self, most: int, seed: int) -> TaskText:
-        """As `ParallelText.joined`, with a comma between, for a sentence is a list; alignments move with their words."""
+        """As `ParallelText.joined`, with a comma between, for a sentence is a list; alignments move with their
+        words.
+        """
         groups = join_groups(len(self), most, seed)
         return TaskText(
             [" , ".join(self.source[i] for i in group) for group in groups],

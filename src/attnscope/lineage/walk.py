@@ -25,8 +25,8 @@ from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import Projections, projections
 from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
 from attnscope.kernels.heads import SelfAttention
-from attnscope.kernels.measure import output_of
 from attnscope.kernels.reference import masked_softmax
 from attnscope.kernels.rotary import Rotation
 from attnscope.lineage.translate import translate_lines
@@ -744,7 +744,7 @@ def check_number(what: str, number: int, count: int) -> int:
     >>> check_number("head", 4, 4)
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: there is no head 4: they go from 0 to 3
+    attnscope.AttnscopeError: there is no head 4: they go from 0 to 3
     """
     if not 0 <= number < count:
         raise AttnscopeError(f"there is no {what} {number}: they go from 0 to {count - 1}")

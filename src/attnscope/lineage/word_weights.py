@@ -19,7 +19,7 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import attend_in_full, output_of
+from attnscope.kernels.engines import attend_in_full, output_of
 from attnscope.lineage.parallel_text import check_parallel
 from attnscope.support.errors import AttnscopeError, out_of_memory, reason_of
 from attnscope.support.progress import Progress, Tell, no_progress

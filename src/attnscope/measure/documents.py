@@ -138,7 +138,9 @@ def bootstrap_interval(
 
 
 def long_tail(quantile: Any, skewness: Any) -> Any:
-    """Standard errors from a mean to its end on the side of the long tail: Student's quantile, and what skewness adds."""
+    """Standard errors from a mean to its end on the side of the long tail: Student's quantile, and what skewness
+    adds.
+    """
     return quantile + skewness * (2 * quantile**2 + 1) / 3
 
 

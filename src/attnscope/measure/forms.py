@@ -246,7 +246,9 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array]:
-    """The weight of a key at each place, ``(..., head, place)``, and that of each row, ``(..., head, row)``: factors."""
+    """The weight of a key at each place, ``(..., head, place)``, and that of each row, ``(..., head, row)``:
+    factors.
+    """
     share, row = sums * 0.0 + 1.0, mass
     near = _NEAR * float(mass.sum(-1).max())
     for _ in range(_ROUNDS):

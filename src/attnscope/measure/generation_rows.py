@@ -1,6 +1,6 @@
 """What a head's places alone give each span of a text that is being written.
 
-Of all tables of weights over the steps of a text the one of `attnscope.statistics._fitted_places`, whose places are
+Of all tables of weights over the steps of a text the one of `attnscope.measure.forms`, whose places are
 bins of offsets and the first token. A head whose scores know nothing but the place is foretold by it. Its own output's
 share grows as the output does, and if it looks close by, it soon has nearly all of the weight: that is no turn to what
 the model says.

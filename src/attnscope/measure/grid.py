@@ -16,7 +16,7 @@ from attnscope.capture.families import has_class_token, patch_size_of
 from attnscope.capture.processors import Processor
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import attend_in_full, output_of
+from attnscope.kernels.engines import attend_in_full, output_of
 from attnscope.measure.forms import text_mean
 from attnscope.measure.observer import LEAST_SHARE, LOCAL
 from attnscope.measure.questions import Question, RankedHead, answered, beyond, sink_like
@@ -231,7 +231,9 @@ def jpeg(pixels: Tensor, processor: Processor) -> str:
 
 
 def jpeg_of(pixels: np.ndarray, shape: float) -> str:
-    """An image that was given, ``(row, column, 3)`` of 8 bits, drawn to so many columns for a row; "" without Pillow."""
+    """An image that was given, ``(row, column, 3)`` of 8 bits, drawn to so many columns for a row; "" without
+    Pillow.
+    """
     try:
         from PIL import Image as pillow  # noqa: N813
     except ImportError:

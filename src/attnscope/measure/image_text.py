@@ -20,7 +20,7 @@ from attnscope.capture.notes import capture_notes
 from attnscope.capture.placement import ProcessGroup, device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.watching import watching
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.measure.grid import jpeg, jpeg_of
 from attnscope.measure.labels import labelled
 from attnscope.measure.maps import ROWS, share_room
@@ -77,7 +77,9 @@ def scan_pictured(
     groups: Groups | None = None,
     chat_template: str | Path | None = None,
 ) -> xr.Dataset:
-    """Measure where every head of a decoder looks that reads texts with images; `attnscope.scan` calls this for them."""
+    """Measure where every head of a decoder looks that reads texts with images; `attnscope.scan` calls this for
+    them.
+    """
     names = (*choose(asked.statistics), *OF_GROUPS)
     if chat_template is not None and all(item.messages == () for item in texts):
         raise AttnscopeError("a chat template is given, and none of the texts is a chat: leave it out")

@@ -85,7 +85,9 @@ def independence(
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """What the statistics need of each document: sums over its texts, the head's mean taken off where squares follow."""
+    """What the statistics need of each document: sums over its texts, the head's mean taken off where squares
+    follow.
+    """
 
     texts: np.ndarray  # ``(document,)``
     counts: np.ndarray  # ``(document, head, label)``: texts with each label

@@ -10,7 +10,7 @@ import torch
 
 from attnscope.kernels.blocks import BLOCK, block_weights
 from attnscope.kernels.call import Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend
 from attnscope.measure.forms import equal_rows
 from attnscope.measure.visible import bias_forbids

@@ -14,7 +14,7 @@ from attnscope.capture.families import named_scheme
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.measure.forms import text_mean
 from attnscope.measure.quantities import EQUAL, wording
 from attnscope.measure.ranking import queries

@@ -26,7 +26,9 @@ _LEVEL = 0.95  # of the null
 
 
 class DocumentSums:
-    """Sums over texts and over documents of many columns, from texts that come piece after piece, documents in a row."""
+    """Sums over texts and over documents of many columns, from texts that come piece after piece, documents in a
+    row.
+    """
 
     def __init__(self) -> None:
         self._shift = np.zeros(0)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attnscope.kernels.call import with_mass
-from attnscope.kernels.measure import measure, output_of
+from attnscope.kernels.engines import measure, output_of
 from attnscope.measure.forms import equal_rows
 from attnscope.measure.group_places import GroupPlaces
 from attnscope.measure.maps import BlockSums

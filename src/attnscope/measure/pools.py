@@ -322,7 +322,9 @@ def _shares(results: xr.Dataset) -> xr.Dataset:
 
 @dataclass(frozen=True, eq=False)
 class HostCopy:
-    """Tensors that leave a device: on CUDA behind what it was told to do before, and nobody waits until they are read."""
+    """Tensors that leave a device: on CUDA behind what it was told to do before, and nobody waits until they are
+    read.
+    """
 
     copies: dict[str, Tensor]  # on the host, in pinned memory; not to be read before they have arrived
     done: torch.cuda.Event | None  # comes to pass when they are whole; None where they are
@@ -347,7 +349,9 @@ class HostCopy:
 
 
 class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
-    """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when read."""
+    """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when
+    read.
+    """
 
     def __init__(self) -> None:
         self._leaving: dict[int, HostCopy] = {}

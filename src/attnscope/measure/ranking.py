@@ -16,7 +16,9 @@ _SAME = 1e-6  # relative: what differs less between heads does not tell them apa
 
 
 def queries(results: xr.Dataset) -> xr.DataArray:
-    """Rows of each map, ``(text)`` or ``(text, layer)``: in a decoder that reads a target, as many as that has tokens."""
+    """Rows of each map, ``(text)`` or ``(text, layer)``: in a decoder that reads a target, as many as that has
+    tokens.
+    """
     if "queries" in results:
         return results.queries.transpose("text", "layer")
     if "target_length" not in results:

@@ -23,7 +23,7 @@ from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, call_of_weights
-from attnscope.kernels.measure import attend_in_full, output_of
+from attnscope.kernels.engines import attend_in_full, output_of
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import choose
 from attnscope.measure.questions import BAND, ScanSettings
@@ -451,7 +451,9 @@ def _check_alike(layers: Sequence[_Layer], *, whole: bool) -> None:
 
 
 def _reject_left_padding(layers: Sequence[_Layer]) -> None:
-    """Reject texts whose first tokens get no weight in any layer, but for rows of padding: zeros, or the same for all."""
+    """Reject texts whose first tokens get no weight in any layer, but for rows of padding: zeros, or the same for
+    all.
+    """
     firsts: list[Tensor] = []
     for layer in layers:
         own = layer.weights

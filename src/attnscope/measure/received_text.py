@@ -20,7 +20,7 @@ from attnscope.capture.processors import Tokenizer
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure, output_of
+from attnscope.kernels.engines import measure, output_of
 from attnscope.kernels.sums import column_sums
 from attnscope.measure.raw import first_window
 from attnscope.measure.windows import window_length

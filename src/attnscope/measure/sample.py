@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 
 from attnscope.kernels.call import AttentionCall, Need, call_of_weights
-from attnscope.kernels.measure import attend_in_full, measure
+from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.kernels.sums import column_sums
 from attnscope.measure.forms import equal_rows
 from attnscope.measure.long_maps import blocks_of, long_dataset
@@ -156,10 +156,6 @@ def tile_size(heads: int, tokens: int) -> int:
     while heads * (min(tokens, ROWS) / tile) ** 2 > TILES:
         tile *= 2
     return tile
-
-
-if TYPE_CHECKING:
-    Place = tuple[int, int]  # layer, head
 
 
 def sample_dataset(

@@ -154,7 +154,8 @@ def scan(
         fused kernel, and what is not had of all queries by their log-sum-exp is an estimate, with its standard error
         beside it (``entropy_error``). Windows that have no more are measured whole. See docs/long-contexts.md.
     statistics
-        Names from ``attnscope.measure.quantities.STATISTICS``, as a list or as one string with commas between, among which
+        Names from ``attnscope.measure.quantities.STATISTICS``, as a list or as one string with commas between, among
+        which
         ``default`` stands for those that are measured by default (``"default,block_recall"`` adds one): all but
         ``learned_sink``, which few models have, those of distances and of the largest weights, and those that cost a
         second pass over the scores (docs/received.md). The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,

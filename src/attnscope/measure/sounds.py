@@ -16,7 +16,7 @@ from attnscope.capture.placement import ProcessGroup, device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.measure.labels import labelled
 from attnscope.measure.maps import ROWS, share_room
 from attnscope.measure.measurement import UNIT

@@ -217,8 +217,8 @@ def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> s
     if results.sizes["text"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
         return ""
     return (
-        f"Weights and offsets are of the mean over all {describe_windows(results)}; a head's kind is the one that it has "
-        "in most of them."
+        f"Weights and offsets are of the mean over all {describe_windows(results)}; a head's kind is the one that it "
+        "has in most of them."
     )
 
 

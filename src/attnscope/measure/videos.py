@@ -17,7 +17,7 @@ from attnscope.capture.placement import ProcessGroup, device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.measure.grid import NOTHING, first_states, pattern
 from attnscope.measure.image_text import ImageTextBatch, Placed, with_views
 from attnscope.measure.labels import labelled
@@ -125,7 +125,8 @@ class VideoMeasurement:
         tubelets = tubelets_of(model, given, self.model.key)
         if isinstance(tubelets, str):
             raise AttnscopeError(
-                f"{name} is not measured by frames: {tubelets}. Watch its layers with attnscope.capture.watching.watching"
+                f"{name} is not measured by frames: {tubelets}. Watch its layers with "
+                "attnscope.capture.watching.watching"
             )
         self._check_places(tubelets, given)
         whole = type(self.model.loaded.model).__name__

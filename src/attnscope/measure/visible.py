@@ -28,7 +28,9 @@ def bias_forbids(call: AttentionCall) -> bool:
 
 
 def keys_at(edges: Tensor, start: Tensor, stop: Tensor) -> Tensor:
-    """The first key from each edge on, an offset, among those from `start` to `stop`, of each query: ``(..., edge)``."""
+    """The first key from each edge on, an offset, among those from `start` to `stop`, of each query: ``(...,
+    edge)``.
+    """
     own = torch.arange(start.shape[-1], device=edges.device)
     return torch.maximum(torch.minimum(own[:, None] + edges, stop[..., None]), start[..., None])
 

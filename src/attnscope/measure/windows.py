@@ -85,7 +85,9 @@ def scan_texts(
     asked: ScanSettings,
     of_texts: OfTexts,
 ) -> xr.Dataset:
-    """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for texts."""
+    """Measure where every attention head of a model of texts looks: see `attnscope.scan`, which calls this for
+    texts.
+    """
     ready = prepared(model, texts, asked, of_texts, show=asked.show is not None)
     return measured(ready.job, asked, ready.signature, ready.kinds, ready.attributes)
 

@@ -47,7 +47,7 @@ class RecurrentConfig(PreTrainedConfig):
     >>> RecurrentConfig(attention="cosine")
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: attention 'cosine' is not known: choose none, dot, scaled_dot, bilinear, additive
+    attnscope.AttnscopeError: attention 'cosine' is not known: choose none, dot, scaled_dot, bilinear, additive
     """
 
     model_type = "attnscope-recurrent"
@@ -107,7 +107,7 @@ class TransformerConfig(PreTrainedConfig):
     >>> TransformerConfig(norm="both")
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: norm 'both' is not known: choose pre, post
+    attnscope.AttnscopeError: norm 'both' is not known: choose pre, post
     """
 
     model_type = "attnscope-transformer"

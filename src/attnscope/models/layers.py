@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 from transformers import initialization as init
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -97,7 +97,9 @@ class RegisteredAttention(MultiHeadAttention):
 def _whole_vectors(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys that no query sees, up to a multiple of 16: what is left over of a row PyTorch's softmax takes one by one."""
+    """Keys that no query sees, up to a multiple of 16: what is left over of a row PyTorch's softmax takes one by
+    one.
+    """
     queries, keys = query.shape[2], key.shape[2]
     more = -keys % _VECTOR
     if not more or keys > _SHORT:
@@ -184,7 +186,9 @@ class FeedForward(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed table of sines and cosines, float64: no parameter, and without end, as it grows with the longest text."""
+    """The fixed table of sines and cosines, float64: no parameter, and without end, as it grows with the longest
+    text.
+    """
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()

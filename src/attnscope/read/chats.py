@@ -60,7 +60,9 @@ class Chats:
         self._template = template
 
     def read_with(self, tokenizer: Any, *, to_answer: bool = False) -> "ChatTexts":
-        """The chats as this tokenizer's template writes them; `to_answer`, up to where the assistant begins to speak."""
+        """The chats as this tokenizer's template writes them; `to_answer`, up to where the assistant begins to
+        speak.
+        """
         if self._template is None and not getattr(tokenizer, "chat_template", None):
             raise AttnscopeError(
                 "the texts are chats, and the tokenizer has no chat template: give one, a Jinja file "

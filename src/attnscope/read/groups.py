@@ -36,7 +36,9 @@ class Grouping:
     rule: Callable[[Window], Sequence[str]]  # from a window to a name for each of its tokens
 
     def over(self, windows: Iterable[Window]) -> "Grouping":
-        """The same, with the groups that a function gives: it is asked of all windows once, and known by its answers."""
+        """The same, with the groups that a function gives: it is asked of all windows once, and known by its
+        answers.
+        """
         if self.names:
             return self
         names: dict[str, None] = {}

@@ -346,8 +346,8 @@ def _with_kinds(piece: xr.Dataset) -> xr.Dataset:
     """With the names of the kinds that ``label`` numbers, as a coordinate."""
     if "label" not in piece or "cluster" not in piece.coords:
         return piece
-    names = np.array([*piece.cluster.values, None], dtype=object)  # -1, no head, is the last
-    return piece.assign_coords(kind=(piece.label.dims, names[piece.label.values.astype(np.int64)]))
+    names = np.array([*piece.cluster.to_numpy(), None], dtype=object)  # -1, no head, is the last
+    return piece.assign_coords(kind=(piece.label.dims, names[piece.label.to_numpy().astype(np.int64)]))
 
 
 def _write_netcdf(run: Run, names: list[str] | None, new: Path) -> None:

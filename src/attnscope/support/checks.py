@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
 from attnscope.support.errors import AttnscopeError, reason_of
 
@@ -172,24 +171,3 @@ def check_least(least: int, **sizes: int) -> None:
     for name, size in sizes.items():
         if size < least:
             raise AttnscopeError(f"found {name}={size}; expected {least} or more")
-
-
-def check_width(name: str, states: Tensor, width: int) -> None:
-    """Refuse states of another width than a layer was made for."""
-    if states.shape[-1] != width:
-        raise AttnscopeError(
-            f"{name} are {states.shape[-1]} wide; expected {width}, as this was made: give those, or make it for width "
-            f"{states.shape[-1]}"
-        )
-
-
-def check_operands(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Refuse queries and keys that cannot be compared, and keys without their values."""
-    if query.shape[-1] != key.shape[-1]:
-        raise AttnscopeError(
-            f"query is {query.shape[-1]} wide and key {key.shape[-1]}: they must be equally wide to be compared"
-        )
-    if key.shape[-2] != value.shape[-2]:
-        raise AttnscopeError(
-            f"there are {key.shape[-2]} keys and {value.shape[-2]} values: every key needs its value"
-        )

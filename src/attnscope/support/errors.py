@@ -27,6 +27,8 @@ class AttnscopeError(Exception):
     The message says what was found, what was expected and what to do, on one or two lines.
     """
 
+    __module__ = "attnscope"  # where users find it
+
 
 def reason_of(error: BaseException) -> str:
     r"""Why something failed, on one line that is fit to be shown."""

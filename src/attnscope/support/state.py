@@ -15,7 +15,9 @@ _in_own_state: ContextVar[bool] = ContextVar("attnscope_in_own_state", default=F
 
 @contextmanager
 def own_state(*, gradients: bool = True) -> Generator[None]:
-    """Compute within as in a fresh process, whatever modes of PyTorch and NumPy the caller has set; then restore them."""
+    """Compute within as in a fresh process, whatever modes of PyTorch and NumPy the caller has set; then restore
+    them.
+    """
     if _in_own_state.get():
         yield
         return

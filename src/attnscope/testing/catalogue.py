@@ -111,14 +111,14 @@ def build(name: str) -> PlantedModel:
     >>> build("induction-recurrent-1")
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: there is no animal 'induction-recurrent-1': expected one of attnscope.testing.catalogue.names(),
+    attnscope.AttnscopeError: no planted model 'induction-recurrent-1': expected one of names(),
     such as 'induction-decoder-1', or another number
     """
     read = _NAME.fullmatch(name)
     kind = KINDS.get(read["kind"]) if read else None
     if read is None or kind is None or read["form"] not in kind.forms:
         raise AttnscopeError(
-            f"there is no animal {name!r}: expected one of attnscope.testing.catalogue.names(),\n"
+            f"no planted model {name!r}: expected one of names(),\n"
             "such as 'induction-decoder-1', or another number"
         )
     form, number = read["form"], int(read["number"]) - 1

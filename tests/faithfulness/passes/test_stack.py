@@ -6,7 +6,7 @@ import torch
 from attnscope.capture.watching import watching
 from attnscope.intervention.passes.attend import unread_sites
 from attnscope.intervention.passes.stack import blocks_of, stacked_passes
-from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.engines import attend_in_full
 from tests.faithfulness.models import MODELS, build, inputs_of
 
 

@@ -19,7 +19,6 @@ from attnscope.explanation.analyses.repeated_tokens import repeated_tokens
 from attnscope.explanation.analyses.rotation_effect import rotation_effect
 from attnscope.explanation.analyses.wave_removal import wave_removal
 from attnscope.explanation.analyses.waves import query_key_waves
-from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.explain import explain
 from attnscope.explanation.passes.kernel import bias_effect
 from attnscope.explanation.study import Study, study
@@ -43,12 +42,6 @@ def said(call):
         call()
     assert len(str(error.value).splitlines()) <= 2
     return str(error.value)
-
-
-def test_there_are_as_many_functions_as_are_meant():
-    assert {"explain", "study", "cross_spectrum", "wave_removal"} < {*OF_TEXTS}
-    assert len(OF_TEXTS) == 16
-    assert {"explain", "study", "interventions", "bias_effect", "scheme_kernel"} < {*OF_WIDTH}
 
 
 @pytest.mark.parametrize("value", [0, -2])
@@ -182,7 +175,7 @@ def test_a_band_wider_than_the_windows_ends_where_they_do():
     assert cross_correlation(wide).equals(cross_correlation(narrow))
 
 
-OF_THE_TABLE = {"position_spectrum", "position_pca"}
+OF_THE_TABLE = ("position_spectrum", "position_pca")
 
 
 @pytest.mark.parametrize("page", ["README.md", "README.ja.md", "docs/analyses.md"])
@@ -190,17 +183,3 @@ def test_the_pages_say_which_analyses_read_no_text(page):
     text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")
     sentence = text[text.index("position_spectrum") :][:400]
     assert all(f"`{name}" in f"`{sentence}" for name in (*OF_THE_TABLE, "forms", "verdict"))
-
-
-def test_every_other_analysis_is_a_function_of_a_model_and_texts():
-    analyses = dict.fromkeys(analysis.compute.__module__ for analysis in ANALYSES)
-    assert len(analyses) == len(ANALYSES)  # each in its own file
-    functions = {
-        inspect.unwrap(function).__module__: (name, [*inspect.signature(function).parameters])
-        for name in mechanism.__all__
-        if inspect.isfunction(function := getattr(mechanism, name))
-    }
-    without = {module.rpartition("._")[2] for module in analyses if module not in functions}
-    assert without == {"forms", "verdict"}
-    given = dict(functions[module] for module in analyses if module in functions)
-    assert {name for name, first in given.items() if first[:2] != ["model", "texts"]} == OF_THE_TABLE

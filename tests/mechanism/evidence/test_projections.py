@@ -12,7 +12,7 @@ from attnscope.capture.watching import watching
 from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.projections import projections, slices_of
 from attnscope.kernels.call import Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend
 from tests.families import MAKERS, inputs, tiny
 

@@ -16,7 +16,7 @@ from attnscope.explanation.passes.first_layer import first_layer_split
 from attnscope.explanation.projections import projections
 from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.call import Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from tests.families import inputs, tiny
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain, wave_scores
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile

@@ -12,7 +12,7 @@ from attnscope.explanation.inputs import profile_and_output
 from attnscope.explanation.passes.cause import POSITION_CHANGES, WORD_CHANGES, Settings
 from attnscope.explanation.passes.interventions import interventions
 from attnscope.kernels.call import Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from tests.families import tiny
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile

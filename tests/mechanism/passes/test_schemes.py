@@ -17,7 +17,7 @@ from attnscope.explanation.passes.kernel import (
 )
 from attnscope.explanation.projections import projections
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.positions import t5_buckets
 from attnscope.kernels.reference import attend
 from attnscope.kernels.rotary import rotation

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.engines import attend_in_full
 from attnscope.measure.grid import Grid, equal_call, measure_patches
 from tests.statistics.images.test_scan import by_loops
 

@@ -45,7 +45,8 @@ def bias_effect(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.passes.kernel.bias_effect`: over ``variant, layer, head, offset`` (tokens) ``profile``, the
+        As `attnscope.explanation.passes.kernel.bias_effect`: over ``variant, layer, head, offset`` (tokens)
+        ``profile``, the
         mean weight (share), and ``effect``, the model's less the variant's.
 
     Raises
@@ -67,7 +68,7 @@ def bias_effect(
     >>> mechanism.bias_effect("bundled", limit=2)
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: bias_effect is not defined for small-mlm: no bias is added to the scores. Choose \
+    attnscope.AttnscopeError: bias_effect is not defined for small-mlm: no bias is added to the scores. Choose \
     another analysis
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)

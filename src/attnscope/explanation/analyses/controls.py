@@ -71,7 +71,8 @@ def shift_controls(
     -------
     xarray.Dataset
         Dimensions ``layer, head`` (those of the heads; NaN for pairs that were not asked for). The variables of
-        `attnscope.explanation.arrays.controls.shift_controls` over ``control``; ``completed_shift`` and ``completed_share``, those
+        `attnscope.explanation.arrays.controls.shift_controls` over ``control``; ``completed_shift`` and
+        ``completed_share``, those
         of `completion_range`, over ``completion``.
 
     Raises

@@ -57,7 +57,8 @@ def cross_correlation(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.correlation.cross_correlation` of the columns kept, with the dimensions ``layer, head``: over
+        As `attnscope.explanation.arrays.correlation.cross_correlation` of the columns kept, with the dimensions
+        ``layer, head``: over
         ``offset`` (tokens) ``trace_mean``, over ``range`` ``trace_peak_offset`` (tokens); beside it what
         `attnscope.explanation.arrays.correlation.profile_agreement` gives.
 

@@ -64,7 +64,8 @@ def interventions(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.passes.interventions.interventions`: over ``change, layer, head, offset`` (tokens) ``profile_before``
+        As `attnscope.explanation.passes.interventions.interventions`: over ``change, layer, head, offset`` (tokens)
+        ``profile_before``
         and ``profile_after``, the mean weights (share); over ``change, layer, head`` ``mass_change``, what the weight
         at ``target`` (tokens) loses or gains. In the tree of `attnscope.explain` ``target`` and all weights at it are
         NaN of heads that prefer no offset.

@@ -51,7 +51,8 @@ def phase_map(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.phase_map.phase_map`, with the dimensions ``layer, head``: over ``frequency`` (cycles per
+        As `attnscope.explanation.arrays.phase_map.phase_map`, with the dimensions ``layer, head``: over
+        ``frequency`` (cycles per
         window) and ``angle`` (radians) ``energy``; over neither ``line_shift`` (tokens) and ``share_near``.
 
     Raises

@@ -50,7 +50,8 @@ def position_cca(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.components.canonical_correlations`, with the dimension ``layer``: ``correlation`` over
+        As `attnscope.explanation.arrays.components.canonical_correlations`, with the dimension ``layer``:
+        ``correlation`` over
         ``component``, ``strong_components``, ``null_correlation``; with ``raw_`` before their names, the same of all
         components that float32 tells from rounding.
 

@@ -77,7 +77,8 @@ def position_content(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.passes.content.position_content`: over ``layer, head, term, offset`` (tokens) ``trace`` (nats);
+        As `attnscope.explanation.passes.content.position_content`: over ``layer, head, term, offset`` (tokens)
+        ``trace`` (nats);
         over ``layer, head, term`` ``share``; over ``layer, head`` ``position_share``, and ``mass``, the weight at
         ``target``.
 

@@ -54,7 +54,8 @@ def position_spectrum(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.spectrum.amplitude_spectrum`: over ``frequency`` (cycles in all rows of the table)
+        As `attnscope.explanation.arrays.spectrum.amplitude_spectrum`: over ``frequency`` (cycles in all rows of the
+        table)
         ``mean``, ``lower_quartile`` and ``upper_quartile`` of the amplitudes, and ``is_peak``; over ``column``
         ``fisher_p``.
 

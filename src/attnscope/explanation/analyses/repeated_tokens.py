@@ -15,7 +15,7 @@ from attnscope.explanation.not_defined import NotDefinedError
 from attnscope.explanation.study import Analysis, Picture, Section, few_texts, studied
 from attnscope.explanation.tokens import batches, interval, read, token_ids
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import attend_in_full
+from attnscope.kernels.engines import attend_in_full
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_seed, check_whole

@@ -56,7 +56,8 @@ def rotation_effect(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.passes.kernel.rotation_effect`: over ``variant, layer, head, offset`` (tokens) ``profile``, the
+        As `attnscope.explanation.passes.kernel.rotation_effect`: over ``variant, layer, head, offset`` (tokens)
+        ``profile``, the
         mean weight (share), and ``effect``, the model's less the variant's.
 
     Raises
@@ -80,7 +81,7 @@ def rotation_effect(
     >>> mechanism.rotation_effect("bundled", limit=2)
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: rotation_effect is not defined for small-mlm: queries and keys are not turned by \
+    attnscope.AttnscopeError: rotation_effect is not defined for small-mlm: queries and keys are not turned by \
     positions. Choose another analysis
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)

@@ -56,7 +56,8 @@ def scheme_kernel(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.passes.kernel.scheme_kernel`: over ``layer, head, offset`` (tokens) ``kernel`` and ``scores``
+        As `attnscope.explanation.passes.kernel.scheme_kernel`: over ``layer, head, offset`` (tokens) ``kernel`` and
+        ``scores``
         (nats); over ``layer, head`` ``share``, ``offset_of_kernel``, ``offset_of_weights`` (tokens), ``agree``,
         ``chance``. In the tree of `attnscope.explain` ``share`` and the last three are NaN of heads that prefer no
         offset, and ``offset_of_kernel`` too where the kernel is flat, or a small part of the scores.
@@ -83,7 +84,7 @@ def scheme_kernel(
     >>> mechanism.scheme_kernel("bundled", limit=2)
     Traceback (most recent call last):
     ...
-    attnscope.support.errors.AttnscopeError: scheme_kernel is not defined for small-mlm: queries and keys are not turned by \
+    attnscope.AttnscopeError: scheme_kernel is not defined for small-mlm: queries and keys are not turned by \
     positions, and no bias is added. Choose another analysis
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)

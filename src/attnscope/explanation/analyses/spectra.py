@@ -46,7 +46,8 @@ def spectra_by_layer(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.waves.maximum_spectrum`, with the dimensions ``layer`` and ``side`` (X, query, key):
+        As `attnscope.explanation.arrays.waves.maximum_spectrum`, with the dimensions ``layer`` and ``side`` (X,
+        query, key):
         over ``frequency`` (cycles per window) ``maximum``; over neither ``null_mean`` and ``null_99``, the levels of
         noise.
 

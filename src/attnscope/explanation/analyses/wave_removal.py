@@ -44,7 +44,8 @@ def wave_removal(
     model, texts, targets, tokenizer, window, limit
         See `attnscope.explanation.study.study`.
     frequencies
-        First and last frequency removed, cycles per window. By default `attnscope.explanation.passes.cause.responsible_band`:
+        First and last frequency removed, cycles per window. By default
+        `attnscope.explanation.passes.cause.responsible_band`:
         the narrowest band that holds half of the heads' cross-spectra.
     band, draws, seed
         See `attnscope.explanation.passes.cause.band_removed`.

@@ -43,7 +43,7 @@ from attnscope.explanation.tokens import (
     token_ids,
 )
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
@@ -409,7 +409,9 @@ def _pairs(second: _SecondPass) -> np.ndarray:
 
 
 def split_halves(trace: Float[np.ndarray, "text *batch term offset"]) -> Float[np.ndarray, "*batch offset"]:
-    r"""PP with the means of one half of the texts as queries and of the other half as keys, the mean over all halvings."""
+    r"""PP with the means of one half of the texts as queries and of the other half as keys, the mean over all
+    halvings.
+    """
     return without_own(trace[..., 0, :].mean(0), trace[..., : len(TERMS), :].sum(-2).mean(0), len(trace))
 
 

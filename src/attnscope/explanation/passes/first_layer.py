@@ -22,7 +22,7 @@ from attnscope.explanation.tables import (
 )
 from attnscope.explanation.tokens import Inputs
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

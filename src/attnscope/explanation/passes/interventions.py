@@ -30,7 +30,7 @@ from attnscope.explanation.passes.cause import (
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
 from attnscope.explanation.tokens import Tokens, Windows, batches, interval, read, targets_of, token_ids
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.measure import measure
+from attnscope.kernels.engines import measure
 from attnscope.measure.documents import units_of
 from attnscope.support.checks import check_some, check_whole
 from attnscope.support.errors import AttnscopeError

@@ -23,7 +23,7 @@ from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
 from attnscope.intervention.session import Sides
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

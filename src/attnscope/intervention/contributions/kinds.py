@@ -201,10 +201,6 @@ def _mean(text: OneText, matrices: Sequence[Tensor]) -> Scores:
     return np.sum(parts, axis=0)
 
 
-if TYPE_CHECKING:
-    Scores = Float[np.ndarray, "place token"]
-
-
 def gradient(text: OneText) -> Scores:
     """Norm of the gradient of the outcome's log probability by the token's vector."""
     return _by_token(text, lambda slope, _: slope.norm(dim=-1))

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.watching import watching
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.kernels.reference import attend, causal_mask
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.tokens import read, token_ids
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.measure import output_of
+from attnscope.kernels.engines import output_of
 from attnscope.measure.maps import weight_rows
 
 if TYPE_CHECKING:
