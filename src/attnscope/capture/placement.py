@@ -216,7 +216,11 @@ def quantised(model: nn.Module, kind: str) -> str:
     """Round the weights of all linear layers of a model, in place."""
     try:
         import torchao  # pyright: ignore[reportMissingImports]
-        from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_
+        from torchao.quantization import (  # pyright: ignore[reportMissingImports]
+            IntxWeightOnlyConfig,
+            PerGroup,
+            quantize_,
+        )
     except ImportError as error:
         raise AttnscopeError(
             f"--dtype {kind} needs torchao, which is not installed: pip install 'attnscope[int]'"

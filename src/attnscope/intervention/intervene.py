@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Tokenizer
     from attnscope.intervention.edits import Forbidden
-    from attnscope.intervention.passes.replacements import Ablation
     from attnscope.intervention.session import Inquiry
     from attnscope.read.windows import Window
     from attnscope.store.tasks import Part

@@ -57,7 +57,6 @@ from attnscope.support.progress import Progress, Tell, no_progress
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Tokenizer
-    from attnscope.intervention.patching import What
 
 Name = TypeVar("Name", bound=str)
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
