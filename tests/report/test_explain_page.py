@@ -123,7 +123,7 @@ def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
     asked = Section("sizes", "Sizes", "")
     added = Analysis("sizes", "", "", xr.Dataset, section=asked, pictures=(copy,), table=table)
     monkeypatch.setattr(_explain_content, "analyses_of", lambda _: [added])
-    drawn = _explain_content.PageFigure("spectrum", "", "", "", 1)
+    drawn = _explain_content.Picture("", 1, "spectrum")
     shown = [_explain_content.PageSection("waves", "", "", [drawn])]
     (made,) = _explain_content.text_tables(xr.DataTree.from_dict({"sizes": xr.Dataset()}), shown)
     assert made.elsewhere == [("figure-spectrum", "Plate IX")]

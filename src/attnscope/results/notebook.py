@@ -137,9 +137,9 @@ class Shown:
         small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
         shown, figure = "", _figure(self.command, self._result)
         if figure is not None:
-            source, width = picture(figure)
-            style = f"max-width: 100%; width: {width}px; background: white"
-            shown = f'<img src="{source}" alt="All heads" style="{style}">'
+            image = picture(figure)
+            style = f"max-width: 100%; width: {image.width}px; background: white"
+            shown = f'<img src="{image.source}" alt="All heads" style="{style}">'
         name = html.escape(str(self._result.attrs.get("model", "")))
         return (
             f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{listed}</ul>{small}{shown}'

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
+    from attnscope.lineage.align import ShownPair
+
 _CELL, _LABEL, _KEYS = 0.19, 0.085, 0.15  # inches: of a word's cell, a column of a label, a row of the legend
 _END = "</s>"
 _DARK = 0.6  # of the scale: marks on darker cells are white
@@ -34,24 +36,16 @@ _FILLED = 0.8  # of a cell's side: the square of a gold link
 Links = Collection[tuple[int, int]]
 
 
-def alignment_map(
-    weights: np.ndarray,
-    source: Sequence[str],
-    target: Sequence[str],
-    *,
-    links: Links | None = None,
-    sure: Links | None = None,
-    possible: Links | None = None,
-    title: str = "",
-) -> Figure:
-    """Draw where each target word of a sentence pair looks: source words along x, target words along y."""
+def pair_map(pair: ShownPair, title: str = "") -> Figure:
+    """Draw where each target word of a sentence pair looks, with the links of the model and of people."""
+    words = pair.words
     return alignment_maps(
-        {title: weights},
-        source,
-        target,
-        links=None if links is None else {title: links},
-        sure=sure,
-        possible=possible,
+        {title: words.weights},
+        words.source,
+        words.target,
+        links={title: pair.found},
+        sure=pair.sure,
+        possible=pair.possible,
     )
 
 

@@ -13,8 +13,7 @@ import numpy as np
 from attnscope.intervention.effects import describe_effect
 from attnscope.intervention.verdicts import effect_of, headline, verdicts
 from attnscope.results.figures.intervene import intervention_captions, intervention_figures
-from attnscope.results.page.parts import TOLD, WITH_EFFECTS, Cell, pictures, write_page
-from attnscope.results.page.scan import parsed
+from attnscope.results.page.parts import TOLD, Cell, pictures, write_page
 from attnscope.store.runs import skipped_of
 from attnscope.support.arguments import reads
 
@@ -48,11 +47,10 @@ def write_intervention_report(
     drawn = dict(intervention_figures(tree)) if figures is None else figures
     rows = verdicts(tree)
     return write_page(
-        Path(path),
-        "intervene.html.j2",
-        styles=WITH_EFFECTS,
+        path,
+        "intervene",
         scripts=("sort.js",),
-        signature=parsed(tree.attrs.get("signature", "{}")),
+        signature=tree.attrs.get("signature", "{}"),
         model=str(tree.attrs.get("model", "the model")),
         asked=_ASKED.get(str(tree.attrs.get("asked", "")), ""),
         headline=headline(tree),

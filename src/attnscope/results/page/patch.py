@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from attnscope.intervention.patch_findings import estimator_names, patch_headline, patched_positions
 from attnscope.read.shown import with_marked_spaces
 from attnscope.results.figures.patch import patch_captions, patch_figures
-from attnscope.results.page.parts import MOST_ROWS, TOLD, WITH_EFFECTS, Cell, pictures, write_page
-from attnscope.results.page.scan import parsed
+from attnscope.results.page.parts import MOST_ROWS, TOLD, Cell, pictures, write_page
 from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
@@ -44,11 +43,10 @@ def write_patch_report(
     rows = patched_positions(tree)
     pairs = tree["pairs"].to_dataset()
     return write_page(
-        Path(path),
-        "patch.html.j2",
-        styles=WITH_EFFECTS,
+        path,
+        "patch",
         scripts=("sort.js",),
-        signature=parsed(tree.attrs.get("signature", "{}")),
+        signature=tree.attrs.get("signature", "{}"),
         model=str(tree.attrs.get("model", "the model")),
         headline=patch_headline(tree),
         pictures=pictures(drawn, patch_captions(tree)),
