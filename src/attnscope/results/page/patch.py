@@ -81,7 +81,7 @@ def _row(row: PatchedPosition) -> list[Cell]:
         token = row.token or ""
         cells += [Cell(str(row.position), float(row.position)), Cell(token, token, "left")]
     told = TOLD[row.effect.shown]
-    for effect, form in ((row.effect, f"+.{row.effect.digits}f"), (row.recovered, ".1%")):
+    for effect, form in ((row.effect, "+.3f"), (row.recovered, ".1%")):
         interval = f"{effect.low:{form}} to {effect.high:{form}}" if math.isfinite(effect.low) else ""
         cells.append(Cell(_said(effect.mean, form), effect.mean, told, interval.replace("-", "−")))
     return cells + [Cell(_said(value, "+.3f"), value) for value in row.estimates.values()]
