@@ -12,11 +12,12 @@ import torch
 import attnscope
 from attnscope.cli import explain as explain_tables
 from attnscope.cli import generate as generate_tables
-from attnscope.cli import intervene as intervene_tables
 from attnscope.cli import patch as patch_tables
 from attnscope.cli import scan as scan_tables
 from attnscope.cli.output import CleanConsole
 from attnscope.results.account import account_of
+from attnscope.results.render import print_report
+from attnscope.results.reports import report_of
 from tests.families import tiny
 from tests.statistics.generation.writers import writer
 
@@ -24,7 +25,7 @@ PRINT = {
     "scan": scan_tables.print_tables,
     "generate": generate_tables.print_tables,
     "explain": explain_tables.print_tables,
-    "intervene": intervene_tables.print_tables,
+    "intervene": lambda result: print_report(report_of("intervene", result), CleanConsole()),
     "patch": patch_tables.print_tables,
     "roles": import_module("attnscope.cli.roles")._print,  # the package has the command by that name
 }
@@ -53,9 +54,12 @@ OF_TABLES = (
     "change: ",
     "95% interval",
     "* is told",
-    "kind, peak",
+    "head: ",
+    "kind: ",
+    "peak: ",
+    "weight: ",
     "pos.: ",
-    "zero, mean",
+    "zero",
     "shuffled: ",
     "search: ",
 )

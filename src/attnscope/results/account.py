@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from attnscope.results.reports import REPORTS, report_of
 from attnscope.store.runs import skipped_of
 from attnscope.support.arguments import validated
 from attnscope.support.numbers import count, percent
 
-if TYPE_CHECKING:
-    from attnscope.lineage.align import Aligned
-
-_ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
-_ALONE = "A head that another one can stand in for shows no effect alone: --curves takes heads out together."
 _LIMITS = "A pair differs in what its words differ in: another kind of corruption can show other heads."
 
 
@@ -35,6 +31,9 @@ class Account:
 @validated
 def account_of(command: str, result: xr.Dataset | xr.DataTree) -> Account:
     """All that a result has to say, in the sentences of its command's tables."""
+    if command in REPORTS:
+        report = report_of(command, result)
+        return Account(report.read, [*report.finding.sentences], [*report.notes], [*report.care])
     headline, notes = headline_of(command, result), notes_of(command, result)
     if isinstance(result, xr.Dataset):
         headline = [*headline, *_groups(result), *describe_groups(result)]
@@ -105,14 +104,6 @@ def _read_of_explanation(tree: xr.DataTree) -> str:
     )
 
 
-def _read_of_intervention(tree: xr.DataTree) -> str:
-    from attnscope.intervention.verdicts import verdicts
-
-    windows = count(tree["effects"].sizes["text"], "window")
-    tokens = _settings(tree)["window"]
-    return f"{count(len(verdicts(tree)), 'head')} taken out over {windows} of up to {tokens} tokens"
-
-
 def _read_of_patching(tree: xr.DataTree) -> str:
     from attnscope.intervention.patch_findings import patched_positions
 
@@ -179,11 +170,6 @@ def _care_of_explanation(tree: xr.DataTree) -> list[str]:
     return [independence_note(rank_explanations(tree)), weights]
 
 
-def _care_of_intervention(tree: xr.DataTree) -> list[str]:
-    zeroed = "zero" in tree["heads"].to_dataset().ablation.values
-    return [*([_ZERO] if zeroed else []), _ALONE]
-
-
 def _care_of_patching(_: xr.DataTree) -> list[str]:
     return [_LIMITS]
 
@@ -226,7 +212,6 @@ _READ: dict[str, Callable[[Any], str]] = {
     "scan": _read_of_scan,
     "generate": _read_of_generation,
     "explain": _read_of_explanation,
-    "intervene": _read_of_intervention,
     "patch": _read_of_patching,
     "diff": _read_of_difference,
     "roles": _read_of_roles,
@@ -236,7 +221,6 @@ _CARE: dict[str, Callable[[Any], list[str]]] = {
     "scan": _care_of_scan,
     "generate": _care_of_generation,
     "explain": _care_of_explanation,
-    "intervene": _care_of_intervention,
     "patch": _care_of_patching,
     "diff": _no_care,
     "roles": _no_care,
@@ -245,8 +229,10 @@ _CARE: dict[str, Callable[[Any], list[str]]] = {
 
 
 @validated
-def headline_of(command: str, opened: xr.Dataset | xr.DataTree | Aligned) -> list[str]:
+def headline_of(command: str, opened: Any) -> list[str]:
     """What came out, in sentences."""
+    if command in REPORTS:
+        return [*report_of(command, opened).finding.sentences]
     return [sentence for sentence in _HEADLINES[command](opened) if sentence]
 
 
@@ -292,12 +278,6 @@ def _of_generation(results: xr.Dataset) -> list[str]:
 
 def _of_explanation(tree: xr.DataTree) -> list[str]:
     from attnscope.explanation.words import headline
-
-    return headline(tree)
-
-
-def _of_intervention(tree: xr.DataTree) -> list[str]:
-    from attnscope.intervention.verdicts import headline
 
     return headline(tree)
 
@@ -354,7 +334,6 @@ _HEADLINES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
     "generate": _of_generation,
     "explain": _of_explanation,
-    "intervene": _of_intervention,
     "patch": _of_patching,
     "diff": _of_difference,
     "roles": _of_roles,

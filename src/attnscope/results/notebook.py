@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope.results.reports import REPORTS, grid_of, report_of, write_page
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -99,7 +100,6 @@ class Shown:
         from attnscope.results.page.diff import write_difference_report
         from attnscope.results.page.explain import write_explain_report
         from attnscope.results.page.generation import write_generation_report
-        from attnscope.results.page.intervene import write_intervention_report
         from attnscope.results.page.patch import write_patch_report
         from attnscope.results.page.roles import write_roles_report
         from attnscope.results.page.scan import write_report
@@ -108,7 +108,6 @@ class Shown:
             "scan": lambda result, path: write_report(result, _sample(result), path),
             "generate": write_generation_report,
             "explain": write_explain_report,
-            "intervene": write_intervention_report,
             "patch": write_patch_report,
             "diff": write_difference_report,
             "roles": write_roles_report,
@@ -116,7 +115,10 @@ class Shown:
         }
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "report.html"
-            write[self.command](self._result, place)
+            if self.command in REPORTS:
+                write_page(report_of(self.command, self._result), place)
+            else:
+                write[self.command](self._result, place)
             return Page(place.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
@@ -218,10 +220,8 @@ def _grid(command: str, result: Any) -> Figure | None:
         from attnscope.results.figures.verdict import verdict_grid
 
         return verdict_grid(result["verdict"].to_dataset())
-    if command == "intervene":
-        from attnscope.results.figures.intervene import effect_maps
-
-        return effect_maps(result["heads"].to_dataset())
+    if command in REPORTS:
+        return grid_of(report_of(command, result))
     if command == "patch":
         from attnscope.results.figures.patch import recovered_map
 

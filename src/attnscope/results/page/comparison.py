@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attnscope.lineage.compare import NO_ATTENTION
 from attnscope.lineage.compare_notes import error_rate_note
 from attnscope.results.figures.comparison import comparison_figures
-from attnscope.results.page.parts import Cell, Column, cells, minus, picture, write_page
+from attnscope.results.page.parts import cells, minus, picture, write_page
+from attnscope.results.render import Cell, Column
 from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
         length_in=scores.attrs["length_in"],
         buckets=buckets,
         systems=systems,
-        columns=[Column("System", left=True), *map(Column, headings)],
+        columns=[Column("System", kind="left"), *map(Column, headings)],
         rows=[[Cell(name), *_row(scores.sel(system=name), several=bool(several))] for name in systems],
-        length_columns=[Column(scores.attrs["length_in"].capitalize(), left=True), Column("Sentences")]
+        length_columns=[Column(scores.attrs["length_in"].capitalize(), kind="left"), Column("Sentences")]
         + [Column(name) for name in systems],
         length_rows=[
             [*cells(bucket["name"], str(bucket["count"])), *_by_length(scores.isel(bucket=row))]

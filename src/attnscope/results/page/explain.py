@@ -20,8 +20,9 @@ from attnscope.explanation.words import (
     skipped_by_reason,
 )
 from attnscope.results.figures.explain import explain_figures
-from attnscope.results.page.parts import Cell, Column, Picture, cells, minus, parsed, picture, write_page
+from attnscope.results.page.parts import Picture, cells, minus, parsed, picture, write_page
 from attnscope.results.page.scan import pieces_note
+from attnscope.results.render import Cell, Column
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 
@@ -72,7 +73,7 @@ def write_explain_report(
         there={*map(str, tree.children), *keys},
         skipped=skipped(tree),
         forms=forms(tree),
-        form_columns=[Column(name, left=True) for name in ("Layer", "Form", "Error", "Remark")],
+        form_columns=[Column(name, kind="left") for name in ("Layer", "Form", "Error", "Remark")],
     )
 
 
@@ -147,7 +148,7 @@ def text_tables(tree: xr.DataTree, shown: Sequence[PageSection]) -> list[PageTab
             analysis.section.name,
             analysis.table.title,
             analysis.table.key,
-            [Column(heading, left=True) for heading in analysis.table.columns],
+            [Column(heading, kind="left") for heading in analysis.table.columns],
             [cells(*line) for line in analysis.table.lines(tree[analysis.name].to_dataset())],
             [
                 (f"figure-{picture.same_as}", picture.title)

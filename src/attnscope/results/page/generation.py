@@ -17,16 +17,8 @@ from attnscope.comparison.spans import (
     span_uses,
 )
 from attnscope.measure.stored import notes_of
-from attnscope.results.page.parts import (
-    MOST_ROWS,
-    Cell,
-    Column,
-    cells,
-    minus,
-    numbers,
-    script_json,
-    write_page,
-)
+from attnscope.results.page.parts import MOST_ROWS, cells, minus, numbers, script_json, write_page
+from attnscope.results.render import Cell, Column
 from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
@@ -62,7 +54,7 @@ def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
         turn_columns=[Column("Head", "ascending"), *(Column(heading, "descending") for heading in headings)],
         turns=[_turn(row, intervals=intervals) for row in rows[:MOST_ROWS]],
         turn_count=len(rows),
-        span_columns=[Column("Span", left=True), *map(Column, _SPANS)],
+        span_columns=[Column("Span", kind="left"), *map(Column, _SPANS)],
         spans=[_span(use) for use in uses],
         dashes=explain_dashes(uses),
         shown=shown,

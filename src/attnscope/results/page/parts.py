@@ -18,6 +18,7 @@ from attnscope.measure.keys import context, key_side, recent_queries, top_places
 from attnscope.results.figures.reading import axis_values, require, side_tokens, sides
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.style import svg_of
+from attnscope.results.render import Cell
 from attnscope.store.files import explained, write_output
 
 if TYPE_CHECKING:
@@ -38,25 +39,6 @@ _PAGES = Environment(
     undefined=StrictUndefined,
     extensions=["jinja2.ext.do"],
 )
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table; `first` is how a first click sorts it, empty where none does."""
-
-    heading: str
-    first: str = ""
-    left: bool = False
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What a cell shows, and what its column is sorted by; its class, and a second line."""
-
-    text: str
-    value: float | str = ""
-    kind: str = ""
-    below: str = ""
 
 
 @dataclass(frozen=True)

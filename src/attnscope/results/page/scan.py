@@ -36,8 +36,6 @@ from attnscope.results.figures.reading import (
 )
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page.parts import (
-    Cell,
-    Column,
     cells,
     minus,
     numbers,
@@ -48,6 +46,7 @@ from attnscope.results.page.parts import (
     script_json,
     write_page,
 )
+from attnscope.results.render import Cell, Column
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import places, significant
@@ -129,7 +128,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         pieces=pieces,
         quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
         summary=[cells(of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)],
-        summary_columns=[Column("Quantity", left=True), Column("Value"), Column("Interval")],
+        summary_columns=[Column("Quantity", kind="left"), Column("Value"), Column("Interval")],
     )
 
 
@@ -467,7 +466,7 @@ def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
         "Beyond chance",
     ]
     return {
-        "columns": [Column("Queries", left=True), Column("Keys", left=True), *map(Column, headings)],
+        "columns": [Column("Queries", kind="left"), Column("Keys", kind="left"), *map(Column, headings)],
         "rows": [_group_row(pair) for pair in pairs[:_PAIRS]],
         "above": len(pairs),
         "said": said_of(every),
@@ -535,7 +534,7 @@ def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
         return None
     tested, field = contrasts(result), field_of(result)
     rows = [row for row in contrast_rows(tested) if row["differs"]]
-    words = [Column(heading, left=True) for heading in ("Head", "Statistic", field)]
+    words = [Column(heading, kind="left") for heading in ("Head", "Statistic", field)]
     return {
         "field": field,
         "says": describe_contrasts(tested),
