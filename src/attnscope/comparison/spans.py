@@ -27,26 +27,15 @@ class SpanUse:
     # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
     # new tokens and texts
     weight: float
-    # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
-    # new tokens and texts
     equal: float
-    # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
-    # new tokens and texts
     places: float
     # the head whose weight is furthest above the larger of the other two; None where none is above, as where all keys
     # are of the span
     layer: int | None
-    # the head whose weight is furthest above the larger of the other two; None where none is above, as where all keys
-    # are of the span
     head: int | None
     most: float  # weights of that head, in the order of `weight, equal, places`
-    most_equal: float  # weights of that head, in the order of `weight, equal, places`
-    most_places: float  # weights of that head, in the order of `weight, equal, places`
-
-    @property
-    def named(self) -> str:
-        """The head as tables have it, ``layer.head``; a dash where there is none."""
-        return "–" if self.head is None else f"{self.layer}.{self.head}"
+    most_equal: float
+    most_places: float
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
@@ -111,30 +100,17 @@ _LEAST_TURN = (
 _SHORTEST = 6  # new tokens of a text that tells of its beginning and its end
 _OWN = "own output"
 
-#: What a reader of the turns has to know.
-CAUTION = (
-    "Own output: the weight on what the model has said so far, means over the first and the last third of the new "
-    "tokens. It grows by itself: equal weights over the same keys grow too (equal), and so does a head with the same "
-    "weight at each distance and on the first token, whatever stands there (places). Turn: by how much more it grows "
-    "than the larger of the two. Chance is that of texts: heads of untrained models that look at certain positions "
-    "turn too."
-)
-
 
 @dataclass(frozen=True)
 class OwnOutputShare:
     """How far a head turns to what the model itself has said."""
 
     layer: int  # the head
-    head: int  # the head
+    head: int
     # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
     # places alone: in the first third of the new tokens and in the last, means over texts
     own: tuple[float, float]
-    # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
-    # places alone: in the first third of the new tokens and in the last, means over texts
     equal: tuple[float, float]
-    # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
-    # places alone: in the first third of the new tokens and in the last, means over texts
     places: tuple[float, float]
     turn: float  # how much more its own share grows than the larger of the other two
     low: float  # 95% interval of the turn, by the bootstrap over texts; NaN with fewer than 6
@@ -243,9 +219,7 @@ class GroupPair:
     attention: str  # the head, and the kind of attention of its layer
     # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     weight: float
-    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     equal: float
-    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     places: float
     low: float  # 95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows
     high: float  # 95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows

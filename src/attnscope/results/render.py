@@ -148,12 +148,13 @@ def write_report(
         scripts=("sort.js",),
         signature=report.signature,
         report=report,
-        tables=[_page_table(table) for table in report.tables if table.page and table.rows],
+        tables=[page_table(table) for table in report.tables if table.page and table.rows],
         pictures=pictures(figures, captions),
     )
 
 
-def _page_table(table: Table) -> dict[str, Any]:
+def page_table(table: Table) -> dict[str, Any]:
+    """A table as the macro `table_card` shows it."""
     shown = table.shown("table", "page", "drawn")
     by_name = {one.name: one for one in table.quantities}
     columns = [_column(one) for one in shown]

@@ -8,11 +8,15 @@ import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Rectangle
 
-from attnscope.results.figures.alignment import alignment_map, alignment_maps, error_rate_grid
+from attnscope.results.figures.alignment import alignment_maps, error_rate_grid
 from attnscope.support.errors import AttnscopeError
 
 SOURCE, TARGET = ["猫", "$x$", "sat"], ["the", "<b>cat</b>"]
 WEIGHTS = np.array([[0.2, 0.5, 0.3], [0.9, 0.1, 0.0]])
+
+
+def alignment_map(weights, source, target, links=None, title="", **gold):
+    return alignment_maps({title: weights}, source, target, links={title: links or ()}, **gold)
 
 
 def words(axes):

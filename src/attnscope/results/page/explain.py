@@ -6,23 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.explanation.catalogue import analyses_of, known_analyses
-from attnscope.explanation.ranking import best_heads, rank_explanations
-from attnscope.explanation.words import (
-    HEADINGS,
-    column_notes,
-    defined_columns,
-    findings,
-    independence_note,
-    layer_numbers,
-    mask_note,
-    order_note,
-    said_of,
-    skipped_by_reason,
-)
+from attnscope.explanation.ranking import best_heads
+from attnscope.explanation.report import report
+from attnscope.explanation.words import said_of
 from attnscope.results.figures.explain import explain_figures
-from attnscope.results.page.parts import Picture, cells, minus, parsed, picture, write_page
+from attnscope.results.page.parts import Picture, cells, picture, write_page
 from attnscope.results.page.scan import pieces_note
-from attnscope.results.render import Cell, Column
+from attnscope.results.render import Cell, Column, page_table
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 
@@ -34,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnscope.explanation.study import Section
+    from attnscope.results.schema import Report
 
 
 @reads("explain")
@@ -45,35 +36,35 @@ def write_explain_report(
 ) -> Path:
     """Write an explanation as one HTML page that needs no network, no server and no other file."""
     chosen = best_heads(tree) if heads is None else list(heads)
-    drawn = dict(explain_figures(tree, chosen)) if figures is None else figures
-    shown, (keys, rows) = sections(tree, drawn), table(tree)
-    if not shown and not rows:
+    return write(report(tree), path, figures or dict(explain_figures(tree, chosen)), chosen)
+
+
+def write(
+    found: Report,
+    path: Path | str,
+    figures: Mapping[str, Figure],
+    heads: Sequence[tuple[int, int]] | None = None,
+) -> Path:
+    """Write the page of a report; `heads` are those of the figures of single heads."""
+    tree: Any = found.result
+    shown, chosen = sections(tree, figures), best_heads(tree) if heads is None else heads
+    made = [page_table(table) for table in found.tables]
+    first, *others = [
+        table | {"name": f"{table['name']}-table"} for table in made
+    ]  # sections have such names too
+    if not shown and not first["rows"]:
         raise AttnscopeError("The explanation holds no analysis that a page could show.")
-    signature = parsed(tree.attrs.get("signature", "{}"))
-    settings: Any = signature.get("settings") if isinstance(signature, dict) else None
-    told = isinstance(settings, dict) and all(
-        isinstance(settings.get(name), int) for name in ("windows", "window")
-    )
     return write_page(
         path,
         "explain",
         scripts=("sort.js",),
-        signature=signature,
-        model=str(tree.attrs.get("model", "the model")),
-        settings=settings if told else {},
-        decoder=" ".join(filter(None, [str(tree.attrs.get("decoder", "")), layer_numbers(tree)])),
-        findings=findings(tree),
-        method=mask_note(tree),
+        signature=tree.attrs.get("signature", "{}"),
+        report=found,
         heads=[f"{layer}.{head}" for layer, head in chosen],
         sections=shown,
-        tables=text_tables(tree, shown),
-        columns=[COLUMNS[key] for key in keys],
-        rows=rows,
-        hints=hints(tree),
-        there={*map(str, tree.children), *keys},
-        skipped=skipped(tree),
-        forms=forms(tree),
-        form_columns=[Column(name, kind="left") for name in ("Layer", "Form", "Error", "Remark")],
+        text_tables=text_tables(tree, shown),
+        verdicts=[first] if first["rows"] else [],
+        tables=[table for table in others if table["rows"]],
     )
 
 
@@ -97,21 +88,6 @@ class PageTable:
     columns: list[Column]
     rows: list[list[Cell]]
     elsewhere: list[tuple[str, str]]  # address on the page, name
-
-
-#: Columns that a first click sorts with the least first.
-_ASCENDING = {"layer", "attention", "head", "chance"}
-_ORDER = (  # of the columns of the table
-    "layer", "attention", "head", "offset_of_weights", "offset_of_spectrum", "offset_of_correlation", "agree", "chance",
-    "offset_of_kernel", "kernel_agrees", "kernel_chance", "position_share", "kernel_share", "peak_weight", "prefers",
-    "coherence",
-)  # fmt: skip
-COLUMNS = {
-    key: Column(HEADINGS[key].capitalize(), "ascending" if key in _ASCENDING else "descending")
-    for key in _ORDER
-}
-_WHOLE = {"layer", "head"}
-_SIGNED = {"offset_of_spectrum", "offset_of_correlation"}
 
 
 def sections(tree: xr.DataTree, figures: Mapping[str, Figure]) -> list[PageSection]:
@@ -159,63 +135,3 @@ def text_tables(tree: xr.DataTree, shown: Sequence[PageSection]) -> list[PageTab
         for analysis in analyses_of(tree)
         if analysis.table is not None and analysis.section is not None
     ]
-
-
-def table(tree: xr.DataTree) -> tuple[list[str], list[list[Cell]]]:
-    """Names of the columns that have values, and the cells of each head."""
-    rows = rank_explanations(tree)
-    known = defined_columns(rows)
-    keys = [key for key in COLUMNS if key in known]
-    values = [[(key, getattr(row, key)) for key in keys] for row in rows]
-    return keys, [[Cell(_shown(key, value), _sorted_by(value)) for key, value in line] for line in values]
-
-
-def hints(tree: xr.DataTree) -> list[str]:
-    """How the columns of the table are read, in sentences: those of the terminal, by the names that the page has."""
-    rows = rank_explanations(tree)
-    names = {key: f"“{column.heading}”" for key, column in COLUMNS.items()}
-    notes = column_notes(tree, rows, names, "an empty cell")
-    return [*notes, *filter(None, [independence_note(rows)]), order_note(rows)]
-
-
-def forms(tree: xr.DataTree) -> list[list[Cell]]:
-    """For each layer: its number, the form of its scores, how well they are reproduced, and what is amiss."""
-    if "forms" not in tree.children:
-        return []
-    of = tree["forms"].to_dataset()
-    errors = [minus(f"{error:.1e}").replace("nan", "") for error in of["error"].values.tolist()]
-    layers = [str(layer) for layer in of["layer"].values.tolist()]
-    return [
-        cells(*row)
-        for row in zip(
-            layers, map(str, of["form"].values), errors, map(str, of["reason"].values), strict=True
-        )
-    ]
-
-
-def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
-    """Analyses that are not defined here, and why, those of one reason together."""
-    try:
-        return skipped_by_reason(tree)
-    except (TypeError, ValueError):
-        return []
-
-
-def _shown(key: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if key in _WHOLE or isinstance(value, str):
-        return str(value)
-    if key in {"offset_of_weights", "offset_of_kernel"}:
-        text = f"{value:+.0f}"
-    elif key in _SIGNED:
-        text = f"{value:+.2f}"
-    else:
-        text = f"{value:.3f}"
-    return minus({"+0": "0", "+0.00": "0.00", "-0.00": "0.00", "-0.000": "0.000"}.get(text, text))
-
-
-def _sorted_by(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else f"{float(value):.6g}"

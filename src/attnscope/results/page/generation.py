@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.comparison.spans import (
-    CAUTION,
-    OwnOutputShare,
-    SpanUse,
-    describe_own_output,
-    explain_dashes,
-    own_output_shares,
-    span_uses,
-)
-from attnscope.measure.stored import notes_of
-from attnscope.results.page.parts import MOST_ROWS, cells, minus, numbers, script_json, write_page
-from attnscope.results.render import Cell, Column
+from attnscope.comparison.generated import report
+from attnscope.results.page.parts import numbers, script_json, write_page
+from attnscope.results.render import page_table
 from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
@@ -26,44 +17,40 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
+    from attnscope.results.schema import Report, Row
+
 _MOST = 9_000_000  # bytes of weights on a page
 _LEVELS = 250  # a share as a byte; 255 is none
 _NONE = 255
-_SPANS = ("All heads", "Equal", "Places", "Most above", "Weight", "Equal", "Places")
 
 
 @reads("generate")
 def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
     """Write what `attnscope.generate` returned as one HTML page that needs no network and no other file."""
-    rows, uses = own_output_shares(results), span_uses(results)
+    return write(report(results), path)
+
+
+def write(found: Report, path: Path | str, _: object = None) -> Path:
+    """Write the page of a report."""
+    results: Any = found.result
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3
     shown = max(1, min(results.sizes["sequence"], _MOST // size))
-    intervals = any(np.isfinite(row.low) for row in rows)
-    headings = ["Own output", "Equal", "Places", "Turn", *(["95%"] if intervals else []), "Beyond chance"]
+    heads, spans, _texts = map(page_table, found.tables)
     return write_page(
         path,
         "generation",
         scripts=("draw.js", "sort.js", "generation.js"),
-        data={"data": script_json(_data(results.isel(sequence=slice(shown)), rows))},
+        data={"data": script_json(_data(results.isel(sequence=slice(shown)), found.rows[0]))},
         signature=results.attrs.get("signature", "{}"),
-        model=str(results.attrs.get("model", "the model")),
-        finding=f"{describe_own_output(rows)}.",
-        notes=list(notes_of(results).values()),
-        full_pass=str(results.attrs.get("full_pass", "")),
-        caution=CAUTION,
-        turn_columns=[Column("Head", "ascending"), *(Column(heading, "descending") for heading in headings)],
-        turns=[_turn(row, intervals=intervals) for row in rows[:MOST_ROWS]],
-        turn_count=len(rows),
-        span_columns=[Column("Span", kind="left"), *map(Column, _SPANS)],
-        spans=[_span(use) for use in uses],
-        dashes=explain_dashes(uses),
+        model=found.model,
+        report=found,
+        tables=[heads | {"name": "turning"}, spans],
         shown=shown,
         texts=results.sizes["sequence"],
     )
 
 
-def _data(results: xr.Dataset, rows: list[OwnOutputShare]) -> dict[str, Any]:
-    first = rows[0] if rows else None
+def _data(results: xr.Dataset, first: Row) -> dict[str, Any]:
     known = results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
     layers, columns = results.layer.values, results["head"].values
     heads = [[int(layers[i]), int(columns[j])] for i, j in np.argwhere(known)]
@@ -74,7 +61,7 @@ def _data(results: xr.Dataset, rows: list[OwnOutputShare]) -> dict[str, Any]:
         "heads": heads,
         "columns": len(columns),
         "levels": _LEVELS,
-        "first": heads[0] if first is None else [first.layer, first.head],
+        "first": [first["layer"], first["head"]],
         "texts": [_text(results.isel(sequence=number)) for number in range(results.sizes["sequence"])],
     }
 
@@ -105,22 +92,3 @@ def _bytes(shares: np.ndarray) -> str:
     known = np.isfinite(shares)
     levels = np.where(known, np.round(np.where(known, shares, 0.0).clip(0.0, 1.0) * _LEVELS), _NONE)
     return base64.b64encode(levels.astype(np.uint8).tobytes()).decode("ascii")
-
-
-def _turn(row: OwnOutputShare, *, intervals: bool) -> list[Cell]:
-    interval = minus(f"{row.low:+.2f} to {row.high:+.2f}") if np.isfinite(row.low) else ""
-    return [
-        Cell(f"{row.layer}.{row.head}", row.layer * 10_000 + row.head),
-        *(Cell(f"{first:.2f} → {last:.2f}", last) for first, last in (row.own, row.equal, row.places)),
-        Cell(minus(f"{row.turn:+.3f}"), row.turn),
-        *([Cell(interval, row.turn)] if intervals else []),
-        *cells({True: "yes", False: "not shown", None: "not known"}[row.beyond_chance]),
-    ]
-
-
-def _span(use: SpanUse) -> list[Cell]:
-    def shown(*values: float) -> list[str]:
-        return [f"{value:.3f}" if np.isfinite(value) else "–" for value in values]
-
-    means, most = shown(use.weight, use.equal, use.places), shown(use.most, use.most_equal, use.most_places)
-    return cells(use.span, *means, use.named, *most)
