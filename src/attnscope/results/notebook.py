@@ -98,16 +98,12 @@ class Shown:
         """
         from attnscope.results.page.comparison import write_comparison_report
         from attnscope.results.page.diff import write_difference_report
-        from attnscope.results.page.explain import write_explain_report
-        from attnscope.results.page.generation import write_generation_report
         from attnscope.results.page.patch import write_patch_report
         from attnscope.results.page.roles import write_roles_report
         from attnscope.results.page.scan import write_report
 
         write: dict[str, Callable[[Any, Path], Path]] = {
             "scan": lambda result, path: write_report(result, _sample(result), path),
-            "generate": write_generation_report,
-            "explain": write_explain_report,
             "patch": write_patch_report,
             "diff": write_difference_report,
             "roles": write_roles_report,
@@ -216,10 +212,6 @@ def _grid(command: str, result: Any) -> Figure | None:
 
         name = next((name for name in ("max_weight", "outside", "entropy") if name in result), None)
         return None if name is None else overview(result, name)
-    if command == "explain" and "verdict" in result.children:
-        from attnscope.results.figures.verdict import verdict_grid
-
-        return verdict_grid(result["verdict"].to_dataset())
     if command in REPORTS:
         return grid_of(report_of(command, result))
     if command == "patch":
