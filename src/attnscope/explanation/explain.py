@@ -202,7 +202,7 @@ def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
             f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
         )
     for analysis in more:
-        check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
+        check_kind("analyses (explanation.study.Analysis)", Analysis, more=analysis)
 
 
 def _stored(

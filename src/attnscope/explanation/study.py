@@ -208,11 +208,12 @@ def study(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> study = mechanism.study(limit=3)
-    >>> study.evidence.texts
+    >>> from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+    >>> from attnscope.explanation.analyses.waves import query_key_waves
+    >>> prepared = study(limit=3)
+    >>> prepared.evidence.texts
     3
-    >>> mechanism.cross_spectrum(study).band_offset.dims, mechanism.query_key_waves(study).periodic_columns.dims
+    >>> cross_spectrum(prepared).band_offset.dims, query_key_waves(prepared).periodic_columns.dims
     (('layer', 'head'), ('layer', 'head'))
     """
     check_whole(1, limit=limit, window=window, band=band)
