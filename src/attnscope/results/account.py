@@ -185,7 +185,6 @@ _CARE: dict[str, Callable[[Any], list[str]]] = {
 }
 
 
-@validated
 def headline_of(command: str, opened: Any) -> list[str]:
     """What came out, in sentences."""
     if command in REPORTS:
