@@ -89,7 +89,8 @@ def test_heads_carry_their_error_rate():
     rates = np.array([[0.5, np.nan], [0.123, 1.0]])
     figure = error_rate_grid(xr.Dataset({"error_rate": (("layer", "head"), rates)}), (1, 0))
     axes = figure.axes[0]
-    assert [text.get_text() for text in axes.texts] == ["50.0", "–", "12.3", "100.0"]
+    said = {text.get_position(): text.get_text() for text in axes.texts}
+    assert said == {(0, 0): "50.0", (1, 0): "–", (0, 1): "12.3", (1, 1): "100.0"}
     assert set(squares(axes)) == {(0, 1)}
 
 
