@@ -217,7 +217,7 @@ class ModelWeights:
     """All that an architecture needs."""
 
     tokens: Float[np.ndarray, "vocabulary width"]  # ``(vocabulary, width)``
-    unembed: Float[np.ndarray, "vocabulary width"]  # ``(vocabulary, width)``
+    unembed: Float[np.ndarray, "vocabulary width"]
     positions: (
         Float[np.ndarray, "position width"] | None
     )  # ``(position, width)``; None where queries and keys turn
@@ -225,7 +225,7 @@ class ModelWeights:
     feed_forward: tuple[tuple[np.ndarray, np.ndarray], ...]  # up and down of each layer
     gain: float  # weight of every norm, so that it multiplies by about 1
     heads: int  # heads of each call, and their width
-    head_width: int  # heads of each call, and their width
+    head_width: int
 
     @property
     def width(self) -> int:
@@ -329,11 +329,10 @@ class Plan:
     """A model in the directions of its `Space`: tokens in, heads of every attention call, answers out."""
 
     setting: Setting  # form and architecture, the parts of the residual stream, how offsets are known
-    space: Space  # form and architecture, the parts of the residual stream, how offsets are known
-    positions: Positions  # form and architecture, the parts of the residual stream, how offsets are known
+    space: Space
+    positions: Positions
     # ``(vocabulary, width)``: what each token is, and what its logit reads
     tokens: Float[np.ndarray, "vocabulary width"]
-    # ``(vocabulary, width)``: what each token is, and what its logit reads
     unembed: Float[np.ndarray, "vocabulary width"]
     head_width: int  # columns of a head's queries, keys and values
     # how many of them are the encoder's, where a decoder stands beside it; the decoder's are then self and cross in

@@ -34,9 +34,8 @@ class Kind:
     draw: Callable[[Setting], tuple[Draft, ZooTask]]  # heads and texts
     forms: tuple[str, ...] = _ONE  # forms that it comes in
     without: tuple[str, ...] = ()  # architectures that cannot hold it
-    noises: tuple[float, ...] = (
-        _NOISES  # kinds of noise of which one is drawn; what is loud or faint bears less
-    )
+    # kinds of noise of which one is drawn; what is loud or faint bears less
+    noises: tuple[float, ...] = _NOISES
 
 
 KINDS: dict[str, Kind] = {

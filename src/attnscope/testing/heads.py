@@ -85,7 +85,7 @@ class Head:
 
     role: str  # what it does, in words
     look: ScoreRule  # where it looks, what it takes from there
-    move: Move  # where it looks, what it takes from there
+    move: Move
     matters: bool  # whether taking it out alone changes what is predicted
     backup: str = ""  # heads of the same name share a load
     place: tuple[int, int] = field(default=(-1, -1))  # (layer, head), once it has one
@@ -236,9 +236,8 @@ class ZooTask:
     # ``(text, query, token)``: whether what is asked at the query changes with this token; None where no single one
     # decides
     hangs_on: Bool[np.ndarray, "text query token"] | None = None
-    target: Int[np.ndarray, "text query"] | None = (
-        None  # ``(text, query)``: what a decoder beside an encoder reads
-    )
+    # ``(text, query)``: what a decoder beside an encoder reads
+    target: Int[np.ndarray, "text query"] | None = None
 
 
 def marked(

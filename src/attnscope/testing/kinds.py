@@ -186,7 +186,7 @@ class Naming:
     """Texts of words with one name, which is asked for, by its image."""
 
     names: Ids  # what may stand there, and what is to be said
-    images: Ids  # what may stand there, and what is to be said
+    images: Ids
     where: Int[np.ndarray, " text"]  # ``(text,)``: place of the name
     keys: Bool[
         np.ndarray, "text query key"
@@ -414,7 +414,7 @@ class OffsetTask:
     """Texts of random words, of which the one at an offset is asked for, by its image."""
 
     words: Ids  # what stands there, and what is to be said
-    images: Ids  # what stands there, and what is to be said
+    images: Ids
     offset: int  # tokens
     keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: what must be looked at
     task: ZooTask  # texts and answers

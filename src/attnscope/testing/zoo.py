@@ -48,7 +48,7 @@ class Looking:
         Tensor, "text query key"
     ]  # ``(text, query, key)``: the keys meant; of rows without one nothing is said
     least: float  # share of a row's weight on them
-    most: float  # share of a row's weight on them
+    most: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +58,10 @@ class PlantedModel:
     # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
     # deviation of what was added to every weight, as a share of the root mean square of its matrix
     name: str
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     kind: str
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     form: str
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     architecture: str
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     seed: int
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     noise: float
     model: PreTrainedModel  # in eval mode, float32
     ids: Int[Tensor, "text token"]  # ``(text, token)``; of the source, in an encoder-decoder
