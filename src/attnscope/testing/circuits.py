@@ -21,6 +21,7 @@ from attnscope.testing.heads import (
     at_key,
     at_offset,
     carry,
+    labels_at,
     marked,
     matching,
 )
