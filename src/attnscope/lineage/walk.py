@@ -208,8 +208,8 @@ def walk_inputs(
     for array, error in errors.items():
         if not error <= limit:
             raise AttnscopeError(
-                f"the steps give another {array} than the model (largest difference {error:.0e} of the largest, allowed "
-                f"{limit:.0e}): its attention does something that is not known here. Try --dtype float32"
+                f"the steps give another {array} than the model (largest difference {error:.0e} of the largest, "
+                f"allowed {limit:.0e}): its attention does something that is not known here. Try --dtype float32"
             )
     names = tokens or tuple(map(str, range(queries)))
     return Walk(
