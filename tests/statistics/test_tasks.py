@@ -15,10 +15,10 @@ from attnscope.measure import measurement as _measurement
 from attnscope.measure import writing as _keep
 from attnscope.measure.measurement import Measurement
 from attnscope.results.merge import merge
-from attnscope.store import tasks as _parts
+from attnscope.store import units as _parts
 from attnscope.store.arrays import unpacked
 from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.tasks import Parts, Task, parts_of, task_of
+from attnscope.store.units import Parts, Task, parts_of, task_of
 from tests.process import Started
 
 SIZES = {"window": 32, "batch_size": 4, "limit": 30}
@@ -228,7 +228,6 @@ def test_the_environment_says_which(environment, task, monkeypatch):
         ({"task": "half"}, "expected I/N"),
         ({"task": "env"}, "the environment names no task"),
         ({"task": "1/2", "out": None}, "a task .--task. is a part of a run folder"),
-        ({"task": "1/2", "tp_plan": "auto"}, "does not go with tp_plan"),
     ],
 )
 def test_what_is_no_task_is_refused(given, said, tmp_path):

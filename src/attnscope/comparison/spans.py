@@ -27,21 +27,15 @@ class SpanUse:
     # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
     # new tokens and texts
     weight: float
-    # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
-    # new tokens and texts
     equal: float
-    # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
-    # new tokens and texts
     places: float
     # the head whose weight is furthest above the larger of the other two; None where none is above, as where all keys
     # are of the span
     layer: int | None
-    # the head whose weight is furthest above the larger of the other two; None where none is above, as where all keys
-    # are of the span
     head: int | None
     most: float  # weights of that head, in the order of `weight, equal, places`
-    most_equal: float  # weights of that head, in the order of `weight, equal, places`
-    most_places: float  # weights of that head, in the order of `weight, equal, places`
+    most_equal: float
+    most_places: float
 
     @property
     def named(self) -> str:
@@ -126,19 +120,15 @@ class OwnOutputShare:
     """How far a head turns to what the model itself has said."""
 
     layer: int  # the head
-    head: int  # the head
+    head: int
     # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
     # places alone: in the first third of the new tokens and in the last, means over texts
     own: tuple[float, float]
-    # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
-    # places alone: in the first third of the new tokens and in the last, means over texts
     equal: tuple[float, float]
-    # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
-    # places alone: in the first third of the new tokens and in the last, means over texts
     places: tuple[float, float]
     turn: float  # how much more its own share grows than the larger of the other two
     low: float  # 95% interval of the turn, by the bootstrap over texts; NaN with fewer than 6
-    high: float  # 95% interval of the turn, by the bootstrap over texts; NaN with fewer than 6
+    high: float
     texts: int  # how many there are
     # whether it turns by 0.02 or more, and more than by chance: if no head did, one would be called so in at most 5%
     # of results
@@ -234,22 +224,19 @@ class GroupPair:
     """The head that looks most from the tokens of one group to those of another."""
 
     query: str  # the groups
-    key: str  # the groups
+    key: str
     layer: int  # the head, and the kind of attention of its layer
-    head: int  # the head, and the kind of attention of its layer
-    attention: str  # the head, and the kind of attention of its layer
+    head: int
+    attention: str
     # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     weight: float
-    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     equal: float
-    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     places: float
     low: float  # 95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows
-    high: float  # 95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows
-    windows: (
-        int  # how many windows (in a scan of pools: pools) have both groups, and what the interval is over
-    )
-    over: str  # how many windows (in a scan of pools: pools) have both groups, and what the interval is over
+    high: float
+    # how many windows (in a scan of pools: pools) have both groups, and what the interval is over
+    windows: int
+    over: str
     # whether it is above both nulls beyond chance, by 0.01 or more: if no head were in any pair, one would be found
     # in at most 5% of results (see `group_pairs`)
     beyond_chance: bool | None
