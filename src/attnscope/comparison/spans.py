@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.measure.documents import LEAST, units_in
+from attnscope.measure.documents import FEW, LEAST, units_in
 from attnscope.measure.intervals import above_zero, by_document
 from attnscope.support.numbers import with_nulls
 
@@ -135,7 +135,7 @@ def own_output_shares(results: xr.Dataset) -> list[OwnOutputShare]:
     grown = [np.diff(values, axis=1)[:, 0] for values in (own, places, np.broadcast_to(equal, own.shape))]
     larger = np.where(grown[1].mean(0) >= grown[2].mean(0), grown[1], grown[2]) if len(long) else grown[1]
     each = grown[0] - larger  # (text, layer, head)
-    told = above_zero([each[:, known]], len(long))[0] if len(long) >= LEAST else None
+    told = above_zero([each[:, known]], len(long))[0] if len(long) >= FEW else None
     heads = [tuple(int(place) for place in at) for at in np.argwhere(known)]
     rows: list[OwnOutputShare] = []
     for number, (layer, head) in enumerate(heads):
@@ -165,10 +165,7 @@ def describe_own_output(rows: Sequence[OwnOutputShare]) -> str:
             "output"
         )
     if rows[0].beyond_chance is None:
-        return (
-            f"With fewer than {LEAST} texts chance is not known, which alone makes some head turn to the model's own "
-            "output"
-        )
+        return f"Heads that turn to the model's own output beyond chance: not tested, fewer than {FEW} texts"
     turning = sum(row.beyond_chance is True for row in rows)
     told = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(
         turning, f"{turning} heads of {len(rows)} turn"
@@ -320,10 +317,7 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
         return "No pair of groups is there"
     told = [pair for pair in pairs if pair.above > 0 and pair.beyond_chance]
     if any(pair.beyond_chance is None for pair in pairs):
-        return (
-            f"With fewer than {LEAST} windows chance is not known, which alone puts some head above both nulls in most "
-            "pairs"
-        )
+        return f"Pairs of groups beyond chance: not tested, fewer than {FEW} documents"
     if not told:
         return f"In none of {len(pairs)} pairs a head is above both nulls beyond chance"
     return (
@@ -345,7 +339,7 @@ def _beyond_chance(
 ) -> np.ndarray | None:
     """Which weights are above both nulls beyond chance, ``(layer, head, query group, key group)``; None of too few."""
     names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    if len(names) < LEAST:
+    if len(names) < FEW:  # one-sided over many means: skewed values of fewer would often be found
         return None
     member = np.zeros((len(names), len(documents)))
     member[[names[name] for name in documents], np.arange(len(documents))] = 1
