@@ -165,7 +165,6 @@ _QUESTIONS = {
 
 
 @reads("intervene")
-@validated
 def verdicts(tree: xr.DataTree) -> list[Row]:
     """A row of `HEADS` for each head: where it attends, why, and whether it matters; the largest effect first."""
     nodes = {name: node.to_dataset() for name, node in tree.children.items()}
