@@ -35,8 +35,6 @@ def account_of(command: str, result: xr.Dataset | xr.DataTree) -> Account:
         report = report_of(command, result)
         return Account(report.read, [*report.finding.sentences], [*report.notes], [*report.care])
     headline, notes = headline_of(command, result), notes_of(command, result)
-    if isinstance(result, xr.Dataset):
-        headline = [*headline, *_groups(result), *describe_groups(result)]
     care = [sentence for sentence in _CARE[command](result) if sentence]
     return Account(
         describe_read(command, result), headline, [note for note in notes if note not in headline], care
@@ -47,45 +45,6 @@ def account_of(command: str, result: xr.Dataset | xr.DataTree) -> Account:
 def describe_read(command: str, result: xr.Dataset | xr.DataTree) -> str:
     """What was read, as the first line of a command's tables has it behind the model's name."""
     return _READ[command](result)
-
-
-@validated
-def describe_groups(results: xr.Dataset) -> list[str]:
-    """What differs between texts of a scan that are held apart; that nothing is, where all have one value."""
-    if "by" not in results.coords:
-        return []
-    from attnscope.comparison.contrasts import contrasts, describe_contrasts, field_of
-
-    values = set(results.by.values)
-    if len(values) == 1:
-        return [f"{field_of(results)}: all texts have the value {values.pop()}, so nothing is held apart."]
-    return describe_contrasts(contrasts(results))
-
-
-def _groups(results: xr.Dataset) -> list[str]:
-    if "group_weight" not in results:
-        return []
-    from attnscope.comparison.spans import group_pairs, said_of
-
-    pairs = group_pairs(results)
-    said = said_of(pairs)
-    sentences = [f"Groups of tokens: {said[:1].lower()}{said[1:]}."]
-    if pairs and pairs[0].above > 0:
-        first = pairs[0]
-        weight, equal, places = (f"{value:.2f}" for value in (first.weight, first.equal, first.places))
-        sentences.append(
-            f"Furthest above both is head {first.layer}.{first.head}, {first.query} on {first.key}: weight {weight}, "
-            f"equal {equal}, places {places}."
-        )
-    return sentences
-
-
-def _read_of_scan(results: xr.Dataset) -> str:
-    from attnscope.measure.stored import describe_corpus, describe_layers
-
-    return (
-        f"{describe_layers(results)} x {count(results.sizes['head'], 'head')} over {describe_corpus(results)}"
-    )
 
 
 def _read_of_patching(tree: xr.DataTree) -> str:
@@ -120,15 +79,6 @@ def _read_of_comparison(tree: xr.DataTree) -> str:
 
 def _settings(tree: xr.DataTree) -> dict[str, Any]:
     return json.loads(tree.attrs["signature"])["settings"]
-
-
-def _care_of_scan(results: xr.Dataset) -> list[str]:
-    from attnscope.comparison.spans import NULLS
-    from attnscope.measure.ranking import rank_heads
-    from attnscope.measure.stored import WEIGHTS_NOTE, means_note
-
-    groups = [NULLS] if "group_weight" in results else []
-    return [means_note(results, rank_heads(results).values()), *groups, WEIGHTS_NOTE]
 
 
 def _care_of_patching(_: xr.DataTree) -> list[str]:
@@ -170,14 +120,12 @@ def _no_care(_: Any) -> list[str]:
 
 
 _READ: dict[str, Callable[[Any], str]] = {
-    "scan": _read_of_scan,
     "patch": _read_of_patching,
     "diff": _read_of_difference,
     "roles": _read_of_roles,
     "compare": _read_of_comparison,
 }
 _CARE: dict[str, Callable[[Any], list[str]]] = {
-    "scan": _care_of_scan,
     "patch": _care_of_patching,
     "diff": _no_care,
     "roles": _no_care,
@@ -187,14 +135,14 @@ _CARE: dict[str, Callable[[Any], list[str]]] = {
 
 def headline_of(command: str, opened: Any) -> list[str]:
     """What came out, in sentences."""
-    if command in REPORTS:
+    if command in REPORTS and command != "scan":  # of a scan, the attributes of its first piece say it
         return [*report_of(command, opened).finding.sentences]
     return [sentence for sentence in _HEADLINES[command](opened) if sentence]
 
 
 def notes_of(command: str, opened: Any) -> list[str]:
     """What is not as expected, and what could not be found out."""
-    if command in REPORTS:
+    if command in REPORTS and command != "scan":  # of a scan, the attributes of its first piece say it
         return [*report_of(command, opened).notes]
     if isinstance(opened, xr.Dataset):
         from attnscope.measure.stored import notes_of as notes_of_scan

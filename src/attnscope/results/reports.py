@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 
 #: By command: the module with its `report`, and that with its `figures` and their `captions`.
 REPORTS = {
+    "scan": ("attnscope.results.scanned", "attnscope.results.figures.scan"),
     "generate": ("attnscope.comparison.generated", ""),
     "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
 }
 
 #: By command: the module with its `write`, where its page has more than tables and figures.
-PAGES = {"generate": "attnscope.results.page.generation", "explain": "attnscope.results.page.explain"}
+PAGES = {
+    "scan": "attnscope.results.page.scan",
+    "generate": "attnscope.results.page.generation",
+    "explain": "attnscope.results.page.explain",
+}
 
 
 def report_of(command: str, result: xr.Dataset | xr.DataTree) -> Report:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from attnscope.measure.quantities import Wording
+    from attnscope.results.schema import Report
 
 _OVERVIEWS = (
     "entropy",
@@ -84,6 +85,18 @@ def write_scan_figures(
         for name, figure in _figures(result, sample)
         for path in save_figure(figure, folder / name, formats)
     ]
+
+
+def figures(_: Report) -> dict[str, Figure]:
+    """The page draws its own."""
+    return {}
+
+
+def grid(report: Report) -> Figure | None:
+    """The figure of all heads."""
+    result = report.result
+    name = next((name for name in ("max_weight", "outside", "entropy") if name in result), None)
+    return None if name is None else overview(result, name)
 
 
 def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[str, Figure]]:
