@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from attnscope.results.reports import REPORTS, report_of
@@ -72,47 +71,12 @@ def _read_of_roles(result: xr.Dataset) -> str:
     return ", ".join(read)
 
 
-def _read_of_comparison(tree: xr.DataTree) -> str:
-    scores = tree["scores"].to_dataset()
-    return f"{count(scores.sizes['system'], 'system')} on {count(scores.attrs['sentences'], 'sentence')}"
-
-
 def _settings(tree: xr.DataTree) -> dict[str, Any]:
     return json.loads(tree.attrs["signature"])["settings"]
 
 
 def _care_of_patching(_: xr.DataTree) -> list[str]:
     return [_LIMITS]
-
-
-def _care_of_comparison(tree: xr.DataTree) -> list[str]:
-    from attnscope.lineage.compare_notes import error_rate_note
-
-    scores = tree["scores"].to_dataset()
-    return [
-        differences_note(scores),
-        error_rate_note(scores) if "alignment_error_rate" in scores else "",
-        *describe_cut_sentences(scores),
-    ]
-
-
-@validated
-def differences_note(scores: xr.Dataset) -> str:
-    """By what systems are told apart; empty where there is one, or nothing to tell them by."""
-    if scores.sizes["system"] < 2 or bool(scores["p_value"].isnull().all()):  # noqa: PLR2004
-        return ""
-    return f"p: paired bootstrap over sentences against {scores['system'].values[0]}; one training of each system."
-
-
-@validated
-def describe_cut_sentences(scores: xr.Dataset) -> list[str]:
-    """Of which systems how many sentences were cut."""
-    cuts = zip(scores["system"].values, scores["sentences_cut"].values, strict=True)
-    return [
-        f"{name}: {count(int(cut), 'sentence')} longer than it was trained for {'was' if cut == 1 else 'were'} cut"
-        for name, cut in cuts
-        if cut
-    ]
 
 
 def _no_care(_: Any) -> list[str]:
@@ -123,13 +87,11 @@ _READ: dict[str, Callable[[Any], str]] = {
     "patch": _read_of_patching,
     "diff": _read_of_difference,
     "roles": _read_of_roles,
-    "compare": _read_of_comparison,
 }
 _CARE: dict[str, Callable[[Any], list[str]]] = {
     "patch": _care_of_patching,
     "diff": _no_care,
     "roles": _no_care,
-    "compare": _care_of_comparison,
 }
 
 
@@ -198,19 +160,6 @@ def _of_alignment(aligned: Any) -> list[str]:
     return headline
 
 
-def _of_comparison(tree: xr.DataTree) -> list[str]:
-    scores = tree["scores"].to_dataset().sel(metric="BLEU")
-    rows = zip(
-        scores["system"].values, *(scores[name].values for name in ("score", "lower", "upper")), strict=True
-    )
-    return [
-        f"{system}: BLEU {score:.1f}"
-        + (f" (95% interval {low:.1f} to {high:.1f})" if np.isfinite(low) else "")
-        + "."
-        for system, score, low, high in rows
-    ]
-
-
 _HEADLINES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
     "patch": _of_patching,
@@ -218,5 +167,4 @@ _HEADLINES: dict[str, Callable[[Any], list[str]]] = {
     "roles": _of_roles,
     "train": _of_training,
     "align": _of_alignment,
-    "compare": _of_comparison,
 }

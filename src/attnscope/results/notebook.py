@@ -96,7 +96,6 @@ class Shown:
         height
             Height of the frame, pixels.
         """
-        from attnscope.results.page.comparison import write_comparison_report
         from attnscope.results.page.diff import write_difference_report
         from attnscope.results.page.patch import write_patch_report
         from attnscope.results.page.roles import write_roles_report
@@ -105,7 +104,6 @@ class Shown:
             "patch": write_patch_report,
             "diff": write_difference_report,
             "roles": write_roles_report,
-            "compare": write_comparison_report,
         }
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "report.html"

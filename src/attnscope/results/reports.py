@@ -20,12 +20,14 @@ REPORTS = {
     "scan": ("attnscope.results.scanned", "attnscope.results.figures.scan"),
     "generate": ("attnscope.comparison.generated", ""),
     "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
+    "compare": ("attnscope.lineage.reports", "attnscope.results.figures.comparison"),
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
 }
 
 #: By command: the module with its `write`, where its page has more than tables and figures.
 PAGES = {
     "scan": "attnscope.results.page.scan",
+    "compare": "attnscope.results.page.comparison",
     "generate": "attnscope.results.page.generation",
     "explain": "attnscope.results.page.explain",
 }

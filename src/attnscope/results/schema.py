@@ -41,6 +41,10 @@ UNITS = {
     "logits": Unit(3, "+", "significant"),
     "tokens": Unit(0, "+"),  # an offset
     "shift": Unit(2, "+"),  # an offset between tokens
+    "score": Unit(1),  # BLEU, chrF
+    "gain": Unit(1, "+"),
+    "rate": Unit(1),
+    "p": Unit(3),
     "above": Unit(2, "+"),  # a difference of shares
     "change": Unit(3, "+", "always"),  # in units that differ from row to row
     "deviations": Unit(1, "+", "always"),
@@ -223,7 +227,7 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
     if quantity.unit == "error":
         return f"{value:.1e}", ""
     if quantity.unit in {"count", "threshold"}:
-        return f"{value:g}" if quantity.unit == "threshold" else f"{value:,d}", ""
+        return f"{value:g}" if quantity.unit == "threshold" else f"{value:,.0f}", ""
     unit = UNITS.get(quantity.unit, Unit(3))
     effect = quantity.effect(row)
 
