@@ -71,10 +71,6 @@ def _read_of_roles(result: xr.Dataset) -> str:
     return ", ".join(read)
 
 
-def _settings(tree: xr.DataTree) -> dict[str, Any]:
-    return json.loads(tree.attrs["signature"])["settings"]
-
-
 def _care_of_patching(_: xr.DataTree) -> list[str]:
     return [_LIMITS]
 
