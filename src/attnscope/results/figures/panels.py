@@ -69,8 +69,8 @@ def write_cells(
 
 def colour_bar(figure: Figure, image: Any, axes: Any, label: str, **more: Any) -> Colorbar:
     """The scale of a map beside its axes."""
-    options: dict[str, Any] = {"pad": 0.02, "aspect": 20} | more
-    bar = figure.colorbar(image, ax=axes, **options)
+    options: dict[str, Any] = more if "cax" in more else {"ax": axes, "pad": 0.02, "aspect": 20} | more
+    bar = figure.colorbar(image, **options)
     bar.set_label(label, fontsize=7)
     bar.outline.set_visible(False)
     return bar
