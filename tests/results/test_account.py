@@ -2,7 +2,6 @@
 
 import json
 from contextlib import redirect_stdout
-from importlib import import_module
 from io import StringIO
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 import attnscope
 from attnscope.cli import explain as explain_tables
 from attnscope.cli import generate as generate_tables
-from attnscope.cli import patch as patch_tables
 from attnscope.cli import scan as scan_tables
 from attnscope.cli.output import CleanConsole
 from attnscope.results.account import account_of
@@ -25,9 +23,10 @@ PRINT = {
     "scan": scan_tables.print_tables,
     "generate": generate_tables.print_tables,
     "explain": explain_tables.print_tables,
-    "intervene": lambda result: print_report(report_of("intervene", result), CleanConsole()),
-    "patch": patch_tables.print_tables,
-    "roles": import_module("attnscope.cli.roles")._print,  # the package has the command by that name
+    **{
+        command: lambda result, command=command: print_report(report_of(command, result), CleanConsole())
+        for command in ("intervene", "patch", "roles")
+    },
 }
 TEXTS = ["The tide comes in twice a day.", "It rained 12 days, and 3 nights.", "Boats lie on the mud."] * 4
 
@@ -49,7 +48,13 @@ OF_TABLES = (
     "chance",
     "An offset of about 0",
     "In --json",
-    "heads: whose score",
+    "from: ",
+    "heads: ",
+    "above: ",
+    "highest: ",
+    "uniform: ",
+    "way: ",
+    "How many heads",
     "spans:",
     "change: ",
     "95% interval",

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: By command: the module with its `report`, and that with its `figures` and their `captions`.
 REPORTS = {
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
+    "patch": ("attnscope.intervention.patch_findings", "attnscope.results.figures.patch"),
+    "diff": ("attnscope.comparison.findings", "attnscope.results.figures.diff"),
+    "roles": ("attnscope.detection.role_controls", "attnscope.results.figures.roles"),
 }
 
 
