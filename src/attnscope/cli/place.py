@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
+    from attnscope.results.schema import Report
     from attnscope.store.signature import Signature
 
 PAGE = "report.html"
@@ -78,7 +79,7 @@ def present(
     as_csv: bool,
 ) -> None:
     """Draw the page of a finished run, unless `formats` is None, and print its results."""
-    from attnscope.results import render, reports
+    from attnscope.results import reports
 
     if "task" in result.attrs:  # another process stores and prints the results
         print_note(result.attrs["task"])
@@ -94,13 +95,22 @@ def present(
                 lambda _: reports.figures_of(report).items(),
                 lambda _, path, figures: reports.write_page(report, path, figures),
             )
-        if as_json:
-            emit(json_text(render.as_json(report, folder)) + "\n")
-        elif as_csv:
-            emit_rows(render.as_csv(report))
-        else:
-            render.print_report(report, new_console())
-            place.say(folder, page)
+        show(report, place, folder, page, as_json=as_json, as_csv=as_csv)
+
+
+def show(
+    report: Report, place: OutputFolder, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool
+) -> None:
+    """Print a report as JSON or CSV; else as tables, and where everything is."""
+    from attnscope.results import render
+
+    if as_json:
+        emit(json_text(render.as_json(report, folder)) + "\n")
+    elif as_csv:
+        emit_rows(render.as_csv(report))
+    else:
+        render.print_report(report, new_console())
+        place.say(folder, page)
 
 
 @dataclass(frozen=True)

@@ -86,22 +86,6 @@ def _read_of_scan(results: xr.Dataset) -> str:
     )
 
 
-def _read_of_generation(results: xr.Dataset) -> str:
-    heads, new = int(results.entropy.notnull().any(("sequence", "step")).sum()), results.length.values
-    tokens = f"{new.min()}" if new.min() == new.max() else f"{new.min()} to {new.max()}"
-    return f"{count(results.sizes['sequence'], 'prompt')}, {tokens} new tokens each, {count(heads, 'head')}"
-
-
-def _read_of_explanation(tree: xr.DataTree) -> str:
-    from attnscope.explanation.ranking import rank_explanations
-
-    settings = _settings(tree)
-    return (
-        f"{count(len(rank_explanations(tree)), 'head')} over {count(settings['windows'], 'full window')} of "
-        f"{settings['window']} tokens"
-    )
-
-
 def _read_of_comparison(tree: xr.DataTree) -> str:
     scores = tree["scores"].to_dataset()
     return f"{count(scores.sizes['system'], 'system')} on {count(scores.attrs['sentences'], 'sentence')}"
@@ -118,29 +102,6 @@ def _care_of_scan(results: xr.Dataset) -> list[str]:
 
     groups = [NULLS] if "group_weight" in results else []
     return [means_note(results, rank_heads(results).values()), *groups, WEIGHTS_NOTE]
-
-
-def _care_of_generation(results: xr.Dataset) -> list[str]:
-    from attnscope.comparison.spans import CAUTION
-
-    return [describe_full_pass(results), CAUTION]
-
-
-@validated
-def describe_full_pass(results: xr.Dataset) -> str:
-    """How far the weights of the first text are from those of one full pass; empty where that was not looked at."""
-    if "full_pass" not in results.attrs:
-        return ""
-    return f"Checked on the first text: as in one full pass over it, to {results.attrs['full_pass']} of the weight."
-
-
-def _care_of_explanation(tree: xr.DataTree) -> list[str]:
-    from attnscope.explanation.ranking import rank_explanations
-    from attnscope.explanation.words import independence_note
-    from attnscope.measure.stored import WEIGHTS_NOTE
-
-    weights = f"{WEIGHTS_NOTE.removesuffix('.')}; scores are not weights."
-    return [independence_note(rank_explanations(tree)), weights]
 
 
 def _care_of_comparison(tree: xr.DataTree) -> list[str]:
@@ -175,14 +136,10 @@ def describe_cut_sentences(scores: xr.Dataset) -> list[str]:
 
 _READ: dict[str, Callable[[Any], str]] = {
     "scan": _read_of_scan,
-    "generate": _read_of_generation,
-    "explain": _read_of_explanation,
     "compare": _read_of_comparison,
 }
 _CARE: dict[str, Callable[[Any], list[str]]] = {
     "scan": _care_of_scan,
-    "generate": _care_of_generation,
-    "explain": _care_of_explanation,
     "compare": _care_of_comparison,
 }
 
@@ -196,26 +153,15 @@ def headline_of(command: str, opened: Any) -> list[str]:
 
 def notes_of(command: str, opened: Any) -> list[str]:
     """What is not as expected, and what could not be found out."""
+    if command in REPORTS:
+        return [*report_of(command, opened).notes]
     if isinstance(opened, xr.Dataset):
         from attnscope.measure.stored import notes_of as notes_of_scan
 
         return list(notes_of_scan(opened).values())
     if not isinstance(opened, xr.DataTree):
         return []
-    if command == "explain":
-        from attnscope.explanation.words import skipped_by_reason
-
-        return [*explanation_notes(opened).values(), *_missing(skipped_by_reason(opened))]
     return _missing(skipped_of(opened).items())
-
-
-@validated
-def explanation_notes(tree: xr.DataTree) -> dict[str, str]:
-    """How the model of an explanation was read, where that is not as expected, by name."""
-    from attnscope.explanation.words import layer_numbers
-
-    notes = {"decoder": str(tree.attrs.get("decoder", "")), "layers": layer_numbers(tree)}
-    return {name: note for name, note in notes.items() if note}
 
 
 def _missing(reasons: Iterable[tuple[str, str]]) -> list[str]:
@@ -226,18 +172,6 @@ def _of_scan(results: xr.Dataset) -> list[str]:
     from attnscope.measure.stored import describe_labels
 
     return [describe_labels(results)]
-
-
-def _of_generation(results: xr.Dataset) -> list[str]:
-    from attnscope.comparison.spans import describe_own_output, own_output_shares
-
-    return [f"{describe_own_output(own_output_shares(results))}."]
-
-
-def _of_explanation(tree: xr.DataTree) -> list[str]:
-    from attnscope.explanation.words import headline
-
-    return headline(tree)
 
 
 def _of_training(results: xr.Dataset) -> list[str]:
@@ -272,8 +206,6 @@ def _of_comparison(tree: xr.DataTree) -> list[str]:
 
 _HEADLINES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
-    "generate": _of_generation,
-    "explain": _of_explanation,
     "train": _of_training,
     "align": _of_alignment,
     "compare": _of_comparison,

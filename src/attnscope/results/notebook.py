@@ -97,14 +97,10 @@ class Shown:
             Height of the frame, pixels.
         """
         from attnscope.results.page.comparison import write_comparison_report
-        from attnscope.results.page.explain import write_explain_report
-        from attnscope.results.page.generation import write_generation_report
         from attnscope.results.page.scan import write_report
 
         write: dict[str, Callable[[Any, Path], Path]] = {
             "scan": lambda result, path: write_report(result, _sample(result), path),
-            "generate": write_generation_report,
-            "explain": write_explain_report,
             "compare": write_comparison_report,
         }
         with tempfile.TemporaryDirectory() as folder:
@@ -133,9 +129,9 @@ class Shown:
         small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
         shown, figure = "", _figure(self.command, self._result)
         if figure is not None:
-            source, width = picture(figure)
-            style = f"max-width: 100%; width: {width}px; background: white"
-            shown = f'<img src="{source}" alt="All heads" style="{style}">'
+            image = picture(figure)
+            style = f"max-width: 100%; width: {image.width}px; background: white"
+            shown = f'<img src="{image.source}" alt="All heads" style="{style}">'
         name = html.escape(str(self._result.attrs.get("model", "")))
         return (
             f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{listed}</ul>{small}{shown}'
@@ -210,10 +206,6 @@ def _grid(command: str, result: Any) -> Figure | None:
 
         name = next((name for name in ("max_weight", "outside", "entropy") if name in result), None)
         return None if name is None else overview(result, name)
-    if command == "explain" and "verdict" in result.children:
-        from attnscope.results.figures.verdict import verdict_grid
-
-        return verdict_grid(result["verdict"].to_dataset())
     if command in REPORTS:
         return grid_of(report_of(command, result))
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.read.shown import with_marked_spaces
@@ -13,6 +12,8 @@ from attnscope.store.signature import Signature
 from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.figure import Figure
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -112,22 +113,24 @@ def _marked(quantity: Quantity, text: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Cell:
-    """What a cell of the page shows: text, what its column is sorted by, its class, a second line, a small profile."""
+class Column:
+    """A column of a page's table; `first` is the order after a first click, empty where it cannot be sorted."""
 
-    text: str
-    value: float | str
-    kind: str
-    below: str = ""
-    profile: Sequence[tuple[float, float, bool]] = ()
+    heading: str
+    first: str = ""
+    kind: str = "number"
+    group: str = ""
 
 
 @dataclass(frozen=True)
-class _Column:
-    heading: str
-    group: str
-    kind: str
-    first: str  # order after a first click; empty where it cannot be sorted
+class Cell:
+    """What a cell of a page shows: text, what its column is sorted by, its class, a second line, a small profile."""
+
+    text: str
+    value: float | str = ""
+    kind: str = ""  # by default that of its column
+    below: str = ""
+    profile: Sequence[tuple[float, float, bool]] = ()
 
 
 def write_report(
@@ -137,22 +140,21 @@ def write_report(
     captions: Mapping[str, tuple[str, str]],
 ) -> Path:
     """Write one HTML page that needs no network and no other file."""
-    from attnscope.results.page.parts import WITH_EFFECTS, pictures, write_page
+    from attnscope.results.page.parts import pictures, write_page
 
     return write_page(
-        Path(path),
-        "report.html.j2",
-        styles=WITH_EFFECTS,
+        path,
+        "report",
         scripts=("sort.js",),
         signature=report.signature,
         report=report,
-        tables=[_page_table(table) for table in report.tables if table.page and table.rows],
+        tables=[page_table(table) for table in report.tables if table.page and table.rows],
         pictures=pictures(figures, captions),
-        high=_HIGH,
     )
 
 
-def _page_table(table: Table) -> dict[str, Any]:
+def page_table(table: Table) -> dict[str, Any]:
+    """A table as the macro `table_card` shows it."""
     shown = table.shown("table", "page", "drawn")
     by_name = {one.name: one for one in table.quantities}
     columns = [_column(one) for one in shown]
@@ -181,27 +183,27 @@ def _page_table(table: Table) -> dict[str, Any]:
     }
 
 
-def _column(quantity: Quantity) -> _Column:
+def _column(quantity: Quantity) -> Column:
     words = quantity.unit in NO_NUMBERS
     kind = "number" if not words or quantity.unit == "head" else "text" if quantity.unit == "text" else "left"
     title = quantity.title[:1].upper() + quantity.title[1:]
     first = "" if quantity.unit == "profile" else "ascending" if words else "descending"
-    return _Column(title, quantity.group, kind, first)
+    return Column(title, first, kind, quantity.group)
 
 
-def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> _Cell:
+def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
     value, kind = row.get(quantity.name), _column(quantity).kind
     if quantity.unit == "profile":
-        return _Cell("", "", kind, profile=_bars(value or ()))
+        return Cell("", "", kind, profile=_bars(value or ()))
     text, interval = text_of(quantity, row, like)
     if value is None:
-        return _Cell("", "", kind)
+        return Cell("", "", kind)
     if quantity.unit == "head":
-        return _Cell(text, float(row["layer"] * _HEADS + value), kind)
+        return Cell(text, float(row["layer"] * _HEADS + value), kind)
     if isinstance(value, str):
-        return _Cell(_marked(quantity, text), value, kind)
+        return Cell(_marked(quantity, text), value, kind)
     told = _CLASSES[row.get(quantity.significant)]
-    return _Cell(text.replace("-", "−"), float(value), f"{kind} {told}".strip(), interval.replace("-", "−"))
+    return Cell(text.replace("-", "−"), float(value), f"{kind} {told}".strip(), interval.replace("-", "−"))
 
 
 def _bars(profile: Sequence[tuple[int, float]]) -> list[tuple[float, float, bool]]:

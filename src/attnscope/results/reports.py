@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 #: By command: the module with its `report`, and that with its `figures` and their `captions`.
 REPORTS = {
+    "generate": ("attnscope.comparison.generated", ""),
+    "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
     "patch": ("attnscope.intervention.patch_findings", "attnscope.results.figures.patch"),
     "diff": ("attnscope.comparison.findings", "attnscope.results.figures.diff"),
     "roles": ("attnscope.detection.role_controls", "attnscope.results.figures.roles"),
 }
+
+#: By command: the module with its `write`, where its page has more than tables and figures.
+PAGES = {"generate": "attnscope.results.page.generation", "explain": "attnscope.results.page.explain"}
 
 
 def report_of(command: str, result: xr.Dataset | xr.DataTree) -> Report:
@@ -31,17 +36,19 @@ def report_of(command: str, result: xr.Dataset | xr.DataTree) -> Report:
 
 def figures_of(report: Report) -> dict[str, Figure]:
     """Every figure that a result has values for, by name."""
-    return dict(_drawing(report).figures(report))
+    return dict(_drawing(report).figures(report)) if REPORTS[report.command][1] else {}
 
 
 def grid_of(report: Report) -> Figure | None:
     """The figure of all heads, as a notebook shows it."""
-    return _drawing(report).grid(report)
+    return _drawing(report).grid(report) if REPORTS[report.command][1] else None
 
 
 def write_page(report: Report, path: Path | str, figures: Mapping[str, Figure] | None = None) -> Path:
     """Write a result as one HTML page that needs no network and no other file."""
     drawn = figures_of(report) if figures is None else figures
+    if report.command in PAGES:
+        return import_module(PAGES[report.command]).write(report, path, drawn)
     return write_report(report, path, drawn, _drawing(report).captions(report))
 
 

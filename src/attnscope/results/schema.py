@@ -40,6 +40,7 @@ UNITS = {
     "nats": Unit(3, "+", "significant"),  # a change
     "logits": Unit(3, "+", "significant"),
     "tokens": Unit(0, "+"),  # an offset
+    "shift": Unit(2, "+"),  # an offset between tokens
     "change": Unit(3, "+", "always"),  # in units that differ from row to row
     "deviations": Unit(1, "+", "always"),
 }
@@ -217,6 +218,8 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
         return f"{row['layer']}.{value}", ""
     if isinstance(value, str | bool):
         return value if isinstance(value, str) else "yes" if value else "no", ""
+    if quantity.unit == "error":
+        return f"{value:.1e}", ""
     if quantity.unit in {"count", "threshold"}:
         return f"{value:g}" if quantity.unit == "threshold" else f"{value:,d}", ""
     unit = UNITS.get(quantity.unit, Unit(3))
