@@ -1,75 +1,15 @@
 """A summary in Python has each note and each sentence that the tables on a terminal have."""
 
 import json
-from contextlib import redirect_stdout
-from importlib import import_module
-from io import StringIO
 
 import numpy as np
 import pytest
 import torch
 
 import attnscope
-from attnscope.cli import patch as patch_tables
-from attnscope.cli.output import CleanConsole
 from tests.families import tiny
 
-PRINT = {
-    "patch": patch_tables.print_tables,
-    "roles": import_module("attnscope.cli.roles")._print,  # the package has the command by that name
-}
 TEXTS = ["The tide comes in twice a day.", "It rained 12 days, and 3 nights.", "Boats lie on the mud."] * 4
-
-#: How the columns of a table are read, and headings: where there is no table, they are of no use.
-OF_TABLES = (
-    "\n",  # headings
-    "Equal: what",
-    "* is significant",
-    "and ",
-    "offset",
-    "weights",
-    "position",
-    "spectrum",
-    "correlation",
-    "scheme",
-    "agree",
-    "by chance",
-    "share of",
-    "chance",
-    "An offset of about 0",
-    "In --json",
-    "heads: whose score",
-    "spans:",
-    "change: ",
-    "95% interval",
-    "* is told",
-    "head: ",
-    "kind: ",
-    "peak: ",
-    "weight: ",
-    "pos.: ",
-    "zero",
-    "shuffled: ",
-    "search: ",
-)
-
-
-@pytest.fixture
-def printed(monkeypatch):
-    """What a command prints of a result: its lines, and all of it without line breaks."""
-
-    def lines_of(command, result):
-        lines = []
-
-        def note(_, *parts, **__):
-            lines.extend(part for part in parts if isinstance(part, str))
-
-        with monkeypatch.context() as patched, redirect_stdout(StringIO()):
-            patched.setattr(CleanConsole, "print", note)
-            PRINT[command](result)
-        return lines
-
-    return lines_of
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +43,7 @@ def others():
     return {
         "explain": attnscope.explain(limit=2, window=24),
         "roles": attnscope.roles(texts=[*TEXTS, "No."], only="previous_token", controls="none"),
-        "patch": attnscope.patch(),
     }
-
-
-def sentences(lines):
-    return [line.strip() for line in lines if line.strip() and not line.startswith(OF_TABLES)]
 
 
 def test_a_bias_by_distance_is_told_where_heads_are_local(scans):
@@ -121,17 +56,6 @@ def test_groups_and_what_is_held_apart_are_in_the_summary(scans):
     assert "Furthest above both is head " in repr(groups.attnscope)
     for result, expected in ((both, "language: en ("), (one, "language: all texts have the value en")):
         assert expected in repr(result.attnscope)
-
-
-def test_summaries_of_other_commands_have_what_the_terminal_says(printed, others):
-    for command in ("roles", "patch"):
-        result = others[command]
-        summary = repr(result.attnscope)
-        said = [
-            sentence.removeprefix(f"{result.attrs['model']}: ")
-            for sentence in sentences(printed(command, result))
-        ]
-        assert [sentence for sentence in said if sentence not in summary] == [], command
 
 
 def test_how_a_model_was_read_is_told_of_roles_and_explanations(others):

@@ -1,142 +1,35 @@
-"""All that a result has to say in sentences, for the terminal, for ``--json`` and for a notebook."""
+"""What came out of a run, and what to know of it, in sentences: for lists and descriptions of runs."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import xarray as xr
 
 from attnscope.results.reports import REPORTS, report_of
-from attnscope.store.runs import skipped_of
-from attnscope.support.arguments import validated
-from attnscope.support.numbers import count, percent
-
-_LIMITS = "A pair differs in what its words differ in: another kind of corruption can show other heads."
-
-
-@dataclass(frozen=True)
-class Account:
-    """What a result has to say."""
-
-    read: str  # what was read: heads, texts, tokens
-    headline: list[str]  # what came out
-    notes: list[str]  # what is not as expected, and what could not be found out
-    care: list[str]  # how far what came out carries
-
-
-@validated
-def account_of(command: str, result: xr.Dataset | xr.DataTree) -> Account:
-    """All that a result has to say, in the sentences of its command's tables."""
-    if command in REPORTS:
-        report = report_of(command, result)
-        return Account(report.read, [*report.finding.sentences], [*report.notes], [*report.care])
-    headline, notes = headline_of(command, result), notes_of(command, result)
-    care = [sentence for sentence in _CARE[command](result) if sentence]
-    return Account(
-        describe_read(command, result), headline, [note for note in notes if note not in headline], care
-    )
-
-
-@validated
-def describe_read(command: str, result: xr.Dataset | xr.DataTree) -> str:
-    """What was read, as the first line of a command's tables has it behind the model's name."""
-    return _READ[command](result)
-
-
-def _read_of_patching(tree: xr.DataTree) -> str:
-    from attnscope.intervention.patch_findings import patched_positions
-
-    pairs = count(tree["pairs"].sizes["pair"], "pair")
-    return f"{count(len(patched_positions(tree)), 'place')} patched in {pairs} of texts"
-
-
-def _read_of_difference(compared: xr.Dataset) -> str:
-    from attnscope.measure.documents import called_in
-
-    heads = count(compared.sizes["layer"] * compared.sizes["head"], "head")
-    texts = count(int(compared.attrs["texts"]), called_in(compared.attrs)["windows"].removesuffix("s"))
-    return f"{count(compared.sizes['statistic'], 'statistic')} of {heads} over {texts}"
-
-
-def _read_of_roles(result: xr.Dataset) -> str:
-    notes = json.loads(result.attrs["notes"])
-    least, most = notes["tokens"]
-    tokens = f"{least} to {most}" if least < most else str(most)
-    read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
-    read += [f"{notes['repeated']} texts of random tokens said twice"] if "repeated" in notes else []
-    read += [f"{notes['needle']} of {notes['prompts']} needles given back"] if "needle" in notes else []
-    return ", ".join(read)
-
-
-def _care_of_patching(_: xr.DataTree) -> list[str]:
-    return [_LIMITS]
-
-
-def _no_care(_: Any) -> list[str]:
-    return []
-
-
-_READ: dict[str, Callable[[Any], str]] = {
-    "patch": _read_of_patching,
-    "diff": _read_of_difference,
-    "roles": _read_of_roles,
-}
-_CARE: dict[str, Callable[[Any], list[str]]] = {
-    "patch": _care_of_patching,
-    "diff": _no_care,
-    "roles": _no_care,
-}
+from attnscope.support.numbers import percent
 
 
 def headline_of(command: str, opened: Any) -> list[str]:
     """What came out, in sentences."""
-    if command in REPORTS and command != "scan":  # of a scan, the attributes of its first piece say it
-        return [*report_of(command, opened).finding.sentences]
-    return [sentence for sentence in _HEADLINES[command](opened) if sentence]
+    if command == "scan":  # the attributes of its first piece say it
+        from attnscope.measure.stored import describe_labels
+
+        return [describe_labels(opened)]
+    if command == "train":
+        return _of_training(opened)
+    return _of_alignment(opened) if command == "align" else [*report_of(command, opened).finding.sentences]
 
 
 def notes_of(command: str, opened: Any) -> list[str]:
     """What is not as expected, and what could not be found out."""
-    if command in REPORTS and command != "scan":  # of a scan, the attributes of its first piece say it
+    if command in REPORTS and command != "scan":
         return [*report_of(command, opened).notes]
-    if isinstance(opened, xr.Dataset):
-        from attnscope.measure.stored import notes_of as notes_of_scan
-
-        return list(notes_of_scan(opened).values())
-    if not isinstance(opened, xr.DataTree):
+    if not isinstance(opened, xr.Dataset):
         return []
-    return _missing(skipped_of(opened).items())
+    from attnscope.measure.stored import notes_of as notes_of_scan
 
-
-def _missing(reasons: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"no {names}: {reason}" for names, reason in reasons]
-
-
-def _of_scan(results: xr.Dataset) -> list[str]:
-    from attnscope.measure.stored import describe_labels
-
-    return [describe_labels(results)]
-
-
-def _of_patching(tree: xr.DataTree) -> list[str]:
-    from attnscope.intervention.patch_findings import patch_headline
-
-    return patch_headline(tree)
-
-
-def _of_difference(changes: xr.Dataset) -> list[str]:
-    from attnscope.comparison.findings import headline
-
-    return headline(changes)
-
-
-def _of_roles(result: xr.Dataset) -> list[str]:
-    from attnscope.detection.role_controls import headline
-
-    return headline(result)
+    return list(notes_of_scan(opened).values())
 
 
 def _of_training(results: xr.Dataset) -> list[str]:
@@ -154,13 +47,3 @@ def _of_alignment(aligned: Any) -> list[str]:
     if aligned.baselines is not None:
         headline.append(f"To compare: {aligned.baselines.in_words(aligned.score.error_rate)}.")
     return headline
-
-
-_HEADLINES: dict[str, Callable[[Any], list[str]]] = {
-    "scan": _of_scan,
-    "patch": _of_patching,
-    "diff": _of_difference,
-    "roles": _of_roles,
-    "train": _of_training,
-    "align": _of_alignment,
-}

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from attnscope.results.reports import REPORTS, grid_of, report_of, write_page
+from attnscope.results.reports import grid_of, report_of, write_page
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from matplotlib.figure import Figure
 
 _COMMANDS = ("scan", "generate", "explain", "intervene", "patch", "diff", "roles", "compare")
@@ -96,21 +94,9 @@ class Shown:
         height
             Height of the frame, pixels.
         """
-        from attnscope.results.page.diff import write_difference_report
-        from attnscope.results.page.patch import write_patch_report
-        from attnscope.results.page.roles import write_roles_report
-
-        write: dict[str, Callable[[Any, Path], Path]] = {
-            "patch": write_patch_report,
-            "diff": write_difference_report,
-            "roles": write_roles_report,
-        }
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "report.html"
-            if self.command in REPORTS:
-                write_page(report_of(self.command, self._result), place)
-            else:
-                write[self.command](self._result, place)
+            write_page(report_of(self.command, self._result), place)
             return Page(place.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
@@ -153,36 +139,22 @@ def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
 
 def _summary(command: str, result: Any) -> tuple[list[str], list[str]]:
     """What was read and came out, in sentences; and what to know of it."""
-    from attnscope.results.account import account_of
-
-    account = account_of(command, result)
-    return [account.read, *account.headline], [*account.notes, *account.care]
+    report = report_of(command, result)
+    rankings = [
+        f"{table.title}: "
+        + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
+        for table in report.tables
+        if any(one.name == "value" for one in table.quantities) and table.rows and "head" in table.rows[0]
+    ]
+    return [report.read, *report.finding.sentences, *rankings], [*report.notes, *report.care]
 
 
 def _figure(command: str, result: Any) -> Figure | None:
     """The grid of all heads; None where the result has none, or nothing to draw in it."""
     try:
-        return _grid(command, result)
+        return grid_of(report_of(command, result))
     except AttnscopeError:  # the sentences are still true, and the page says what is not there
         return None
-
-
-def _grid(command: str, result: Any) -> Figure | None:
-    if command in REPORTS:
-        return grid_of(report_of(command, result))
-    if command == "patch":
-        from attnscope.results.figures.patch import recovered_map
-
-        return recovered_map(result)
-    if command == "diff":
-        from attnscope.results.figures.diff import change_maps
-
-        return change_maps(result)
-    if command == "roles":
-        from attnscope.results.figures.roles import role_maps
-
-        return role_maps(result)
-    return None
 
 
 xr.register_dataset_accessor("attnscope")(Shown)

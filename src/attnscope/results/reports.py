@@ -22,6 +22,9 @@ REPORTS = {
     "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
     "compare": ("attnscope.lineage.reports", "attnscope.results.figures.comparison"),
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
+    "patch": ("attnscope.intervention.patch_findings", "attnscope.results.figures.patch"),
+    "diff": ("attnscope.comparison.findings", "attnscope.results.figures.diff"),
+    "roles": ("attnscope.detection.role_controls", "attnscope.results.figures.roles"),
 }
 
 #: By command: the module with its `write`, where its page has more than tables and figures.
