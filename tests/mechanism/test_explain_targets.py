@@ -12,10 +12,10 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.verify import position_table_length
 from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
 from attnscope.explanation.analyses.position_cca import position_cca
+from attnscope.explanation.analyses.position_content import content_of as position_content
 from attnscope.explanation.analyses.position_content import position_content as mechanism_position_content
 from attnscope.explanation.analyses.waves import query_key_waves
 from attnscope.explanation.evidence import gather
-from attnscope.explanation.passes.content import position_content
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import equal_windows, with_targets
 from attnscope.explanation.study import study as mechanism_study

@@ -489,7 +489,7 @@ def print_changes(tree: xr.DataTree, rows: Sequence[HeadExplanation], console: C
         return
     from rich.table import Table
 
-    from attnscope.explanation.passes.cause import CHANGES
+    from attnscope.explanation.analyses.interventions import CHANGES
 
     content = tree[_NODE].to_dataset()
     rows = [row for row in rows if row.prefers]

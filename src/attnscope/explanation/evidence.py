@@ -16,7 +16,8 @@ from torch import Tensor
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.arrays.components import StateMoments
-from attnscope.explanation.inputs import Reach, add_states, pairs_at, watching_inputs
+from attnscope.explanation.inputs import add_states, watching_inputs
+from attnscope.explanation.profiles import Reach, check_self_attention, pairs_at
 from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.tables import PositionTable, position_tables, word_table
 from attnscope.explanation.tokens import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids
@@ -226,21 +227,12 @@ def gather(
     layer: int | None = None,
     head: int | None = None,
     progress: Tell | None = None,
-    kept: Callable[[range], dict[int, LayerSums] | None] = lambda _: None,
+    stored: Callable[[range], dict[int, LayerSums] | None] = lambda _: None,
 ) -> Evidence:
     """Run all texts through the model once, and keep what does not grow with their number."""
     gathering = Gathering(model, windows, band=band, layer=layer, head=head)
     tell = progress or no_progress
-    return gathering.evidence(kept(texts) or gathering.read(texts, tell) for texts in gathering.units())
-
-
-def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
-    """Refuse a model of which only cross-attention was seen."""
-    if all(site.kind == "cross" for site in sites):
-        raise AttnscopeError(
-            f"{type(model).__name__} has no self-attention, and all analyses are of offsets, positions and scores "
-            "within one text: none is defined here. Where it looks in another text, scan (with --target) and align say"
-        )
+    return gathering.evidence(stored(texts) or gathering.read(texts, tell) for texts in gathering.units())
 
 
 def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:

@@ -8,6 +8,7 @@ import pytest
 from transformers import LlamaConfig, LlamaModel
 
 from attnscope import AttnscopeError
+from attnscope.explanation.analyses.bias_effect import bias_effect
 from attnscope.explanation.analyses.controls import shift_controls
 from attnscope.explanation.analyses.cross_correlation import cross_correlation
 from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
@@ -20,18 +21,17 @@ from attnscope.explanation.analyses.rotation_effect import rotation_effect
 from attnscope.explanation.analyses.wave_removal import wave_removal
 from attnscope.explanation.analyses.waves import query_key_waves
 from attnscope.explanation.explain import explain
-from attnscope.explanation.passes.kernel import bias_effect
 from attnscope.explanation.study import Study, study
 
 OF_TEXTS = {
     name: function
     for name, function in dict(globals()).items()
-    if inspect.isfunction(function) and {"limit", "window"} <= {*inspect.signature(function).parameters}
+    if inspect.isfunction(function) and "texts" in inspect.signature(function).parameters
 }
 OF_WIDTH = {
     name: function
     for name, function in OF_TEXTS.items()
-    if inspect.signature(function).parameters.get("band", inspect.Parameter("_", 3)).annotation == "int"
+    if inspect.signature(function).parameters.get("band", inspect.Parameter("_", 3)).annotation == "Count"
 }
 STUDY = study("bundled", limit=2)
 pytestmark = pytest.mark.usefixtures("no_types")
@@ -75,10 +75,6 @@ def llama():
         hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
     )
     return LlamaModel(config).eval()
-
-
-def test_a_study_has_a_band():
-    assert said(lambda: Study(llama(), [[5, 6], [7, 8]], band=-1)).startswith("band (--band) is -1")
 
 
 def test_one_window_is_no_fault_of_the_text():

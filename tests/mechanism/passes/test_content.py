@@ -8,11 +8,13 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
+from attnscope.explanation.analyses.position_content import content_of as position_content
+from attnscope.explanation.analyses.position_content import shapley_values
 from attnscope.explanation.arrays.correlation import offset_trace
 from attnscope.explanation.arrays.shares import covariance_share
-from attnscope.explanation.inputs import capture_inputs, score_traces
-from attnscope.explanation.passes.content import position_content, shapley_values
-from attnscope.explanation.passes.first_layer import first_layer_split
+from attnscope.explanation.first_layer import first_layer_split
+from attnscope.explanation.inputs import capture_inputs
+from attnscope.explanation.profiles import score_traces
 from attnscope.explanation.projections import projections
 from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.call import Need
@@ -301,8 +303,6 @@ def test_shapley_values_share_out_the_worth():
 
 def test_what_cannot_be_split_is_refused():
     model = tiny("bert")
-    with pytest.raises(AttnscopeError, match="method 'median' is not known"):
-        position_content(model, RANDOM, method="median")
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
         position_content(model, RANDOM[:1])
     with pytest.raises(

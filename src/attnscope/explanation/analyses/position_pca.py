@@ -39,12 +39,6 @@ def position_pca(
     ------
     AttnscopeError
         If the model has no table of absolute positions: the scheme that it has instead is named.
-
-    Examples
-    --------
-    >>> from attnscope import mechanism
-    >>> float(mechanism.position_pca("bundled").cumulative_share[-1].round(6))
-    1.0
     """
     return principal_components(table_of_model(model, part), centred=centred)
 

@@ -63,13 +63,6 @@ def position_spectrum(
     ------
     AttnscopeError
         If the model has no table of absolute positions: the scheme that it has instead is named.
-
-    Examples
-    --------
-    >>> from attnscope import mechanism
-    >>> spectra = mechanism.position_spectrum("bundled")
-    >>> spectra["mean"].dims, spectra.sizes["frequency"]
-    (('frequency',), 65)
     """
     rows = table_of_model(model, part)
     return amplitude_spectrum(rows, detrend=detrend, neighbours=neighbours, factor=factor, lowest=lowest)

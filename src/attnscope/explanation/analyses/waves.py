@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from attnscope.explanation.arrays.decomposition import append_one
 from attnscope.explanation.arrays.waves import query_key_waves as waves_of_head
 from attnscope.explanation.ranking import over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Section, studied, study
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_seed, check_whole
+from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Reading, Section, studied
+from attnscope.support.arguments import Natural, Seed, validated
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.evidence import Evidence, Layer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
@@ -35,12 +33,9 @@ def query_key_waves(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    permutations: int = 5,
-    seed: int = 0,
+    permutations: Natural = 5,
+    seed: Seed = 0,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
     """Waves in the columns of the queries and keys of all heads, re-parametrised by the SVD of W_Q W_K^T.
 
@@ -48,10 +43,10 @@ def query_key_waves(
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
     permutations, seed
-        Number of orders in which the text's tokens are shuffled for the null, and seed of these.
+        Number of orders in which the text's tokens are shuffled for the null, and their seed.
 
     Returns
     -------
@@ -61,19 +56,10 @@ def query_key_waves(
     Raises
     ------
     AttnscopeError
-        If no layer has scores that are bilinear in X (under RoPE none has), or there are fewer than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope import mechanism
-    >>> mechanism.query_key_waves("bundled", limit=2, permutations=0).periodic_columns.dims
-    ('layer', 'head')
+        If no layer has scores that are bilinear in X (under RoPE none has); if there are fewer than two full windows.
     """
-    check_whole(0, permutations=permutations)
-    check_seed(seed)
-    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return of_heads(given.evidence, permutations=permutations, seed=seed)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return of_heads(study.evidence, permutations=permutations, seed=seed)
 
 
 def of_heads(evidence: Evidence, *, permutations: int = 5, seed: int = 0) -> xr.Dataset:

@@ -11,6 +11,11 @@ from attnscope.support.errors import AttnscopeError
 
 FEWEST = 4  # positions: with fewer there is no frequency between the mean and the fastest alternation
 
+
+class NotDefinedError(AttnscopeError):
+    """An analysis that this model does not admit."""
+
+
 Values = np.ndarray | np.generic | float | int | bool
 Labelled = tuple[tuple[str, ...], Values, dict[str, str]]
 

@@ -60,18 +60,6 @@ def shift_controls(
     ------
     AttnscopeError
         As `cross_spectrum`; also if the other head's W_K has another number of columns.
-
-    Examples
-    --------
-    >>> frequency = np.array([5, 7, 11])
-    >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
-    >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))
-    >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
-    >>> controls = shift_controls(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
-    >>> controls.control.values.tolist(), round(float(controls.shift_concentration[0]), 6)
-    (['head', 'permuted 0', 'random 0'], 1.0)
-    >>> (controls.coherence_at_offset > 0.5).values.tolist()
-    [True, False, False]
     """
     values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
     if other_key is not None:

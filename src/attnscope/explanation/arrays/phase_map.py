@@ -89,16 +89,6 @@ def phase_map(
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.4 and figure 6; EMNLP 2023, equations 26 and
     27 and figure 10. Their equation 25 and theorem 1 print the sign of Delta reversed.
-
-    Examples
-    --------
-    >>> frequency = np.array([5, 7, 11])
-    >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
-    >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))  # k_i = q_(i + 2)
-    >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
-    >>> phases = phase_map(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
-    >>> round(float(phases.line_shift), 6), round(float(phases.share_near), 6)
-    (2.0, 1.0)
     """
     values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
     if bins < 1:

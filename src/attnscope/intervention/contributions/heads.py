@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnscope.explanation.inputs import pairs_at
+from attnscope.explanation.profiles import pairs_at
 from attnscope.intervention.contributions.record import value_outputs
 from attnscope.intervention.session import band_of, values_of, visible_keys, weight_tiles
 from attnscope.kernels.call import AttentionCall

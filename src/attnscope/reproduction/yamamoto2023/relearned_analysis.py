@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnscope.explanation.not_defined import NotDefinedError
+from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.study import Analysis, Picture, Section
 from attnscope.reproduction.yamamoto2023.relearn import Relearning
 from attnscope.store.files import explained

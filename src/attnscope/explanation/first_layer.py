@@ -67,18 +67,6 @@ def first_layer_split(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Firs
     ------
     AttnscopeError
         If there is no table, or no layer reads it in this way.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> model = BertModel(config).eval()
-    >>> given = {"input_ids": torch.tensor([[5, 6, 7]])}
-    >>> (split,) = first_layer_split(model, given).values()
-    >>> from attnscope.explanation import capture_inputs
-    >>> (x,) = capture_inputs(model, given).values()
-    >>> bool(np.allclose(split.position + split.content, x))
-    True
     """
     position_table(model)  # refuses a model that has none
     whole = _Pass.of(model, inputs)
