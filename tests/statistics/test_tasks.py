@@ -228,7 +228,6 @@ def test_the_environment_says_which(environment, task, monkeypatch):
         ({"task": "half"}, "expected I/N"),
         ({"task": "env"}, "the environment names no task"),
         ({"task": "1/2", "out": None}, "a task .--task. is a part of a run folder"),
-        ({"task": "1/2", "tp_plan": "auto"}, "does not go with tp_plan"),
     ],
 )
 def test_what_is_no_task_is_refused(given, said, tmp_path):

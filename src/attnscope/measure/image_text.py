@@ -17,7 +17,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.functional import sees_ahead
 from attnscope.capture.modalities import load_pictured_model
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.placement import ProcessGroup, device_of
+from attnscope.capture.placement import device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import output_of
@@ -134,7 +134,6 @@ class PicturedMeasurement:
         self.names, self.progress = names, asked.progress or no_progress
         self.tiles, self.frames = Tiles(model), Frames(model)
         self.notes: dict[str, str] = {}
-        self.team = ProcessGroup()
         if not self.texts:
             raise AttnscopeError("no text: expected at least one, with its images or videos")
         placed = [self._place(item) for item in self.texts]

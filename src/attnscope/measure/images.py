@@ -14,7 +14,6 @@ import xarray as xr
 from attnscope.capture.encoders import VisionModel, load_vision_model
 from attnscope.capture.forward import forward
 from attnscope.capture.notes import capture_notes, layer_coordinates
-from attnscope.capture.placement import ProcessGroup
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
@@ -116,7 +115,6 @@ class ImageMeasurement:
         self.count = min(len(images), asked.limit or len(images))
         self.progress = asked.progress or no_progress
         self.notes: dict[str, str] = {}
-        self.team = ProcessGroup()
         self.seen = 0
         self._grids: dict[tuple[int, ...], Grid | None] = {}  # by channels, rows and columns of pixels
         first = next(iter(images))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnscope.capture.forward import forward
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.placement import ProcessGroup, device_of
+from attnscope.capture.placement import device_of
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
@@ -28,7 +28,6 @@ from attnscope.measure.observer import OBSERVATION, WindowBatch, settings_of
 from attnscope.measure.offset_shares import bias_note
 from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.pools import in_pools, joined, pooled
-from attnscope.measure.quantities import EQUAL
 from attnscope.measure.questions import ResumePoint
 from attnscope.measure.row_samples import RowSample, rows_note
 from attnscope.measure.sample import (
@@ -86,7 +85,6 @@ class Measurement:
         self.observation, self.chosen = observation, chosen
         self.pool, self.seed = pool, seed
         self.rows = rows
-        self.team = ProcessGroup.of(loaded.model)
         self.groups = groups
         self.loaded, self.windows, self.names, self.band = loaded, windows, names, band
         self.reach = reach
@@ -262,32 +260,10 @@ class Measurement:
         pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
         return WindowBatch.of(batch, pad_id, device_of(self.loaded.model))
 
-    def _every_head(self, site: Site, own: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The heads of all processes, where this one has a part; of equal weights there is one."""
-        heads = next(value.shape[1] for name, value in own.items() if not name.startswith(EQUAL))
-        if not self.team.has_part(self._module(site), heads, self._all_heads()):
-            return own
-        return {
-            name: value if name.startswith(EQUAL) else self.team.joined(value) for name, value in own.items()
-        }
-
-    def _first_head(self, site: Site, heads: int) -> int:
-        part = self.team.has_part(self._module(site), heads, self._all_heads())
-        return self.team.rank * heads if part else 0
-
-    def _module(self, site: Site) -> nn.Module:
-        return self.loaded.model.get_submodule(site.name)
-
     @property
     def heads(self) -> int:
-        """The most heads of any layer, those of all processes counted; known once the model is checked."""
-        parts = (self.team.has_part(self._module(site), site.heads, self._all_heads()) for site in self.sites)
-        return max(
-            site.heads * (self.team.size if part else 1) for site, part in zip(self.sites, parts, strict=True)
-        )
-
-    def _all_heads(self) -> int | None:
-        return getattr(self.loaded.model.config.get_text_config(), "num_attention_heads", None)
+        """The most heads of any layer; known once the model is checked."""
+        return max(site.heads for site in self.sites)
 
     def check(self) -> None:
         """Refuse a model that cannot be measured, on the first window, before anything is written."""
@@ -357,7 +333,6 @@ class Measurement:
             len(self.groups),
             words,
             sample,
-            self._every_head,
             self.observation,
             self.chosen,
         )
@@ -392,15 +367,12 @@ class Measurement:
     @torch.no_grad()
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset:
         """The attention over the first windows."""
-        model, team = self.loaded.model, self.team
-        heads = team.agreed(lambda: results.sizes["head"])
+        model, heads = self.loaded.model, results.sizes["head"]
         shown = [in_words(window) for window in self.shown]
         longest = min(ROWS, max(max(len(window), len(window.target or window)) for window in shown))
-        listed = team.agreed(
-            lambda: [
-                shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
-            ]
-        )
+        listed = [
+            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
+        ]
         others = len(self.sites) * heads - len(listed[0])
         passes = len(self.shown) * len(self.sites)
         begun = self._of_all()
@@ -427,11 +399,10 @@ class Measurement:
             words = WordBatch.of([window], device_of(model)) if window.words else None
             observer = MapObserver(
                 of_window,
-                WEIGHTS // team.size,
+                WEIGHTS,
                 tile,
                 layer_done,
                 words,
-                self._first_head,
                 receiving(of_window),
                 last=last,
             )
@@ -440,10 +411,6 @@ class Measurement:
                 observer.block = long_block(len(self.sites) * heads, tokens)
             with watching(model, observer, weights_suffice=True):
                 model(**self._reading([window]).inputs(model))
-            observer.maps, observer.tiles = team.together(observer.maps), team.together(observer.tiles)
-            for name in ("received", "equal", "recent", "equal_recent"):
-                setattr(observer, name, team.together(getattr(observer, name)))
-            observer.blocks = team.together(observer.blocks)
             observed.append(observer)
             share_room([every.maps for every in observed], WEIGHTS)
         kinds = [site.kind for site in self.sites]

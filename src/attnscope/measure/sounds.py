@@ -12,7 +12,7 @@ from attnscope.capture.encoders import SpeechModel, load_speech_model
 from attnscope.capture.families import transcript_length
 from attnscope.capture.forward import decoder_start, forward
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.placement import ProcessGroup, device_of
+from attnscope.capture.placement import device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
@@ -180,7 +180,6 @@ class SoundMeasurement:
         self.names, self.progress = names, asked.progress or no_progress
         self.observation = asked.observation
         self.notes: dict[str, str] = {}
-        self.team = ProcessGroup()
         counts: list[tuple[int, int]] = []
         rests: list[float] = []
         for piece in self.pieces():

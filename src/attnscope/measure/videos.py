@@ -13,7 +13,7 @@ from attnscope.capture.families import tubelet_of
 from attnscope.capture.forward import forward
 from attnscope.capture.modalities import VideoModel, load_video_model
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.placement import ProcessGroup, device_of
+from attnscope.capture.placement import device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
@@ -100,7 +100,6 @@ class VideoMeasurement:
         self.names, self.progress = names, asked.progress or no_progress
         self.observation = asked.observation
         self.notes: dict[str, str] = {}
-        self.team = ProcessGroup()
         first = self.clips[0]
         given = model.given(first)
         self.tubelets = self._checked(first, given)

@@ -120,7 +120,7 @@ def prepared(
     _reject_together(asked, given, names, grouped=grouping is not None)
     rule = None if words is None else word_rule_of(words)
     tokenizer = cast("Tokenizer", asked.processor)  # what reads no text is refused
-    loaded = load_model(model, tokenizer=tokenizer, in_parts=True, **vars(asked.loading))
+    loaded = load_model(model, tokenizer=tokenizer, **vars(asked.loading))
     length = window_length(loaded, given["window"])
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer)
@@ -212,7 +212,6 @@ def _settings(
         "rows": asked.rows,
         "until": asked.until,
         "groups": None if grouping is None else grouping.signature,
-        "tensor_parallel": None if job.team.size == 1 else job.team.size,
         "words": None if rule is None else rule.signature,
         "merging": None if rule is None else "queries averaged, keys summed",
     }
