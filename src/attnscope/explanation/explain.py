@@ -17,8 +17,8 @@ from attnscope.capture.load import load_model
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.processors import Tokenizer
 from attnscope.capture.signature import signature_of
-from attnscope.explanation.arrays.checks import in_band
-from attnscope.explanation.arrays.decomposition import Completion
+from attnscope.explanation.arrays.checks import choose, in_band
+from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.evidence import LayerSums, sums_of
 from attnscope.explanation.stored import OtherTable, StoredAnalyses, load_explanation
@@ -142,6 +142,7 @@ def explain(
         For anything that the caller can mend: see the message.
     """
     part = way_in(explain, locals(), share=READING)
+    choose("completion (--completion)", completion, COMPLETIONS)
     for analysis in more:
         check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
     reject_modalities("explain", MODEL if model is None else model, texts, field=field, revision=revision)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from attnscope.support.arguments import validated
-from attnscope.support.checks import agree, shaped
+from attnscope.support.checks import agree, shaped, shortly
 from attnscope.support.errors import AttnscopeError
 
 FEWEST = 4  # positions: with fewer there is no frequency between the mean and the fastest alternation
@@ -68,10 +68,10 @@ def check_offsets(offsets: tuple[int, int] | None) -> None:
         )
 
 
-def choose(name: str, given: str, known: tuple[str, ...]) -> None:
+def choose(name: str, value: object, known: tuple[str, ...]) -> None:
     """Raise unless a mode is known."""
-    if given not in known:
-        raise AttnscopeError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
+    if value not in known:
+        raise AttnscopeError(f"{name} is {shortly(value)}; expected one of {', '.join(known)}")
 
 
 @validated
