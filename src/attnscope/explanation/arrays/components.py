@@ -198,28 +198,6 @@ def canonical_correlations(
     return _correlations(np.minimum(correlations, 1.0), kept, rows, tokens, strong)
 
 
-def direct_canonical_correlations(
-    states: Float[np.ndarray, "token width"],
-    vectors: Float[np.ndarray, "row column"],
-    *,
-    strong: float = 0.5,
-) -> xr.Dataset:
-    """Canonical correlations of stacked states with a vector for each token: the definition, for small data."""
-    states, vectors = series("states", states), series("vectors", vectors)
-    agree("tokens", "states", len(states), "vectors", len(vectors))
-    first, second = _span(states), _span(vectors)
-    correlations = np.minimum(np.linalg.svd(first.T @ second, compute_uv=False), 1.0)
-    return _correlations(correlations, first.shape[1], second.shape[1], len(states), strong)
-
-
-def _span(columns: Float[np.ndarray, "token column"]) -> Float[np.ndarray, "token rank"]:
-    """Orthonormal basis of the centred columns' span."""
-    left, values, _ = np.linalg.svd(columns - columns.mean(0), full_matrices=False)
-    if not values[0] ** 2 > _rounding(columns):
-        raise NotDefinedError("states or vectors are the same at every token; both must vary")
-    return left[:, values > max(columns.shape) * np.finfo(float).eps * values[0]]
-
-
 def _rounding(columns: Float[np.ndarray, "row column"]) -> float:
     """What may be left of the sum of squares of columns that do not vary, once their means are removed."""
     return float((len(columns) * np.finfo(float).eps) ** 2 * (columns**2).sum())

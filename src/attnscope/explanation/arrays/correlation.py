@@ -168,22 +168,6 @@ def cross_correlation(
     )
 
 
-def offset_trace(scores: Float[np.ndarray, "query key"]) -> xr.Dataset:
-    r"""Sum and mean of a square matrix along each offset, :math:`\mathrm{tr}_t = \sum_i S_{i,i+t}`."""
-    values, length = shaped("the scores", scores, "query, key"), len(scores)
-    agree("entries", "a column of the scores", length, "a row", values.shape[1])
-    place = np.arange(length)
-    trace = np.bincount((place - place[:, None] + length - 1).ravel(), values.ravel(), 2 * length - 1)
-    offset = np.arange(1 - length, length)
-    return xr.Dataset(
-        {
-            "trace": labelled("offset", trace, "sum along the offset"),
-            "trace_mean": labelled("offset", trace / (length - np.abs(offset)), "mean along the offset"),
-        },
-        coords={"offset": labelled("offset", offset, "key position - query position", "tokens")},
-    )
-
-
 @validated
 def profile_agreement(
     weights: Float[np.ndarray, "*head offset"],
