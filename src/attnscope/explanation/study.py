@@ -109,12 +109,12 @@ class Study:
         self.share = READING
         return evidence
 
-    def gather_units(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset]:
-        """Sums of unit after unit of the texts, but those that are done, for `evidence` in another process."""
+    def gather_units(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset | None]:
+        """Sums of unit after unit of the texts, for `evidence` in another process; None for one that is done."""
         with borrowed(self.model):
             for texts in self._gathering.units():
-                if not done(texts):
-                    yield labelled_sums(self._gathering.read(texts, self._report_reading), texts)
+                read = None if done(texts) else self._gathering.read(texts, self._report_reading)
+                yield None if read is None else labelled_sums(read, texts)
 
     @cached_property
     def _gathering(self) -> Gathering:

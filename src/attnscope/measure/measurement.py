@@ -115,11 +115,12 @@ class Measurement:
             least=UNIT if self.pool is None else 1,
         )
 
-    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
-        """Measure batch after batch, or pool after pool, but those that are done."""
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
+        """Measure batch after batch, or pool after pool; None for one that is done."""
         for texts, batch in self.walk():
             if done(texts):
                 self.pass_over(batch)
+                yield None
             else:
                 yield self.measure(batch, texts.start)
 

@@ -24,11 +24,11 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.kernels.engines import attend_in_full, output_of
+from attnscope.measure.collected import MeasuredPass, collected, first_of
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import choose
 from attnscope.measure.questions import BAND, ScanSettings
 from attnscope.measure.sample import WordBatch
-from attnscope.measure.units import MeasuredPass, collected, first_of
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import LinePairs

@@ -16,7 +16,6 @@ from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import modality_of
 from attnscope.capture.placement import Placement
-from attnscope.measure.by_workers import scan_by_workers
 from attnscope.measure.image_text import scan_pictured
 from attnscope.measure.images import scan_images
 from attnscope.measure.observer import OBSERVATION
@@ -33,8 +32,7 @@ from attnscope.read.videos import Videos
 from attnscope.read.words import Words
 from attnscope.store.files import local_out
 from attnscope.store.signature import Signature
-from attnscope.store.tasks import Task
-from attnscope.store.workers import Cluster, cluster_of
+from attnscope.store.units import ByRay, Task, task_for
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Tell
@@ -237,6 +235,7 @@ def scan(
     >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
     True
     """
+    part = task_for(scan, locals(), in_memory=True)
     texts, model = as_list(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
     of_texts: OfTexts = {
         "targets": targets,
@@ -252,14 +251,12 @@ def scan(
         "by": by,
         "offsets": offsets,
     }
-    besides = {"task (--task)": task, "until (--until)": until}
-    cluster = cluster_of(ray, workers, ray_gpus, besides=besides)
     placement = _placement(device_map, max_memory)
     asked = ScanSettings(
         processor=tokenizer,
         out=out,
         repair=repair,
-        task=task,
+        task=part,
         limit=limit,
         batch_size=batch_size,
         pool=pool,
@@ -274,7 +271,9 @@ def scan(
         loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement),
     )
     sense = modality_of(model, texts, field=field, revision=revision)
-    return _measured(model, texts, sense, asked, of_texts, cluster)
+    if sense is not None:
+        return _scan_sense(model, sense, asked, of_texts)
+    return scan_texts(model, texts, asked, of_texts)
 
 
 def _shown(show: Sequence[tuple[int, int]] | bool | None, out: object) -> Sequence[tuple[int, int]] | None:
@@ -291,30 +290,14 @@ def _device_of(device: str | None, task: str | Task | None) -> str | None:
     return device
 
 
-def _measured(
-    model: Model,
-    texts: Sources,
-    sense: Sense | None,
-    asked: ScanSettings,
-    of_texts: OfTexts,
-    cluster: Cluster | None,
-) -> xr.Dataset:
-    if sense is not None:
-        return _scan_sense(model, sense, asked, of_texts, ray=cluster)
-    if cluster is None:
-        return scan_texts(model, texts, asked, of_texts)
-    return scan_by_workers(model, texts, asked, of_texts, cluster=cluster)
-
-
 def _scan_sense(
     model: Model,
     sense: Sense,
     asked: ScanSettings,
     of_texts: OfTexts,
-    *,
-    ray: Cluster | None,
 ) -> xr.Dataset:
     """Scan what is not text alone; refuse what texts alone have."""
+    ray = asked.task if isinstance(asked.task, ByRay) else None
     of_results = {"pool": asked.pool, "until": asked.until, "rows": asked.rows, "ray": ray}
     if isinstance(sense, Images):
         _reject_of_texts("images", **of_results, **of_texts)

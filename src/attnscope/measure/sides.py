@@ -47,7 +47,7 @@ def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int =
         show=False,
     )
     job.check()
-    results = joined(list(job.batches()))
+    results = joined([batch for batch in job.batches() if batch is not None])
     return results.merge(
         summarize(results, clusters=None, seed=0), combine_attrs="no_conflicts"
     ).assign_attrs(job.notes)

@@ -44,12 +44,11 @@ def said(call):
     return str(error.value)
 
 
-@pytest.mark.parametrize("value", [0, -2])
 @pytest.mark.parametrize("what", ["limit", "window"])
 @pytest.mark.parametrize("name", OF_TEXTS)
-def test_no_window_and_no_token_of_one_is_refused_as_scan_does(name, what, value):
-    message = f"{what} (--{what}) is {value}; expected a whole number of 1 or more"
-    assert said(lambda: OF_TEXTS[name]("bundled", **{what: value})) == message
+def test_no_window_and_no_token_of_one_is_refused_as_scan_does(name, what):
+    message = f"{what} (--{what}) is 0; expected a whole number of 1 or more"
+    assert said(lambda: OF_TEXTS[name]("bundled", **{what: 0})) == message
 
 
 @pytest.mark.parametrize("name", sorted({*OF_TEXTS} - {"explain", "study"}))
@@ -105,24 +104,9 @@ def test_one_window_is_no_fault_of_the_text():
         ),
         (lambda: shift_controls(STUDY, draws=-1), "draws is -1; expected a whole number from 0"),
         (lambda: shift_controls(STUDY, seed=-1), "seed (--seed) is -1; expected"),
-        *(
-            (lambda of=of: of(STUDY, draws=0), "draws is 0; expected a whole number from 1")
-            for of in (position_content, interventions, wave_removal)
-        ),
-        *(
-            (lambda of=of: of(STUDY, seed=-1), "seed (--seed) is -1; expected a whole number from 0")
-            for of in (
-                *(position_content, interventions, wave_removal),
-                *(repeated_tokens, query_key_waves, phase_map),
-            )
-        ),
-        *(
-            (
-                lambda tokens=tokens: repeated_tokens(STUDY, tokens=tokens),
-                f"tokens is {tokens}; expected a whole number of 2 or more",
-            )
-            for tokens in (1, 0, -4)
-        ),
+        (lambda: wave_removal(STUDY, draws=0), "draws is 0; expected a whole number from 1"),
+        (lambda: phase_map(STUDY, seed=-1), "seed (--seed) is -1; expected a whole number from 0"),
+        (lambda: repeated_tokens(STUDY, tokens=1), "tokens is 1; expected a whole number of 2 or more"),
         (
             lambda: repeated_tokens("bundled", window=4, limit=2),
             "windows of 4 tokens have room for 3 after the special ones; expected 4 or more",
@@ -132,11 +116,6 @@ def test_one_window_is_no_fault_of_the_text():
             "columns is -1; expected a whole number of 1",
         ),
         (lambda: query_key_waves(STUDY, permutations=-1), "permutations is -1; expected a whole"),
-        (lambda: interventions(STUDY, shift=-1), "shift is -1; expected a whole number of 1"),
-        (
-            lambda: interventions(STUDY, components=0),
-            "components is 0; expected a whole number of 1",
-        ),
         *(
             (
                 lambda of=of: of(STUDY, frequencies=(5, 2)),

@@ -128,7 +128,7 @@ def test_pp_is_the_positions_through_the_matrices(family):
         W_Q, _, W_K, _ = matrices.of_head(head)
         key = split.position @ W_K
         scores = matrices.scale * split.position @ W_Q @ (key - key.mean(0)).T
-        expected = [np.trace(scores, offset=t) for t in OFFSETS]
+        expected = np.array([np.trace(scores, offset=t) for t in OFFSETS])
         here = found.trace.sel(term="PP", head=head)
         known = here.notnull()
         np.testing.assert_allclose(here[known], expected[known], atol=1e-5 * float(abs(expected).max()))
@@ -249,7 +249,7 @@ def test_the_split_is_the_mean_over_all_halvings():
     model, texts = mixed_bert(word=2.0), random_texts(4, seed=3)
     found = position_content(model, texts, band=BAND, draws=2).isel(layer=0)
     for head, scores in enumerate(halved(model, texts)):
-        expected = [np.trace(scores, offset=t) for t in OFFSETS]
+        expected = np.array([np.trace(scores, offset=t) for t in OFFSETS])
         np.testing.assert_allclose(found.trace_split[head], expected, atol=1e-4 * float(abs(expected).max()))
     np.testing.assert_allclose(found.share.sum("term"), 1)
     assert (found.share.sel(term="PP") != found.share_low.sel(term="PP")).all()

@@ -12,8 +12,8 @@ from attnscope.explanation.arrays.checks import head_arrays
 from attnscope.explanation.arrays.correlation import cross_spectrum
 from attnscope.explanation.arrays.decomposition import haar, reparametrize
 from attnscope.explanation.arrays.phase_map import phase_map
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_whole, shaped
+from attnscope.support.arguments import Natural, validated
+from attnscope.support.checks import shaped
 
 _SHARE = {"units": "1"}
 
@@ -27,8 +27,8 @@ def shift_controls(
     other_key: Float[np.ndarray, "other_width other_r"] | None = None,
     band: tuple[int, int] | None = None,
     offsets: tuple[int, int] | None = None,
-    draws: int = 1,
-    seed: int = 0,
+    draws: Natural = 1,
+    seed: Natural = 0,
 ) -> xr.Dataset:
     r"""A head's shift, and what is left of it when its cause is taken away.
 
@@ -64,7 +64,6 @@ def shift_controls(
     values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
     if other_key is not None:
         other_key = shaped("other_key", other_key, "width, r")
-    check_whole(0, draws=draws, seed=seed)
     rng = np.random.default_rng(seed)
     cases = {"head": (values, query_weight, key_weight)}
     if other_key is not None:

@@ -31,8 +31,8 @@ from attnscope.explanation.arrays.spectrum import (
     fisher_g,
     transform,
 )
-from attnscope.support.arguments import validated
-from attnscope.support.checks import agree, check_whole, finite, shaped
+from attnscope.support.arguments import Natural, validated
+from attnscope.support.checks import agree, finite, shaped
 from attnscope.support.errors import AttnscopeError
 
 Mode = Literal["paper", "centre_k", "centre_both"]
@@ -47,7 +47,7 @@ def cross_correlation(
     singular_values: Float[np.ndarray, " value"] | None = None,
     *,
     mode: Mode = "paper",
-    near: int = NEAR,
+    near: Natural = NEAR,
     offsets: tuple[int, int] | None = None,
 ) -> xr.Dataset:
     r"""Cross-covariance of queries and keys at all offsets, in O(column T log T).
@@ -103,7 +103,6 @@ def cross_correlation(
     agree("columns", "Q", q.shape[1], "K", k.shape[1])
     choose("mode", mode, MODES)
     check_offsets(offsets)
-    check_whole(0, near=near)
     s = (
         np.ones(q.shape[1])
         if singular_values is None

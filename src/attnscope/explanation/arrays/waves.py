@@ -18,8 +18,7 @@ from attnscope.explanation.arrays.spectrum import (
     null_scale,
     transform,
 )
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_whole
+from attnscope.support.arguments import Count, Natural, validated
 from attnscope.support.errors import AttnscopeError
 
 _QUARTER = np.pi / 6  # how far from 90 degrees apart the phases of a pair may be
@@ -32,11 +31,11 @@ def query_key_waves(
     key_weight: Float[np.ndarray, "key_width key_r"],
     *,
     significance: float = 0.05,
-    tests: int | None = None,
+    tests: Count | None = None,
     lowest: int = 3,
-    permutations: int = 20,
-    curves: int = 6,
-    seed: int = 0,
+    permutations: Natural = 20,
+    curves: Natural = 6,
+    seed: Natural = 0,
 ) -> xr.Dataset:
     """Which singular columns of a head are waves along the text.
 
@@ -82,8 +81,6 @@ def query_key_waves(
     values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
     if not 0 < significance < 1:
         raise AttnscopeError(f"significance is {significance}; expected a level between 0 and 1")
-    check_whole(1, tests=tests)
-    check_whole(0, permutations=permutations, curves=curves, seed=seed)
     parts = reparametrize(query_weight, key_weight)
     columns = len(parts.values)
     level = significance / (tests or max(2 * columns, 1))
