@@ -206,9 +206,10 @@ def test_a_strange_sink_reaches_every_row_of_its_head(engine, number):
         if one[0] in {"causal", "padding right", "mask per head, causal", "soft cap", "bias"}
     ],
 )
-def test_scores_that_overflow_are_told(name, engine, signs, size=2e18, scale=100.0):
+def test_scores_that_overflow_are_told(name, engine, signs):
     """Finite queries and keys whose products are +inf, -inf, and both, of which the sum is NaN."""
     clean = CALLS[name]
+    size, scale = 2e18, 100.0
     query, key = clean.query * clean.scale / scale, clean.key.clone()
     query[:, :, 6, :2] = size
     key[:, :, 3, :2] = torch.tensor(signs) * size
