@@ -78,7 +78,7 @@ class Evidence:
     # tokens): the control for the table
     words: Float[np.ndarray, "word word_width"]
     texts: int  # number of texts, and tokens in each
-    length: int  # number of texts, and tokens in each
+    length: int
     # whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
     # none of its layers is here
     crosses: bool = False
@@ -112,7 +112,7 @@ class LayerSums:
     """What of a layer is summed over some texts."""
 
     moments: StateMoments  # as in `Layer`
-    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)  # as in `Layer`
+    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
     has_bias: bool = False  # as in `Layer`
 
 

@@ -37,7 +37,7 @@ class Effect:
     """What one ablation of one head changes."""
 
     mean: float  # change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one
-    low: float  # change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one
+    low: float
     high: float  # change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one
     # whether it is significant, corrected for all that was tested together; None where that was not tested, with
     # fewer than 6 windows

@@ -39,11 +39,11 @@ class HeadVerdict:
     """Where a head looks, why, and whether it matters."""
 
     layer: int  # which head, and whether it looks at its own text, its past, or across
-    head: int  # which head, and whether it looks at its own text, its past, or across
+    head: int
     attention: str  # which head, and whether it looks at its own text, its past, or across
     kind: str  # name of its kind, as `attnscope.scan` gives it
     peak_offset: float  # the offset with the largest share of all weight, tokens, and that share
-    peak_weight: float  # the offset with the largest share of all weight, tokens, and that share
+    peak_weight: float
     # share of the scores' variance over offsets that position explains; None where that is not known
     position_share: float | None
     # whether both readings of the scores lie at the weights' offset; None where that was not asked

@@ -89,7 +89,6 @@ class RowMask(Tensor):
 
     # ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed
     start: Tensor
-    # ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed
     stop: Tensor
     _whole: Tensor | None
     _seen_in: tuple[RowMask, Callable[[Tensor], Tensor]] | None

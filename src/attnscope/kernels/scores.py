@@ -18,7 +18,7 @@ class ScoreTerms(NamedTuple):
     r"""Scores as an attention call has them: :math:`\text{scale}\, q \cdot k + \text{bias}`."""
 
     query: Tensor  # ``(..., query, width)`` and ``(..., key, width)``
-    key: Tensor  # ``(..., query, width)`` and ``(..., key, width)``
+    key: Tensor
     scale: float  # factor of their inner products
     bias: Tensor | None  # ``(..., query, key)``; None where there is none
 

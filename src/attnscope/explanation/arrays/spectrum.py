@@ -125,24 +125,6 @@ def fisher_g_test(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
     noise, :math:`P(g > x) = \sum_{k \ge 1} (-1)^{k-1} \binom{m}{k} (1 - kx)_+^{m-1}`. At T = 512 the 1% point
     is 0.039.
 
-    Parameters
-    ----------
-    columns
-        Shape (position, column).
-
-    Returns
-    -------
-    xarray.Dataset
-        Over ``column``: ``fisher_g``, ``fisher_p`` (both NaN for a constant column) and ``peak_frequency``,
-        the strongest frequency strictly between 0 and T/2 (0 for a constant column).
-
-    Raises
-    ------
-    AttnscopeError
-        If entries are not finite or there are fewer than 4 positions.
-
-    References
-    ----------
     Fisher (1929), Tests of significance in harmonic analysis.
     """
     columns = series("the columns", columns)
