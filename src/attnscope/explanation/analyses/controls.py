@@ -30,10 +30,8 @@ _HEADS = 4  # the first in the ranking
 CONTROLLED = Section(
     "controls",
     "Is the shift real?",
-    (
-        "A way to read off a shift may find one in anything. So the clearest heads are read again with "
-        "the cause of their shift taken away: it must then be lost."
-    ),
+    "A way to read off a shift may find one in anything. So the clearest heads are read again with the cause of "
+    "their shift taken away: it must then be lost.",
 )
 
 
@@ -130,12 +128,9 @@ ANALYSIS = Analysis(
         Picture(
             "shift-controls",
             "The shift and its controls",
-            (
-                "Blue should lie at the right above, and orange near 0, off the red line below. A disc "
-                "is one draw. In shuffled text a word still matches itself, at offset 0. Green is the "
-                "offset by the rotation's angles, its free part chosen in four ways: where that misses "
-                "the line, do not rely on the map of the rotation."
-            ),
+            "Blue should lie at the right above, and orange near 0, off the red line below. A disc is one draw. In "
+            "shuffled text a word still matches itself, at offset 0. Green is the offset by the rotation's angles, "
+            "its free part chosen in four ways: where that misses the line, do not rely on the map of the rotation.",
             draw="attnscope.results.figures.explain:shift_controls",
         ),
     ),

@@ -102,23 +102,18 @@ ANALYSIS = Analysis(
         Picture(
             "cross-correlations",
             "Scores along offsets",
-            (
-                "Above, each leading column; below, their sum, weighted by singular values. Waves of "
-                "several periods add up near one offset and cancel further away."
-            ),
+            "Above, each leading column; below, their sum, weighted by singular values. Waves of several periods add"
+            " up near one offset and cancel further away.",
             draw="attnscope.results.figures.shifts:cross_correlations",
             of="heads",
         ),
         Picture(
             "peak-agreement",
             "Do scores foretell weights?",
-            (
-                "All heads, by layer: how many weigh most the offset at which their mean scores are "
-                "highest (dashed: with the scores of the layer's other heads), and how alike both "
-                "profiles rank the offsets that the mask allows. Softmax lies between the two, so this "
-                "is measured, not implied; where all weights are nearly equal it holds without any head"
-                " preferring an offset."
-            ),
+            "All heads, by layer: how many weigh most the offset at which their mean scores are highest (dashed: "
+            "with the scores of the layer's other heads), and how alike both profiles rank the offsets that the mask"
+            " allows. Softmax lies between the two, so this is measured, not implied; where all weights are nearly "
+            "equal it holds without any head preferring an offset.",
             draw="attnscope.results.figures.verdict:peak_agreement",
         ),
     ),

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 SHIFT = Section(
     "shift",
     "The shift between queries and keys",
-    (
-        "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. "
-        "Three views of that shift, for the heads named. All are of the scores before any mask; offsets"
-        " that the mask forbids are grey, and no peak is looked for there."
-    ),
+    "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. Three views of "
+    "that shift, for the heads named. All are of the scores before any mask; offsets that the mask forbids are grey,"
+    " and no peak is looked for there.",
 )
 
 
@@ -82,10 +80,8 @@ ANALYSIS = Analysis(
         Picture(
             "cross-spectrum",
             "Offset by frequency",
-            (
-                "Discs on one height are frequencies that favour one offset; large, dark discs count "
-                "most. Beyond the dashed curves a phase tells the offset only up to whole periods."
-            ),
+            "Discs on one height are frequencies that favour one offset; large, dark discs count most. Beyond the "
+            "dashed curves a phase tells the offset only up to whole periods.",
             draw="attnscope.results.figures.shifts:cross_spectrum_offsets",
             of="heads",
         ),

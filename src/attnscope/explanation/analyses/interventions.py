@@ -47,10 +47,8 @@ if TYPE_CHECKING:
 CHANGED = Section(
     "interventions",
     "Words and positions changed",
-    (
-        "A head that goes by position alone keeps its profile when words change, loses it without "
-        "positions, and follows the position ids when these change places."
-    ),
+    "A head that goes by position alone keeps its profile when words change, loses it without positions, and follows"
+    " the position ids when these change places.",
 )
 
 
@@ -169,12 +167,10 @@ ANALYSIS = Analysis(
         Picture(
             "interventions",
             "Before and after",
-            (
-                "Grey is before, blue after, dashed the profile in the order of the position ids. The "
-                "number is the change of the weight at the head's offset, with its 95% interval over "
-                "texts; a head that prefers no offset has none. Zeroing takes the model out of what it was "
-                "trained on: means and shuffles are the fairer changes."
-            ),
+            "Grey is before, blue after, dashed the profile in the order of the position ids. The number is the "
+            "change of the weight at the head's offset, with its 95% interval over texts; a head that prefers no "
+            "offset has none. Zeroing takes the model out of what it was trained on: means and shuffles are the "
+            "fairer changes.",
             draw="attnscope.results.figures.panels:interventions",
             of="heads",
         ),

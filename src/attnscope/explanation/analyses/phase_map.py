@@ -87,12 +87,9 @@ ANALYSIS = Analysis(
         Picture(
             "phase-maps",
             "The rotation from queries to keys",
-            (
-                "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 "
-                "are a shift by that many tokens; the line that gathers most, wrapped lines too, is "
-                "named in red. Single spots depend on how the rotation is completed; the figure above "
-                "does not."
-            ),
+            "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 are a shift by "
+            "that many tokens; the line that gathers most, wrapped lines too, is named in red. Single spots depend "
+            "on how the rotation is completed; the figure above does not.",
             draw="attnscope.results.figures.shifts:phase_maps",
             of="heads",
         ),

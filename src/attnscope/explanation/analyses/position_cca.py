@@ -88,11 +88,9 @@ ANALYSIS = Analysis(
         Picture(
             "position-correlations",
             "How long layers keep it",
-            (
-                "Canonical correlations of each layer's input with the table, of the components that "
-                "hold 99.9% of the variance and of all. A curve that falls to the dashed line tells no "
-                "more about positions than noise would. Counted are those above 0.5 and above that line."
-            ),
+            "Canonical correlations of each layer's input with the table, of the components that hold 99.9% of the "
+            "variance and of all. A curve that falls to the dashed line tells no more about positions than noise "
+            "would. Counted are those above 0.5 and above that line.",
             draw="attnscope.results.figures.positions:position_correlations",
         ),
     ),

@@ -184,11 +184,8 @@ ANALYSIS = Analysis(
         Picture(
             "position-content",
             "What the parts give",
-            (
-                "Above, the head's weights and those that position alone would give. Below, the parts' "
-                "shares of the scores' profile and their Shapley values for the weight at the head's "
-                "offset, with 95% intervals."
-            ),
+            "Above, the head's weights and those that position alone would give. Below, the parts' shares of the "
+            "scores' profile and their Shapley values for the weight at the head's offset, with 95% intervals.",
             draw="attnscope.results.figures.explain:position_content",
             of="heads",
         ),

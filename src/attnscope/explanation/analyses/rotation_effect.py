@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 SCHEME = Section(
     "scheme",
     "The position scheme taken out",
-    (
-        "Each layer gets the inputs that it always gets; only its rotation or bias is changed. What is "
-        "lost was the scheme's doing."
-    ),
+    "Each layer gets the inputs that it always gets; only its rotation or bias is changed. What is lost was the "
+    "scheme's doing.",
 )
 
 
@@ -91,10 +89,8 @@ ANALYSIS = Analysis(
         Picture(
             "rotation-effect",
             "Without the rotation",
-            (
-                "Black is the model; each colour turns only some of the pairs of queries and keys, by "
-                "their period in tokens."
-            ),
+            "Black is the model; each colour turns only some of the pairs of queries and keys, by their period in "
+            "tokens.",
             draw="attnscope.results.figures.panels:scheme_effect",
             of="heads",
         ),

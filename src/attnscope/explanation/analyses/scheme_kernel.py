@@ -44,11 +44,9 @@ if TYPE_CHECKING:
 KERNEL = Section(
     "kernel",
     "What the position scheme foretells",
-    (
-        "Rotated queries and keys (RoPE) favour offsets at which their mean turns into phase; a bias "
-        "favours them outright. Both give one curve over the offsets, with no word in it. Where it "
-        "peaks, the head should look, if the scheme decides."
-    ),
+    "Rotated queries and keys (RoPE) favour offsets at which their mean turns into phase; a bias favours them "
+    "outright. Both give one curve over the offsets, with no word in it. Where it peaks, the head should look, if "
+    "the scheme decides.",
 )
 
 
@@ -142,13 +140,10 @@ ANALYSIS = Analysis(
         Picture(
             "scheme-kernel",
             "The scheme beside the scores",
-            (
-                "Mean scores, and what rotation or bias alone gives, about their means; the future of "
-                "causal heads is left out. Dotted are the offsets of the largest weight and of the "
-                "scheme's peak, none where the weights prefer no offset and the scheme is flat or a small part of "
-                "the scores. Below, which pairs of columns make it: those that turn once in a few "
-                "tokens tell neighbours apart, slow ones do not."
-            ),
+            "Mean scores, and what rotation or bias alone gives, about their means; the future of causal heads is "
+            "left out. Dotted are the offsets of the largest weight and of the scheme's peak, none where the weights"
+            " prefer no offset and the scheme is flat or a small part of the scores. Below, which pairs of columns "
+            "make it: those that turn once in a few tokens tell neighbours apart, slow ones do not.",
             draw="attnscope.results.figures.positions:scheme_kernel",
             of="heads",
         ),

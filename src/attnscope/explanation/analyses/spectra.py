@@ -84,10 +84,8 @@ ANALYSIS = Analysis(
         Picture(
             "spectra-by-layer",
             "Frequencies by layer",
-            (
-                "The largest amplitude over all columns, against what white noise gives in as many: red"
-                " is more, blue less."
-            ),
+            "The largest amplitude over all columns, against what white noise gives in as many: red is more, blue "
+            "less.",
             draw="attnscope.results.figures.waves:spectra_by_layer",
         ),
     ),

@@ -100,11 +100,9 @@ ANALYSIS = Analysis(
         Picture(
             "offset-agreement",
             "Two readings of the scores against the weights",
-            (
-                "One disc for each head that prefers an offset, larger the more it weighs it. On the "
-                "diagonal weights and scores find the same offset. Both readings are of the same trace,"
-                " so the right panel checks the reading, not the head."
-            ),
+            "One disc for each head that prefers an offset, larger the more it weighs it. On the diagonal weights "
+            "and scores find the same offset. Both readings are of the same trace, so the right panel checks the "
+            "reading, not the head.",
             draw="attnscope.results.figures.verdict:offset_agreement",
         ),
     ),

@@ -113,11 +113,9 @@ ANALYSIS = Analysis(
         Picture(
             "wave-removal",
             "Waves removed: expected and measured",
-            (
-                "The waves that these heads rest on most are taken out of the position table. Dashed is what the "
-                "cross-spectrum says will follow, blue what follows; grey is before. Where the two agree and lie apart "
-                "from grey, the waves are a cause."
-            ),
+            "The waves that these heads rest on most are taken out of the position table. Dashed is what the cross-"
+            "spectrum says will follow, blue what follows; grey is before. Where the two agree and lie apart from "
+            "grey, the waves are a cause.",
             draw="attnscope.results.figures.panels:wave_removal",
             of="heads",
         ),

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 WAVES_ALONG_TEXT = Section(
     "waves",
     "Waves in queries and keys",
-    (
-        "A head can only prefer an offset if its queries and keys carry the position. Here are the "
-        "columns of both, after the rotation that the scores determine, that are waves along the text."
-    ),
+    "A head can only prefer an offset if its queries and keys carry the position. Here are the columns of both, "
+    "after the rotation that the scores determine, that are waves along the text.",
 )
 
 
@@ -85,31 +83,24 @@ ANALYSIS = Analysis(
         Picture(
             "wave-counts",
             "How many columns are waves",
-            (
-                "Counted by Fisher's test on one text, strict enough for all heads together. On the "
-                "right the most that the same head has when the tokens of the text are shuffled."
-            ),
+            "Counted by Fisher's test on one text, strict enough for all heads together. On the right the most that "
+            "the same head has when the tokens of the text are shuffled.",
             draw="attnscope.results.figures.waves:wave_counts",
         ),
         Picture(
             "wave-columns",
             "Which columns are waves",
-            (
-                "A row is a column, the largest singular value on top: disc and ring are the strongest "
-                "frequencies of query and key, green ones are waves, an arc joins a cosine and its "
-                "sine. Bars: the column's share of the scores. Columns of nearly equal singular values "
-                "may trade places."
-            ),
+            "A row is a column, the largest singular value on top: disc and ring are the strongest frequencies of "
+            "query and key, green ones are waves, an arc joins a cosine and its sine. Bars: the column's share of "
+            "the scores. Columns of nearly equal singular values may trade places.",
             draw="attnscope.results.figures.waves:wave_columns",
             of="heads",
         ),
         Picture(
             "wave-curves",
             "Queries and keys along the text",
-            (
-                "The columns that weigh most in the scores, along the first tokens of one text. Where "
-                "both are waves, the key's is the query's moved by the head's offset."
-            ),
+            "The columns that weigh most in the scores, along the first tokens of one text. Where both are waves, "
+            "the key's is the query's moved by the head's offset.",
             draw="attnscope.results.figures.waves:wave_curves",
             of="heads",
         ),
