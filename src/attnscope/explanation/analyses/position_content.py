@@ -70,13 +70,14 @@ _PARTS = (
 
 def _says(tree: xr.DataTree) -> str:
     rows = rank_explanations(tree)
-    documents = tree["position_content"].attrs.get("documents", LEAST)
-    few = ""
-    if documents < LEAST:
-        few = (
-            f" The share of position has no interval: that takes windows of {LEAST} documents or more, and these are "
-            f"of {documents}."
-        )
+    attributes = tree["position_content"].attrs
+    fewest = FEWEST_EXACT if attributes.get("method") == "exact" else LEAST
+    documents = attributes.get("documents", fewest)
+    few = (
+        f" The share of position has no interval: fewer than {fewest} documents."
+        if documents < fewest
+        else ""
+    )
     if any(row.prefers for row in rows) or not rows:
         return _PARTS + few
     flat = "No head prefers an offset: what follows are parts of profiles that are flat as far as is known."
@@ -143,7 +144,7 @@ def position_content(
         * ``trace``: :math:`tr_t` of each term, scale included; NaN at offsets at which a head may not look.
         * ``share``: `covariance_share` of the mean scores by offset; all add up to 1. For ``"means"`` PP is
           ``trace_split``, B is taken between different texts, and the interval is the jackknife's over documents, NaN
-          of fewer than 6.
+          of fewer than 6 (8 for ``"exact"``).
         * ``position_share``: of PP and B together.
         * ``shapley``: each term's Shapley value for the mean weight at t\*; they add up to ``mass - mass_none``.
         * ``profile``: mean weight at an offset; ``mass``: at t\*. These six have ``_low`` and ``_high``.
@@ -194,6 +195,7 @@ ANALYSIS = Analysis(
     few_texts=True,
 )
 
+FEWEST_EXACT = 8  # documents; the interval of an exact share of fewer holds too seldom
 #: The four terms of a product of query and key, query side first: position (P) and content (C).
 TERMS = ("PP", "PC", "CP", "CC")
 
@@ -412,7 +414,7 @@ def _dataset(
     else:
         share = _exact_shares(trace.mean(0) / pairs)
         shares = share, np.full_like(share, np.nan), np.full_like(share, np.nan)
-        if len(set(documents)) >= LEAST:
+        if len(set(documents)) >= FEWEST_EXACT:
             left = [_exact_shares(np.tensordot(kept, trace, 1) / pairs) for kept in without_each(documents)]
             shares = share, *jackknife_interval(share, np.array(left))
     for end, parts in zip(("", "_low", "_high"), shares, strict=True):
