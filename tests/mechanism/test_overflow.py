@@ -10,9 +10,9 @@ from attnscope.capture.load import load_model
 from attnscope.explanation.analyses.interventions import changes_of as interventions
 from attnscope.explanation.analyses.position_content import content_of as position_content
 from attnscope.explanation.analyses.rotation_effect import rotation_effect_of as rotation_effect
-from attnscope.explanation.evidence import gather
 from attnscope.explanation.inputs import capture_inputs, input_moments
 from attnscope.explanation.profiles import Collected, collect_profiles
+from attnscope.explanation.study import Study
 from tests.families import tiny
 from tests.planted import overflowing_bert
 
@@ -26,7 +26,7 @@ REFUSED = (
 @pytest.mark.parametrize(
     "analyse",
     [
-        lambda model: gather(model, WINDOWS, band=2),
+        lambda model: Study(model, WINDOWS, band=2).evidence,
         lambda model: position_content(model, WINDOWS, band=2),
         lambda model: position_content(model, WINDOWS, band=2, method="exact"),
         lambda model: interventions(model, WINDOWS, ["words-repeated"], band=2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -217,22 +217,6 @@ class Gathering:
         sample = states[0].double().cpu().numpy()
         moments = StateMoments.zeros(self.ids.length, states.shape[-1])
         return Layer(site, matrices, moments, sample, Reach.of(call, self.band))
-
-
-def gather(
-    model: PreTrainedModel,
-    windows: Windows,
-    *,
-    band: int = 10,
-    layer: int | None = None,
-    head: int | None = None,
-    progress: Tell | None = None,
-    stored: Callable[[range], dict[int, LayerSums] | None] = lambda _: None,
-) -> Evidence:
-    """Run all texts through the model once, and keep what does not grow with their number."""
-    gathering = Gathering(model, windows, band=band, layer=layer, head=head)
-    tell = progress or no_progress
-    return gathering.evidence(stored(texts) or gathering.read(texts, tell) for texts in gathering.units())
 
 
 def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:

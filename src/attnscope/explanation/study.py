@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -21,7 +21,7 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import Completion
-from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, gather, labelled_sums
+from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, labelled_sums
 from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.explanation.tokens import Windows
@@ -45,33 +45,28 @@ DEFAULT_TEXTS = 100
 FEW_TEXTS = 8  # of analyses that take several passes
 
 
+@dataclass(eq=False)
 class Study:
     """One model, its texts and the settings of the analyses; what they share is made once, when first asked for."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        windows: Windows | Callable[[], list[Window]],
-        *,
-        name: str | None = None,
-        identity: dict[str, str] | None = None,
-        band: int = 10,
-        frequencies: tuple[int, int] | None = None,
-        completion: Completion = "minimal",
-        intervention_texts: int = 0,
-        layer: int | None = None,
-        head: int | None = None,
-        seed: int = 0,
-        loaded: LoadedModel | None = None,
-        corpus: Texts | None = None,
-        with_targets: bool = False,
-    ) -> None:
-        self.model, self.name, self.identity = model, name or type(model).__name__, identity or {}
-        self._windows = windows
-        self.band, self.frequencies = band, frequencies
-        self.completion: Completion = completion
-        self.intervention_texts, self.layer, self.head, self.seed = intervention_texts, layer, head, seed
-        self.loaded, self.corpus, self.with_targets = loaded, corpus, with_targets
+    model: PreTrainedModel
+    source: Windows | Callable[[], list[Window]]  # the windows, or what cuts them when they are first needed
+    _: KW_ONLY
+    name: str = ""
+    identity: dict[str, str] = field(default_factory=dict[str, str])
+    band: int = 10
+    frequencies: tuple[int, int] | None = None
+    completion: Completion = "minimal"
+    intervention_texts: int = 0
+    layer: int | None = None
+    head: int | None = None
+    seed: int = 0
+    loaded: LoadedModel | None = None
+    corpus: Texts | None = None
+    with_targets: bool = False
+
+    def __post_init__(self) -> None:
+        self.name = self.name or type(self.model).__name__
         self.stored = StoredAnalyses(None)
         # sums of a unit of texts that another process has read
         self.stored_sums: Callable[[range], dict[int, LayerSums] | None] = lambda _: None
@@ -85,7 +80,7 @@ class Study:
     @cached_property
     def windows(self) -> list[Window | Sequence[int]]:
         """The windows, cut when they are first needed."""
-        return list(self._windows() if callable(self._windows) else self._windows)
+        return list(self.source() if callable(self.source) else self.source)
 
     @cached_property
     def tables(self) -> list[PositionTable]:
@@ -97,14 +92,10 @@ class Study:
     def evidence(self) -> Evidence:
         """What all analyses of single heads need: one pass over the texts."""
         with borrowed(self.model):
-            evidence = gather(
-                self.model,
-                self.windows,
-                band=self.band,
-                layer=self.layer,
-                head=self.head,
-                progress=self._report_reading,
-                stored=self.stored_sums,
+            units = self._gathering.units()
+            evidence = self._gathering.evidence(
+                self.stored_sums(texts) or self._gathering.read(texts, self._report_reading)
+                for texts in units
             )
         self.share = READING
         return evidence

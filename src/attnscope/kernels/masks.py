@@ -95,10 +95,7 @@ class RowMask(Tensor):
 
     @staticmethod
     def __new__(  # noqa: PYI034 a class that is checked at run time knows no Self
-        cls: type[RowMask],
-        start: Int[Tensor, "batch query"],
-        stop: Int[Tensor, "batch query"],
-        keys: int,
+        cls: type[RowMask], start: Int[Tensor, "batch query"], stop: Int[Tensor, "batch query"], keys: int
     ) -> RowMask:
         shape = (len(start), 1, start.shape[1], keys)
         made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=start.device)  # noqa: SLF001

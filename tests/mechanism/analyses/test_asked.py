@@ -90,14 +90,8 @@ def test_one_window_is_no_fault_of_the_text():
             lambda: position_content(STUDY, layers=[]),
             "layers is []; expected one or more layers, or None for all",
         ),
-        (
-            lambda: interventions(STUDY, changes=[]),
-            "changes is []; expected one or more of words-zero, ",
-        ),
-        (
-            lambda: shift_controls(STUDY, heads=[]),
-            "heads is []; expected one or more pairs (layer, head)",
-        ),
+        (lambda: interventions(STUDY, changes=[]), "changes is []; expected one or more of words-zero, "),
+        (lambda: shift_controls(STUDY, heads=[]), "heads is []; expected one or more pairs (layer, head)"),
         (
             lambda: rotation_effect(Study(llama(), [[5, 6], [7, 8]]), periods={}),
             "periods is {}; expected one or more names of variants",
@@ -111,10 +105,7 @@ def test_one_window_is_no_fault_of_the_text():
             lambda: repeated_tokens("bundled", window=4, limit=2),
             "windows of 4 tokens have room for 3 after the special ones; expected 4 or more",
         ),
-        (
-            lambda: cross_correlation(STUDY, columns=-1),
-            "columns is -1; expected a whole number of 1",
-        ),
+        (lambda: cross_correlation(STUDY, columns=-1), "columns is -1; expected a whole number of 1"),
         (lambda: query_key_waves(STUDY, permutations=-1), "permutations is -1; expected a whole"),
         *(
             (

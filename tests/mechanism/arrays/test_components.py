@@ -5,11 +5,7 @@ import pytest
 from scipy.linalg import orth
 
 from attnscope import AttnscopeError
-from attnscope.explanation.arrays.components import (
-    StateMoments,
-    canonical_correlations,
-    principal_components,
-)
+from attnscope.explanation.arrays.components import StateMoments, canonical_correlations, principal_components
 from tests.mechanism.planted_waves import waves
 
 # products of matrices of condition up to about 1e2 whose covariance is formed (condition squared)

@@ -87,10 +87,7 @@ def test_maps_show_the_heads_that_were_sharpest(relearned):
     found = relearned[1]
     assert set(
         zip(found.shown_layer.values[:2].tolist(), found.shown_head.values[:2].tolist(), strict=True)
-    ) == {
-        (0, 1),
-        (0, 3),
-    }
+    ) == {(0, 1), (0, 3)}
     assert found.token.values[:5].tolist()[1:4] == ["·"] * 3
     np.testing.assert_allclose(found.weight.sum("rank"), 1, atol=1e-5)
 

@@ -65,11 +65,7 @@ def of_heads(
     return over_heads(
         evidence,
         lambda layer, head: map_of_head(
-            *inputs_of(layer, head),
-            offsets=layer.reach.offsets,
-            completion=completion,
-            band=band,
-            seed=seed,
+            *inputs_of(layer, head), offsets=layer.reach.offsets, completion=completion, band=band, seed=seed
         ),
     )
 

@@ -397,11 +397,7 @@ def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) 
                 whole[(number, *map(slice, layer[name].shape))] = layer[name]
         variables[name] = (("layer", "head", *dims), whole, {"long_name": long_name, "units": units})
     return xr.Dataset(
-        variables,
-        coords={
-            **layer_coordinates(sites),
-            "offset": np.arange(-band, band + 1),
-        },
+        variables, coords={**layer_coordinates(sites), "offset": np.arange(-band, band + 1)}
     ).assign_coords(head=lambda made: np.arange(made.sizes["head"]))
 
 

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 @validated
 def spectra_by_layer(
-    model: Model | Study | None = None,
-    texts: Sources = None,
-    **reading: Unpack[Reading],
+    model: Model | Study | None = None, texts: Sources = None, **reading: Unpack[Reading]
 ) -> xr.Dataset:
     """Largest amplitude at each frequency over the columns of X, and of the queries and keys of all heads.
 

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from attnscope.explanation.evidence import Evidence
     from attnscope.explanation.study import Study
 
-HEADS = Section(
-    "heads",
-    "All heads",
-    lambda tree: question(tree, rank_explanations(tree)),
-)
+HEADS = Section("heads", "All heads", lambda tree: question(tree, rank_explanations(tree)))
 
 
 def _phase_estimates(tree: xr.DataTree) -> str:

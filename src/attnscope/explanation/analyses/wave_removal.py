@@ -248,11 +248,7 @@ class _Profiles:
 
 
 def _fits(
-    before: np.ndarray,
-    expected: np.ndarray,
-    after: np.ndarray,
-    units: Sequence[Hashable],
-    seed: int,
+    before: np.ndarray, expected: np.ndarray, after: np.ndarray, units: Sequence[Hashable], seed: int
 ) -> dict[str, float]:
     """How well the changes ``(text, layer, head, offset)`` were foretold, and how well other heads' would have been."""
     real = ~np.isnan(before).all((0, -1))  # layers may have fewer heads than others

@@ -32,8 +32,7 @@ def rollout(
 
 
 def gradient_attention(
-    weights: Float[np.ndarray, "layer head query key"],
-    gradients: Float[np.ndarray, "*gradients"],
+    weights: Float[np.ndarray, "layer head query key"], gradients: Float[np.ndarray, "*gradients"]
 ) -> Float[np.ndarray, "layer token token"]:
     r"""Relevance of each input token to what the gradients are of, through all layers."""
     weights, gradients = finite("weights", weights), finite("gradients", gradients)

@@ -100,11 +100,7 @@ def over_heads(
                 tell(Progress(test.replace("_", " "), share))
     result = xr.Dataset(
         {
-            name: (
-                ("text", "layer", "head", *more),
-                values[name],
-                {"long_name": long_name, "units": units},
-            )
+            name: (("text", "layer", "head", *more), values[name], {"long_name": long_name, "units": units})
             for name, (long_name, units, *more) in variables.items()
         },
         {
