@@ -49,10 +49,22 @@ def prepared(
     """Model and texts, and the options of the test itself."""
     reading = {name: value for name, value in options.items() if name in InputOptions.__annotations__}
     rest = {name: value for name, value in options.items() if name not in reading}
-    return input_of(model, texts, **cast("InputOptions", reading)), cast("HeadOptions", rest)
+    return input_of(model, texts, **cast("InputOptions", reading)), head_options(**cast("HeadOptions", rest))
 
 
 @validated
+def head_options(
+    *,
+    heads: Sequence[Head] | None = None,
+    masked: float = MASKED,
+    seed: Seed = 0,
+    progress: Tell | None = None,
+) -> HeadOptions:
+    """The options that a test was called with, checked, and the others."""
+    check_real(0.0, 1.0, masked=masked)
+    return HeadOptions(heads=heads, masked=masked, seed=seed, progress=progress)
+
+
 def over_heads(
     given: InterventionInput,
     test: str,
@@ -63,7 +75,7 @@ def over_heads(
     predicts: bool = True,
     heads: Sequence[Head] | None = None,
     masked: float = MASKED,
-    seed: Seed = 0,
+    seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
     """Run a test on every head that is chosen in every text.
@@ -71,7 +83,6 @@ def over_heads(
     `variables` say by name what each is, its unit, and its dimensions after ``text, layer, head``; `predicts` is
     whether predictions are compared.
     """
-    check_real(0.0, 1.0, masked=masked)
     coordinates, tell = coordinates or {}, progress or no_progress
     values: dict[str, np.ndarray] = {}
     sites: list[Any] = []
