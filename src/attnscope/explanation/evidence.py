@@ -85,11 +85,11 @@ class Evidence:
 
     def table_of(self, layer: Layer) -> PositionTable:
         """The table that a layer's side of the model reads: an encoder and a decoder may each have one."""
-        place = layer.site.name.split(".")
+        part = layer.site.name.split(".")
 
         def beside(table: PositionTable) -> int:
             """How many modules hold both."""
-            pairs = zip(table.name.split("."), place, strict=False)
+            pairs = zip(table.name.split("."), part, strict=False)
             return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
         return max(self.tables, key=beside)
@@ -139,7 +139,7 @@ class Gathering:
     def __init__(
         self, model: PreTrainedModel, windows: Windows, *, band: int, layer: int | None, head: int | None
     ) -> None:
-        self.model, self.band, self.asked = model, band, (layer, head)
+        self.model, self.band, self.requested = model, band, (layer, head)
         self.windows = list(windows)
         self.ids = token_ids(self.windows, least=2)
         first = model_inputs(model, self.ids[:1])
@@ -151,7 +151,7 @@ class Gathering:
 
     def units(self) -> list[range]:
         """Texts of each unit."""
-        places = [place for place, _ in batches(self.ids)]
+        places = [part for part, _ in batches(self.ids)]
         chosen = [places[first : first + UNIT] for first in range(0, len(places), UNIT)]
         return [range(unit[0].start, unit[-1].stop) for unit in chosen]
 
@@ -170,19 +170,19 @@ class Gathering:
                 self.layers[site.index] = self._layer(site, call, states)
             if site.index not in sums:
                 sums[site.index] = LayerSums(StateMoments.zeros(self.ids.length, states.shape[-1]))
-            seen = sums[site.index]
-            seen.has_bias = seen.has_bias or call.bias is not None
-            add_states(seen.moments, states)
-            seen.band_sums += list(rows.band.double().sum(2).cpu().numpy())
+            own = sums[site.index]
+            own.has_bias = own.has_bias or call.bias is not None
+            add_states(own.moments, states)
+            own.band_sums += list(rows.band.double().sum(2).cpu().numpy())
             return output
 
         with watching_inputs(self.model, observe):
-            for place, batch in batches(self.ids[texts.start : texts.stop]):
+            for part, batch in batches(self.ids[texts.start : texts.stop]):
                 read(self.model, batch)
-                if not texts.start + place.start:
-                    heads = {index: len(seen.band_sums[0]) for index, seen in sums.items()}
-                    _check_requested(heads, *self.asked)
-                done = texts.start + place.stop
+                if not texts.start + part.start:
+                    heads = {index: len(own.band_sums[0]) for index, own in sums.items()}
+                    _check_requested(heads, *self.requested)
+                done = texts.start + part.stop
                 tell(Progress("reading the texts", done / len(self.ids), {"windows": done}))
         return sums
 
@@ -239,9 +239,9 @@ def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
     """Sums of each layer over some texts, in variables of their own, as layers may differ in heads and width."""
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for index, layer in sums.items():
-        head, place, width = (f"{name}_{index}" for name in ("head", "position", "width"))
+        head, part, width = (f"{name}_{index}" for name in ("head", "position", "width"))
         variables[f"{_BANDS}{index}"] = (("text", head, f"offset_{index}"), np.stack(layer.band_sums))
-        variables[f"{_MEANS}{index}"] = ((place, width), layer.moments.position_mean)
+        variables[f"{_MEANS}{index}"] = ((part, width), layer.moments.position_mean)
         variables[f"{_SCATTER}{index}"] = ((width, f"column_{index}"), layer.moments.scatter)
     biased = [index for index, layer in sums.items() if layer.has_bias]
     return xr.Dataset(variables, {"text": np.arange(texts.start, texts.stop)}, {"has_bias": biased})

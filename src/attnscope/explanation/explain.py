@@ -255,12 +255,12 @@ def _in_folder(
 ) -> xr.DataTree:
     """What the run lacks is made and kept; the tree is read from it, as a later call will."""
     study.stored = stored = StoredAnalyses(run)
-    asked = [analysis.name for analysis in more]
+    requested = [analysis.name for analysis in more]
     parts = None if run.complete else Parts(run.path, run.signature)
     if parts is not None and parts.is_whole():
         study.stored_sums = partial(_sums_of_part, parts)
-    if not stored.answers(asked):
-        stored.finish(asked, list(_made(study, more)), study.reasons, attributes)
+    if not stored.answers(requested):
+        stored.finish(requested, list(_made(study, more)), study.reasons, attributes)
     for other in others:
         stored.get(other.file, other.analysed)
     stored.beside([other.named() for other in others])

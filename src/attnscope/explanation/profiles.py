@@ -134,13 +134,13 @@ class Reach:
         """Read the mask of the first text; that of a head of its own counts as what any head may look at."""
         start, stop = (bound[0].cpu().numpy() for bound in call.extent)
         row = np.arange(len(start))
-        seen = stop - start
+        count = stop - start
         if call.mask is not None and not call.is_contiguous:
-            seen = np.minimum(seen, call.mask[0].sum(-1).amax(0).cpu().numpy())
-        looks = seen > 0
+            count = np.minimum(count, call.mask[0].sum(-1).amax(0).cpu().numpy())
+        looks = count > 0
         key = row[:, None] + np.arange(-band, band + 1)
         allowed = (key >= start[:, None]) & (key < stop[:, None])
-        share = np.divide(1.0, seen, out=np.zeros(len(seen)), where=looks)
+        share = np.divide(1.0, count, out=np.zeros(len(count)), where=looks)
         return cls(
             (int((start - row)[looks].min(initial=0)), int((stop - 1 - row)[looks].max(initial=0))),
             (allowed * share[:, None]).sum(0),
@@ -222,26 +222,26 @@ def profiles_of_variants(
     model: PreTrainedModel, windows: Windows, variants: Variants, *, band: int, draws: int, seed: int
 ) -> xr.Dataset:
     """Profiles of every call as it is and in its variants."""
-    ids, seen = token_ids(windows), Collected()
+    ids, collected = token_ids(windows), Collected()
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         profile, output = profile_and_output(call, band)
-        seen.add("model", site, profile)
+        collected.add("model", site, profile)
         for name, variant in variants(site, call).items():
-            seen.add(name, site, mean_profile(variant, band))
+            collected.add(name, site, mean_profile(variant, band))
         return output
 
     with watching(model, observe):
         for _, batch in batches(ids):
             read(model, batch)
-    check_self_attention(model, list(seen.sites.values()))
-    effects = stacked_profiles(seen, band, documents=ids.documents, draws=draws, seed=seed)
+    check_self_attention(model, list(collected.sites.values()))
+    effects = stacked_profiles(collected, band, documents=ids.documents, draws=draws, seed=seed)
     return effects.assign_attrs(length=ids.length)
 
 
 @torch.no_grad()
 def collect_profiles(
-    seen: Collected, name: str, model: PreTrainedModel, windows: Windows, band: int, *, every: int = 1
+    collected: Collected, name: str, model: PreTrainedModel, windows: Windows, band: int, *, every: int = 1
 ) -> None:
     """Profiles of all calls but cross-attention; of every so many rows, from the first."""
 
@@ -252,7 +252,7 @@ def collect_profiles(
             key = chosen[:, None] + np.arange(-band, band + 1)
             pairs = ((key >= 0) & (key < call.key.shape[2])).sum(0)
             sums = rows.band[:, :, ::every].double().sum(2).cpu().numpy()
-            seen.add(name, site, np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan))
+            collected.add(name, site, np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan))
         return output
 
     with watching(model, observe):
@@ -261,7 +261,7 @@ def collect_profiles(
 
 
 def stacked_profiles(
-    seen: Collected,
+    collected: Collected,
     band: int,
     *,
     documents: Sequence[Hashable] | None = None,
@@ -269,7 +269,7 @@ def stacked_profiles(
     seed: int = 0,
 ) -> xr.Dataset:
     """``profile`` and ``effect`` (that of the first name minus that of each) over ``variant, layer, head, offset``."""
-    profiles = np.stack([seen.stacked(name) for name in seen.parts], 1)  # text, variant, layer, ...
+    profiles = np.stack([collected.stacked(name) for name in collected.parts], 1)  # text, variant, layer, ...
     units, called = units_of(range(len(profiles)) if documents is None else documents)
     arrays = {}
     for name, values in (("profile", profiles), ("effect", profiles[:, :1] - profiles)):
@@ -278,7 +278,7 @@ def stacked_profiles(
         arrays |= with_interval(name, dims, values, units, draws=draws, seed=seed, attrs=about)
     return xr.Dataset(
         arrays,
-        {"variant": list(seen.parts), **seen.coordinates(band)},
+        {"variant": list(collected.parts), **collected.coordinates(band)},
         {"texts": len(profiles), "intervals_over": called},
     )
 

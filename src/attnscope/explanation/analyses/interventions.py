@@ -434,26 +434,26 @@ class BeforeAfter:
     layer: int | None
     order: np.ndarray | None = None
     outputs: dict[int, Tensor] = field(default_factory=dict)  # of the batch, before
-    seen: Collected = field(default_factory=Collected)
+    collected: Collected = field(default_factory=Collected)
 
     def before(self, site: Site, call: AttentionCall) -> Tensor:
         profile, output = profile_and_output(call, self.band)
         if self._wanted(site):
             self.outputs[site.index] = output
-            self.seen.add("profile", site, profile)
-            self.seen.add("trace", site, score_traces(call, self.band))
+            self.collected.add("profile", site, profile)
+            self.collected.add("trace", site, score_traces(call, self.band))
         return output
 
     def after(self, name: str) -> Callable[[Site, AttentionCall], Tensor]:
         def observe(site: Site, call: AttentionCall) -> Tensor:
             profile, output = profile_and_output(call, self.band)
             if self._wanted(site):
-                self.seen.add(f"profile {name}", site, profile)
-                self.seen.add(f"trace {name}", site, score_traces(call, self.band))
-                self.seen.add(f"output {name}", site, _relative(output, self.outputs[site.index]))
+                self.collected.add(f"profile {name}", site, profile)
+                self.collected.add(f"trace {name}", site, score_traces(call, self.band))
+                self.collected.add(f"output {name}", site, _relative(output, self.outputs[site.index]))
                 if self.order is not None:
                     by_id = mean_profile(_reordered(call, self.order), self.band)
-                    self.seen.add(f"by_id {name}", site, by_id)
+                    self.collected.add(f"by_id {name}", site, by_id)
             return output
 
         return observe
@@ -469,7 +469,7 @@ class BeforeAfter:
         draws: int,
         seed: int,
     ) -> xr.Dataset:
-        before = self.seen.stacked("profile")
+        before = self.collected.stacked("profile")
         at = np.nan_to_num(before.mean(0), nan=-1.0).argmax(-1) - self.band if target is None else target
         check_target(at, before.shape[1:3], self.band)
 
@@ -478,7 +478,7 @@ class BeforeAfter:
             keys = [f"{what} {name}" for name in names]
             nothing = np.full_like(before, np.nan)
             return np.stack(
-                [self.seen.stacked(key) if key in self.seen.parts else nothing for key in keys], 1
+                [self.collected.stacked(key) if key in self.collected.parts else nothing for key in keys], 1
             )
 
         profile = after("profile")
@@ -491,7 +491,7 @@ class BeforeAfter:
             ("profile_before", before, (*heads, "offset")),
             ("profile_after", profile, ("change", *heads, "offset")),
             ("profile_by_id", after("by_id"), ("change", *heads, "offset")),
-            ("trace_before", self.seen.stacked("trace"), (*heads, "offset")),
+            ("trace_before", self.collected.stacked("trace"), (*heads, "offset")),
             ("trace_after", after("trace"), ("change", *heads, "offset")),
             ("mass_before", mass, heads),
             ("mass_after", mass_after, ("change", *heads)),
@@ -499,7 +499,7 @@ class BeforeAfter:
             ("output_change", after("output"), ("change", *heads)),
         ):
             variables |= with_interval(name, dims, values, units, draws=draws, seed=seed)
-        return xr.Dataset(variables, {"change": list(names), **self.seen.coordinates(self.band)})
+        return xr.Dataset(variables, {"change": list(names), **self.collected.coordinates(self.band)})
 
 
 def _relative(after: Tensor, before: Tensor) -> Tensor:

@@ -230,7 +230,7 @@ def content_of(
     if layers is None:
         check_self_attention(model, sites)
     target = first.peaks() if target_offset is None else target_offset
-    check_target(target, (len(sites), first.seen.heads), band)
+    check_target(target, (len(sites), first.collected.heads), band)
     second = _SecondPass(sites, target, band, splitter, biased=first.biased)
     for text in range(len(ids)):
         splitter.prepare(ids[text : text + 1])
@@ -280,14 +280,14 @@ class _FirstPass:
     splitter: Splitter
     keep: bool
     biased: bool = False  # whether some layer adds a bias to its scores
-    seen: Collected = field(default_factory=Collected)
+    collected: Collected = field(default_factory=Collected)
     calls: dict[int, list[AttentionCall]] = field(default_factory=dict)  # one a text
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
         if site.kind == "cross" if self.layers is None else site.index not in self.layers:
             return output_of(call)
         profile, output = profile_and_output(call, self.band)
-        self.seen.add("profile", site, profile)
+        self.collected.add("profile", site, profile)
         self.splitter.add(site, call)
         self.biased = self.biased or call.bias is not None
         if self.keep:
@@ -295,15 +295,15 @@ class _FirstPass:
         return output
 
     def sites(self) -> list[Site]:
-        if missing := sorted(set(self.layers or ()) - set(self.seen.sites)):
+        if missing := sorted(set(self.layers or ()) - set(self.collected.sites)):
             raise AttnscopeError(
                 f"there is no attention layer {missing[0]}: they are counted from 0; give others"
             )
-        return [self.seen.sites[index] for index in sorted(self.seen.sites)]
+        return [self.collected.sites[index] for index in sorted(self.collected.sites)]
 
     def peaks(self) -> np.ndarray:
         """``(layer, head)``: where the mean profile is highest."""
-        mean = np.nan_to_num(self.seen.stacked("profile").mean(0), nan=-1.0)
+        mean = np.nan_to_num(self.collected.stacked("profile").mean(0), nan=-1.0)
         return mean.argmax(-1) - self.band
 
 
@@ -389,7 +389,7 @@ def _dataset(
         ("trace", trace, ("term", "offset"), "sum of scores at an offset", "nats"),
         ("shapley", stacked("shapley"), ("term",), "share of the weight at the target offset", "weight"),
         ("mass", stacked("mass"), (), "mean weight at the target offset", "weight"),
-        ("profile", first.seen.stacked("profile"), ("offset",), "mean weight at an offset", "weight"),
+        ("profile", first.collected.stacked("profile"), ("offset",), "mean weight at an offset", "weight"),
     ):
         about = {"long_name": long_name, "units": units}
         variables |= with_interval(

@@ -210,14 +210,14 @@ class _Layer:
         reach = self.band + 1
         profile, output = profile_and_output(call, reach)
         bias = bias_traces(call, reach)
-        seen = {"profile": profile, "bias": bias, "scores": score_traces(call, reach).cpu() + bias}
+        measured = {"profile": profile, "bias": bias, "scores": score_traces(call, reach).cpu() + bias}
         if self.rotation is not None:
             sides = call.query, call.key.repeat_interleave(call.group, 1)
             first, second = pair_columns(self.rotation.layout, self.rotation.cos.shape[1])
             for name, side in zip(("query", "key"), sides, strict=True):
                 mean = self.rotation.undo(side.double()).mean(2).cpu()
-                seen[name] = torch.complex(mean[..., first], mean[..., second])
-        for name, values in seen.items():
+                measured[name] = torch.complex(mean[..., first], mean[..., second])
+        for name, values in measured.items():
             self.parts.setdefault(name, []).append(values.numpy())
         self.biased = self.biased or call.bias is not None
         self.call = call
@@ -247,7 +247,7 @@ class _Layer:
         kernel = account.kernel()
         inner = kernel[:, 1:-1]
         at = _peaks(kernel)
-        share = jackknife(account.share(), units, lambda _, kept: account.share(kept))
+        share = jackknife(account.share(), units, lambda _, subset: account.share(subset))
         arrays |= {
             "kernel": inner,
             "swing": np.nanmax(inner, -1) - np.nanmin(inner, -1),
@@ -300,12 +300,12 @@ class _Account:
     def texts(self) -> int:
         return len(self.parts["bias"])
 
-    def product(self, kept: Sequence[int]) -> Complex[np.ndarray, "head pair"]:
+    def product(self, subset: Sequence[int]) -> Complex[np.ndarray, "head pair"]:
         """Mean query times mean key of different texts, so that what a token shares with itself does not count."""
         assert self.turning is not None  # noqa: S101 asked for where something turns
-        query, key = self.parts["query"][kept].conj(), self.parts["key"][kept]
+        query, key = self.parts["query"][subset].conj(), self.parts["key"][subset]
         return self.turning.factor * without_own(
-            query.mean(0) * key.mean(0), (query * key).mean(0), len(kept)
+            query.mean(0) * key.mean(0), (query * key).mean(0), len(subset)
         )
 
     def kernel(self, rng: np.random.Generator | None = None) -> Float[np.ndarray, "head offset"]:
@@ -321,23 +321,23 @@ class _Account:
             product = np.abs(product) * np.exp(2j * np.pi * rng.random(product.shape))
         return bias + np.real(product @ self.turning.waves)
 
-    def shares(self, kept: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def shares(self, subset: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Of the bias ``(head,)`` and of each pair ``(head, pair)`` in the variance of the mean scores."""
         pairs = np.where(
             np.arange(len(self.pairs)) % (len(self.pairs) - 1), self.pairs, np.nan
         )  # the band alone
-        scores, bias = (self.parts[name][kept] / pairs for name in ("scores", "bias"))
+        scores, bias = (self.parts[name][subset] / pairs for name in ("scores", "bias"))
         mean = scores.mean(0)
         variance = covariance(mean, mean)
         variance = np.where(variance > 0, variance, np.nan)
-        of_bias = without_own(covariance(bias.mean(0), mean), covariance(bias, scores).mean(0), len(kept))
+        of_bias = without_own(covariance(bias.mean(0), mean), covariance(bias, scores).mean(0), len(subset))
         if self.turning is None:
             return of_bias / variance, np.zeros((len(variance), 0))
-        traces = np.real(self.product(kept)[..., None] * self.turning.traces) / pairs
+        traces = np.real(self.product(subset)[..., None] * self.turning.traces) / pairs
         return of_bias / variance, covariance(traces, mean[:, None]) / variance[:, None]
 
-    def share(self, kept: Sequence[int] | None = None) -> Float[np.ndarray, " head"]:
-        of_bias, of_pairs = self.shares(range(self.texts) if kept is None else kept)
+    def share(self, subset: Sequence[int] | None = None) -> Float[np.ndarray, " head"]:
+        of_bias, of_pairs = self.shares(range(self.texts) if subset is None else subset)
         return of_bias + of_pairs.sum(-1)
 
     def by_pair(self) -> dict[str, np.ndarray]:

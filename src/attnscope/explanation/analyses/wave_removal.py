@@ -156,9 +156,9 @@ def score_of_band(
     cross: Complex[np.ndarray, " frequency"], length: int, first: int, last: int
 ) -> Float[np.ndarray, " offset"]:
     r"""Mean score, unscaled, that some frequencies give to each offset, from -(T - 1) to T - 1."""
-    kept = np.zeros(len(cross), dtype=complex)
-    kept[first : last + 1] = cross[first : last + 1]
-    circle = np.fft.irfft(kept, length) / length
+    spectrum = np.zeros(len(cross), dtype=complex)
+    spectrum[first : last + 1] = cross[first : last + 1]
+    circle = np.fft.irfft(spectrum, length) / length
     return circle[np.arange(1 - length, length)]
 
 
@@ -192,14 +192,14 @@ def band_removed(
         index: np.stack([score_of_band(head, length, first, last) for head in heads])
         for index, heads in cross.items()
     }
-    seen = _Profiles(band, scores, gains or {})
+    collected = _Profiles(band, scores, gains or {})
     for _, batch in batches(ids):
-        with watching(model, seen.before):
+        with watching(model, collected.before):
             read(model, batch)
-        with replaced_positions(model, rows), watching(model, seen.after):
+        with replaced_positions(model, rows), watching(model, collected.after):
             read(model, batch)
     units, called = units_of(ids.documents)
-    return seen.dataset(units, draws, seed).assign_attrs(
+    return collected.dataset(units, draws, seed).assign_attrs(
         frequencies=[first, last], texts=len(ids), length=length, intervals_over=called
     )
 
@@ -211,19 +211,19 @@ class _Profiles:
     band: int
     scores: dict[int, np.ndarray]  # (head, offset), unscaled, by layer
     gains: Mapping[int, float]
-    seen: Collected = field(default_factory=Collected)
+    collected: Collected = field(default_factory=Collected)
 
     def before(self, site: Site, call: AttentionCall) -> Tensor:
         profile, output = profile_and_output(call, self.band)
         if site.index in self.scores:
-            self.seen.add("before", site, profile)
-            self.seen.add("expected", site, mean_profile(self._without(site, call), self.band))
+            self.collected.add("before", site, profile)
+            self.collected.add("expected", site, mean_profile(self._without(site, call), self.band))
         return output
 
     def after(self, site: Site, call: AttentionCall) -> Tensor:
         profile, output = profile_and_output(call, self.band)
         if site.index in self.scores:
-            self.seen.add("after", site, profile)
+            self.collected.add("after", site, profile)
         return output
 
     def _without(self, site: Site, call: AttentionCall) -> AttentionCall:
@@ -235,7 +235,7 @@ class _Profiles:
         return replace(call, scale=scale, bias=-taken if call.bias is None else call.bias - taken)
 
     def dataset(self, units: Sequence[Hashable], draws: int, seed: int) -> xr.Dataset:
-        profiles = {name: self.seen.stacked(name) for name in ("before", "expected", "after")}
+        profiles = {name: self.collected.stacked(name) for name in ("before", "expected", "after")}
         variables: dict[str, Any] = {}
         for name, values in profiles.items():
             dims, about = ("layer", "head", "offset"), {"long_name": "mean weight", "units": "weight"}
@@ -244,7 +244,7 @@ class _Profiles:
             )
         fits = _fits(profiles["before"], profiles["expected"], profiles["after"], units, seed)
         variables |= {name: ((), value, {"units": "1"}) for name, value in fits.items()}
-        return xr.Dataset(variables, self.seen.coordinates(self.band))
+        return xr.Dataset(variables, self.collected.coordinates(self.band))
 
 
 def _fits(
@@ -258,8 +258,8 @@ def _fits(
     low = high = np.nan
     if len(set(units)) >= LEAST:
         left = [
-            _fit(np.tensordot(kept, measured, 1), np.tensordot(kept, foretold, 1))
-            for kept in without_each(units)
+            _fit(np.tensordot(weights, measured, 1), np.tensordot(weights, foretold, 1))
+            for weights in without_each(units)
         ]
         low, high = jackknife_interval(fit, np.array(left))
     generator = np.random.default_rng(seed)
