@@ -35,7 +35,7 @@ from attnscope.explanation.analyses.position_content import (
     split_halves,
 )
 from attnscope.explanation.analyses.wave_removal import _fits
-from attnscope.intervention.verdicts import heads_of, order_agreement
+from attnscope.intervention.per_head import heads_of, order_agreement
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope.lineage.score import _intervals, _value
 from attnscope.measure.documents import DRAWS, FEW, LEAST, interval, jackknife_interval, without_each

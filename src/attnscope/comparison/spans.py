@@ -37,11 +37,6 @@ class SpanUse:
     most_equal: float
     most_places: float
 
-    @property
-    def named(self) -> str:
-        """The head as tables have it, ``layer.head``; a dash where there is none."""
-        return "–" if self.head is None else f"{self.layer}.{self.head}"
-
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
         return with_nulls(asdict(self))
@@ -104,15 +99,6 @@ _LEAST_TURN = (
 )
 _SHORTEST = 6  # new tokens of a text that tells of its beginning and its end
 _OWN = "own output"
-
-#: What a reader of the turns has to know.
-CAUTION = (
-    "Own output: the weight on what the model has said so far, means over the first and the last third of the new "
-    "tokens. It grows by itself: equal weights over the same keys grow too (equal), and so does a head with the same "
-    "weight at each distance and on the first token, whatever stands there (places). Turn: by how much more it grows "
-    "than the larger of the two. Chance is that of texts: heads of untrained models that look at certain positions "
-    "turn too."
-)
 
 
 @dataclass(frozen=True)
