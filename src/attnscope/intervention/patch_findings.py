@@ -28,10 +28,10 @@ class PatchedPosition:
     """What was patched, and how far the prediction went."""
 
     layer: int | None  # place of the head; None where the residual stream was patched
-    head: int | None
+    head: int | None  # place of the head; None where the residual stream was patched
     block: int | None  # after which block the residual stream was patched; None for heads
     position: int | None  # where, and what stands there; None where all positions were patched at once
-    token: str | None
+    token: str | None  # where, and what stands there; None where all positions were patched at once
     effect: Effect  # change of answer minus wrong answer, logits
     recovered: Effect  # share of the way from the run that was patched to the other
     estimates: dict[str, float] = field(
