@@ -28,8 +28,13 @@ from scipy.stats import false_discovery_control
 
 from attnscope.comparison.contrasts import _welch, contrasts
 from attnscope.comparison.diff import LEVEL, _chances
-from attnscope.explanation.passes.cause import _fits
-from attnscope.explanation.passes.content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
+from attnscope.explanation.analyses.position_content import (
+    FEWEST_EXACT,
+    _exact_shares,
+    _shares_of_means,
+    split_halves,
+)
+from attnscope.explanation.analyses.wave_removal import _fits
 from attnscope.intervention.per_head import heads_of, order_agreement
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope.lineage.score import _intervals, _value

@@ -27,7 +27,20 @@ for path in sorted(Path(attnscope.__file__).parent.rglob("*.py")):
             )
             PUBLIC.setdefault(f"{name}.{node.name}", getattr(importlib.import_module(name), node.name))
 WRONG = b"neither a number nor a string"
-PLAIN = ("int", "float", "bool", "str", "Path", "Sequence[str", "Sequence[int", "Sequence[tuple")
+PLAIN = (
+    "int",
+    "Count",
+    "Natural",
+    "Draws",
+    "Seed",
+    "float",
+    "bool",
+    "str",
+    "Path",
+    "Sequence[str",
+    "Sequence[int",
+    "Sequence[tuple",
+)
 
 
 def test_every_public_function_knows_what_to_check():

@@ -9,7 +9,6 @@ import pytest
 import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.explanation.evidence import gather
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.measured_effects import effects
 from attnscope.intervention.session import prediction_session
@@ -54,10 +53,6 @@ def compare(folder, **told):
     attnscope.compare({"one": read_config(**SMALL), "two": read_config(**SMALL)}, out=folder, beams=1, **told)
 
 
-def gathered(_, **told):
-    gather(load_model(MODEL, device="cpu").model, [[5, 6, 7, 8], [7, 8, 9, 5]], band=2, **told)
-
-
 def of_heads(measure):
     """A measure of what heads are worth, over two texts."""
 
@@ -95,7 +90,7 @@ def test_what_is_called_progress_is_told_by_one_protocol():
     assert not others
 
 
-@pytest.mark.parametrize("verb", [scan, walk, translate, align, score, train, compare, gathered, *OF_HEADS])
+@pytest.mark.parametrize("verb", [scan, walk, translate, align, score, train, compare, *OF_HEADS])
 def test_the_share_rises_to_one(verb, tmp_path, monkeypatch):
     monkeypatch.setattr(held_out, "HELD_OUT", 20)
     told = []

@@ -71,10 +71,7 @@ def calls():
         "BERT": (call, need),
         "BERT, and largest keys": (call, everything),
         "nothing but attention": (call, Need()),
-        "Llama": (
-            replace(AttentionCall(wide, wide[:, :2], wide[:, :2], 0.1), causal=True, mask=full),
-            need,
-        ),
+        "Llama": (replace(AttentionCall(wide, wide[:, :2], wide[:, :2], 0.1), causal=True, mask=full), need),
         "everything at once": (
             replace(call, mask=some, bias=torch.zeros(1, 4, 256, 256), softcap=50.0, sinks=torch.zeros(4)),
             replace(everything, columns=torch.zeros(1, 256, 20)),

@@ -76,12 +76,6 @@ def test_one_head_is_many_heads_that_are_one():
     assert_close(weights, shares[:, 0], atol=1e-5, rtol=1e-5)
 
 
-def test_a_permutation_of_the_tokens_permutes_the_output():
-    order = torch.randperm(7)
-    attention = MultiHeadAttention(12, 3)
-    assert_close(attention(X[:, order])[0], attention(X)[0][:, order], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("turn", [None, rotation(7, 4), rotation(7, 4, layout="pairs")])
 def test_token_by_token_with_a_cache_is_the_whole_text(turn):
     attention = MultiHeadAttention(12, 3)

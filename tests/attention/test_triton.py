@@ -315,14 +315,7 @@ def test_without_the_interpreter_the_cpu_is_refused(monkeypatch):
 def test_it_compiles_for_a_gpu_that_is_not_here(tmp_path):
     """The interpreter forgives what the compiler does not; a block takes no more shared memory than a Hopper has."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.attention.compiles",
-        "90",
-        "--only",
-        "everything at once",
-    ]
+    command = [sys.executable, "-m", "tests.attention.compiles", "90", "--only", "everything at once"]
     done = subprocess.run(
         command,
         cwd=Path(__file__).parents[2],

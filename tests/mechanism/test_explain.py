@@ -23,7 +23,6 @@ from attnscope.explanation.analyses.verdict import verdict_of
 from attnscope.explanation.analyses.waves import query_key_waves as mechanism_query_key_waves
 from attnscope.explanation.arrays.correlation import cross_spectrum
 from attnscope.explanation.arrays.waves import query_key_waves
-from attnscope.explanation.evidence import gather
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study
@@ -240,14 +239,14 @@ class TestBadInput:
         with pytest.raises(AttnscopeError, match=r"found 0 full windows of 128 tokens .*expected 2 or more"):
             attnscope.explain(texts=["The tide comes in."])
         with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
-            gather(tiny("bert"), [[5, 6, 7]])
+            assert Study(tiny("bert"), [[5, 6, 7]]).evidence
 
     def test_windows_of_unequal_length(self):
         with pytest.raises(AttnscopeError, match="windows of 3 to 4 tokens; expected all equally long"):
-            gather(tiny("bert"), [[5, 6, 7], [5, 6, 7, 8]])
+            assert Study(tiny("bert"), [[5, 6, 7], [5, 6, 7, 8]]).evidence
 
     def test_a_layer_or_head_that_is_not_there(self):
-        evidence = gather(tiny("bert"), [[5, 6, 7], [7, 6, 5]])
+        evidence = Study(tiny("bert"), [[5, 6, 7], [7, 6, 5]]).evidence
         with pytest.raises(AttnscopeError, match="no self-attention layer 9: choose from 0, 1"):
             evidence.layer(9)
         with pytest.raises(AttnscopeError, match="no head 99: heads are counted from 0 to 3"):

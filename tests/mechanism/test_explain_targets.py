@@ -12,12 +12,11 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.verify import position_table_length
 from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
 from attnscope.explanation.analyses.position_cca import position_cca
+from attnscope.explanation.analyses.position_content import content_of as position_content
 from attnscope.explanation.analyses.position_content import position_content as mechanism_position_content
 from attnscope.explanation.analyses.waves import query_key_waves
-from attnscope.explanation.evidence import gather
-from attnscope.explanation.passes.content import position_content
 from attnscope.explanation.ranking import rank_explanations
-from attnscope.explanation.study import equal_windows, with_targets
+from attnscope.explanation.study import Study, equal_windows, with_targets
 from attnscope.explanation.study import study as mechanism_study
 from attnscope.explanation.tables import position_scheme, position_tables, replaced_positions
 from attnscope.kernels.positions import sinusoidal_table
@@ -170,7 +169,7 @@ def test_a_sinusoidal_table_is_found_as_it_is_computed():
 
 def test_a_learned_table_is_found_and_each_layer_goes_with_its_own():
     model = ours("learned")
-    evidence = gather(model, [[5, 6, 7, 8], [7, 8, 9, 5]], band=2)
+    evidence = Study(model, [[5, 6, 7, 8], [7, 8, 9, 5]], band=2).evidence
     assert [evidence.table_of(layer).name.partition(".")[0] for layer in evidence.layers] == [
         "encoder",
         "decoder",

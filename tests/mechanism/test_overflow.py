@@ -7,11 +7,12 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.explanation.evidence import gather
+from attnscope.explanation.analyses.interventions import changes_of as interventions
+from attnscope.explanation.analyses.position_content import content_of as position_content
+from attnscope.explanation.analyses.rotation_effect import rotation_effect_of as rotation_effect
 from attnscope.explanation.inputs import capture_inputs, input_moments
-from attnscope.explanation.passes.content import position_content
-from attnscope.explanation.passes.interventions import interventions, profiles_of
-from attnscope.explanation.passes.kernel import rotation_effect
+from attnscope.explanation.profiles import Collected, collect_profiles
+from attnscope.explanation.study import Study
 from tests.families import tiny
 from tests.planted import overflowing_bert
 
@@ -25,13 +26,13 @@ REFUSED = (
 @pytest.mark.parametrize(
     "analyse",
     [
-        lambda model: gather(model, WINDOWS, band=2),
+        lambda model: Study(model, WINDOWS, band=2).evidence,
         lambda model: position_content(model, WINDOWS, band=2),
         lambda model: position_content(model, WINDOWS, band=2, method="exact"),
         lambda model: interventions(model, WINDOWS, ["words-repeated"], band=2),
         lambda model: interventions(model, WINDOWS, ["positions-mean"], layer=1, band=2),
         lambda model: input_moments(model, WINDOWS, 1),
-        lambda model: profiles_of(model, WINDOWS, 2),
+        lambda model: collect_profiles(Collected(), "profile", model, WINDOWS, 2),
     ],
 )
 def test_the_text_is_named(analyse):

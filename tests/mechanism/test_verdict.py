@@ -13,13 +13,13 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.explanation.analyses.cross_correlation import cross_correlation as mechanism_cross_correlation
 from attnscope.explanation.analyses.cross_spectrum import cross_spectrum as mechanism_cross_spectrum
 from attnscope.explanation.analyses.phase_map import phase_map as mechanism_phase_map
+from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.verdict import verdict_of
 from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
 from attnscope.explanation.arrays.phase_map import phase_map
 from attnscope.explanation.arrays.spectrum import find_peaks
 from attnscope.explanation.catalogue import ANALYSES
-from attnscope.explanation.inputs import Reach, pairs_at
-from attnscope.explanation.passes.content import position_content
+from attnscope.explanation.profiles import Reach, pairs_at
 from attnscope.explanation.ranking import HeadExplanation, rank_explanations, weight_peaks
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study

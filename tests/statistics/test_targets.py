@@ -10,7 +10,7 @@ from attnscope import AttnscopeError
 from attnscope.capture.forward import decoder_start
 from attnscope.explanation.analyses.bias_effect import bias_effect
 from attnscope.explanation.analyses.interventions import interventions
-from attnscope.explanation.passes.content import position_content as content_of_model
+from attnscope.explanation.analyses.position_content import content_of as content_of_model
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import RowMeasures
 from attnscope.measure import writing as _keep

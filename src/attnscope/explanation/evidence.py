@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from torch import Tensor
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.arrays.components import StateMoments
-from attnscope.explanation.inputs import Reach, add_states, pairs_at, watching_inputs
+from attnscope.explanation.inputs import add_states, watching_inputs
+from attnscope.explanation.profiles import Reach, check_self_attention, pairs_at
 from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.tables import PositionTable, position_tables, word_table
 from attnscope.explanation.tokens import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids
@@ -77,18 +78,18 @@ class Evidence:
     # tokens): the control for the table
     words: Float[np.ndarray, "word word_width"]
     texts: int  # number of texts, and tokens in each
-    length: int  # number of texts, and tokens in each
+    length: int
     # whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
     # none of its layers is here
     crosses: bool = False
 
     def table_of(self, layer: Layer) -> PositionTable:
         """The table that a layer's side of the model reads: an encoder and a decoder may each have one."""
-        place = layer.site.name.split(".")
+        part = layer.site.name.split(".")
 
         def beside(table: PositionTable) -> int:
             """How many modules hold both."""
-            pairs = zip(table.name.split("."), place, strict=False)
+            pairs = zip(table.name.split("."), part, strict=False)
             return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
         return max(self.tables, key=beside)
@@ -111,7 +112,7 @@ class LayerSums:
     """What of a layer is summed over some texts."""
 
     moments: StateMoments  # as in `Layer`
-    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)  # as in `Layer`
+    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
     has_bias: bool = False  # as in `Layer`
 
 
@@ -138,7 +139,7 @@ class Gathering:
     def __init__(
         self, model: PreTrainedModel, windows: Windows, *, band: int, layer: int | None, head: int | None
     ) -> None:
-        self.model, self.band, self.asked = model, band, (layer, head)
+        self.model, self.band, self.requested = model, band, (layer, head)
         self.windows = list(windows)
         self.ids = token_ids(self.windows, least=2)
         first = model_inputs(model, self.ids[:1])
@@ -150,7 +151,7 @@ class Gathering:
 
     def units(self) -> list[range]:
         """Texts of each unit."""
-        places = [place for place, _ in batches(self.ids)]
+        places = [part for part, _ in batches(self.ids)]
         chosen = [places[first : first + UNIT] for first in range(0, len(places), UNIT)]
         return [range(unit[0].start, unit[-1].stop) for unit in chosen]
 
@@ -169,19 +170,19 @@ class Gathering:
                 self.layers[site.index] = self._layer(site, call, states)
             if site.index not in sums:
                 sums[site.index] = LayerSums(StateMoments.zeros(self.ids.length, states.shape[-1]))
-            seen = sums[site.index]
-            seen.has_bias = seen.has_bias or call.bias is not None
-            add_states(seen.moments, states)
-            seen.band_sums += list(rows.band.double().sum(2).cpu().numpy())
+            own = sums[site.index]
+            own.has_bias = own.has_bias or call.bias is not None
+            add_states(own.moments, states)
+            own.band_sums += list(rows.band.double().sum(2).cpu().numpy())
             return output
 
         with watching_inputs(self.model, observe):
-            for place, batch in batches(self.ids[texts.start : texts.stop]):
+            for part, batch in batches(self.ids[texts.start : texts.stop]):
                 read(self.model, batch)
-                if not texts.start + place.start:
-                    heads = {index: len(seen.band_sums[0]) for index, seen in sums.items()}
-                    _check_requested(heads, *self.asked)
-                done = texts.start + place.stop
+                if not texts.start + part.start:
+                    heads = {index: len(own.band_sums[0]) for index, own in sums.items()}
+                    _check_requested(heads, *self.requested)
+                done = texts.start + part.stop
                 tell(Progress("reading the texts", done / len(self.ids), {"windows": done}))
         return sums
 
@@ -218,31 +219,6 @@ class Gathering:
         return Layer(site, matrices, moments, sample, Reach.of(call, self.band))
 
 
-def gather(
-    model: PreTrainedModel,
-    windows: Windows,
-    *,
-    band: int = 10,
-    layer: int | None = None,
-    head: int | None = None,
-    progress: Tell | None = None,
-    kept: Callable[[range], dict[int, LayerSums] | None] = lambda _: None,
-) -> Evidence:
-    """Run all texts through the model once, and keep what does not grow with their number."""
-    gathering = Gathering(model, windows, band=band, layer=layer, head=head)
-    tell = progress or no_progress
-    return gathering.evidence(kept(texts) or gathering.read(texts, tell) for texts in gathering.units())
-
-
-def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
-    """Refuse a model of which only cross-attention was seen."""
-    if all(site.kind == "cross" for site in sites):
-        raise AttnscopeError(
-            f"{type(model).__name__} has no self-attention, and all analyses are of offsets, positions and scores "
-            "within one text: none is defined here. Where it looks in another text, scan (with --target) and align say"
-        )
-
-
 def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
     """Ids of all tokens but the special ones, which come round with every window and would look like a wave."""
     special = [getattr(window, "special", None) or [False] * ids.shape[1] for window in windows]
@@ -263,9 +239,9 @@ def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
     """Sums of each layer over some texts, in variables of their own, as layers may differ in heads and width."""
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for index, layer in sums.items():
-        head, place, width = (f"{name}_{index}" for name in ("head", "position", "width"))
+        head, part, width = (f"{name}_{index}" for name in ("head", "position", "width"))
         variables[f"{_BANDS}{index}"] = (("text", head, f"offset_{index}"), np.stack(layer.band_sums))
-        variables[f"{_MEANS}{index}"] = ((place, width), layer.moments.position_mean)
+        variables[f"{_MEANS}{index}"] = ((part, width), layer.moments.position_mean)
         variables[f"{_SCATTER}{index}"] = ((width, f"column_{index}"), layer.moments.scatter)
     biased = [index for index, layer in sums.items() if layer.has_bias]
     return xr.Dataset(variables, {"text": np.arange(texts.start, texts.stop)}, {"has_bias": biased})

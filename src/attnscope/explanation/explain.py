@@ -17,7 +17,7 @@ from attnscope.capture.load import load_model
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.processors import Tokenizer
 from attnscope.capture.signature import signature_of
-from attnscope.explanation.arrays.checks import in_band
+from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.evidence import LayerSums, sums_of
@@ -29,8 +29,8 @@ from attnscope.store.files import InUseError, local_out
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.signature import Signature
 from attnscope.store.units import Parts, Task, do_share, pending, task_for
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_kind, check_seed, check_whole, shortly
+from attnscope.support.arguments import Count, Seed, validated
+from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -58,19 +58,19 @@ def explain(
     ray: str | None = None,
     workers: int | None = None,
     ray_gpus: float | None = None,
-    window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
-    band: int = 10,
+    window: Count | None = None,
+    limit: Count = DEFAULT_TEXTS,
+    band: Count = 10,
     frequencies: tuple[int, int] | None = None,
     completion: Completion = "minimal",
     also: Sequence[Model] = (),
     layer: int | None = None,
     head: int | None = None,
     interventions: bool = False,
-    intervention_texts: int = 8,
+    intervention_texts: Count = 8,
     more: Sequence[Analysis] = (),
-    longest: int | None = None,
-    seed: int = 0,
+    longest: Count | None = None,
+    seed: Seed = 0,
     field: str | None = None,
     by_line: bool = False,
     device: str | None = None,
@@ -139,19 +139,11 @@ def explain(
     ------
     AttnscopeError
         For anything that the caller can mend: see the message.
-
-    Examples
-    --------
-    >>> tree = explain(limit=4)
-    >>> bool(tree["verdict"].agree.sel(layer=0).any())
-    True
     """
     part = task_for(explain, locals())
-    check_whole(
-        1, limit=limit, window=window, band=band, intervention_texts=intervention_texts, longest=longest
-    )
-    check_seed(seed)
-    _check_kinds(completion, more)
+    choose("completion (--completion)", completion, COMPLETIONS)
+    for analysis in more:
+        check_kind("analyses (explanation.study.Analysis)", Analysis, more=analysis)
     reject_modalities("explain", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     loaded = load_model(
@@ -193,16 +185,6 @@ def explain(
         return _in_memory(study, more, others, attributes)
     run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair)
     return _stored(part, run, study, more, others, attributes)
-
-
-def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
-    """Refuse a completion that there is not, and what is no analysis."""
-    if str(completion) not in COMPLETIONS:
-        raise AttnscopeError(
-            f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
-        )
-    for analysis in more:
-        check_kind("analyses (explanation.study.Analysis)", Analysis, more=analysis)
 
 
 def _stored(
@@ -273,12 +255,12 @@ def _in_folder(
 ) -> xr.DataTree:
     """What the run lacks is made and kept; the tree is read from it, as a later call will."""
     study.stored = stored = StoredAnalyses(run)
-    asked = [analysis.name for analysis in more]
+    requested = [analysis.name for analysis in more]
     parts = None if run.complete else Parts(run.path, run.signature)
     if parts is not None and parts.is_whole():
-        study.kept_sums = partial(_sums_of_part, parts)
-    if not stored.answers(asked):
-        stored.finish(asked, list(_made(study, more)), study.reasons, attributes)
+        study.stored_sums = partial(_sums_of_part, parts)
+    if not stored.answers(requested):
+        stored.finish(requested, list(_made(study, more)), study.reasons, attributes)
     for other in others:
         stored.get(other.file, other.analysed)
     stored.beside([other.named() for other in others])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
-from scipy import stats
+from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.capture.families import OWN_STATES, is_attention, other_states
@@ -18,15 +16,12 @@ from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.components import StateMoments
-from attnscope.explanation.arrays.spectrum import Offsets
 from attnscope.explanation.tokens import Inputs, Windows, batches, read, token_ids
-from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.engines import measure, output_of
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import nn
     from transformers import PreTrainedModel
 
@@ -167,127 +162,3 @@ def _states(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor
 
 def _no_layer(layer: int) -> str:
     return f"there is no attention layer {layer}; the model's are counted from 0: give another layer"
-
-
-def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:
-    """How many query-key pairs there are at each offset from ``-band`` to ``band``."""
-    return np.array(
-        [len(_with_offset(queries, keys, offset)) for offset in range(-band, band + 1)], np.float64
-    )
-
-
-def _with_offset(queries: int, keys: int, offset: int) -> range:
-    """The queries that have a key at an offset."""
-    first = max(0, -offset)
-    return range(first, max(first, min(queries, keys - offset)))
-
-
-def mean_profile(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
-    """Mean weight at each offset, over the rows that have one; float64 on the CPU, NaN where no row has one."""
-    return profile_and_output(call, band)[0]
-
-
-def profile_and_output(
-    call: AttentionCall, band: int
-) -> tuple[Float[Tensor, "batch head offset"], Float[Tensor, "batch head query width"]]:
-    """Give the mean weight at each offset (float64, on the CPU) and the output of a call, as `measure` does."""
-    output, rows = measure(call, Need(band=band))
-    assert rows.band is not None  # noqa: S101 asked for
-    pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
-    summed = rows.band.double().sum(2).cpu()
-    return torch.where(pairs > 0, summed / pairs.clamp_min(1), torch.nan), output
-
-
-def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
-    """Keys ``(..., key, width)`` about their mean over the text, where softmax cannot tell."""
-    if call.softcap is not None or call.sinks is not None:
-        return list(keys)
-    return [key - key.mean(-2, keepdim=True) for key in keys]
-
-
-def one_text(call: AttentionCall, text: int) -> AttentionCall:
-    """The call of one text of the batch."""
-    own = slice(text, text + 1)
-    return replace(
-        call,
-        query=call.query[own],
-        key=call.key[own],
-        value=call.value[own],
-        mask=call.mask if call.mask is None or len(call.mask) == 1 else call.mask[own],
-        bias=call.bias if call.bias is None or len(call.bias) == 1 else call.bias[own],
-    )
-
-
-def visible_offsets(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
-    """Offsets from ``-band`` to ``band`` at which some query of some text may look, as masks and causality have it."""
-    start, stop = (bound.cpu() for bound in call.extent)
-    first, last = (bound - torch.arange(call.query.shape[2]) for bound in (start, stop))
-    offsets = torch.arange(-band, band + 1)[:, None, None]
-    return ((first <= offsets) & (offsets < last)).any(-1).any(-1).numpy()
-
-
-def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
-    """``tr_t`` of what is added to the scores, 0 where nothing is; float64 on the CPU."""
-    batch, heads = call.query.shape[:2]
-    if call.bias is None:
-        return torch.zeros(batch, heads, 2 * band + 1, dtype=torch.float64)
-    lowest = torch.finfo(call.bias.dtype).min / 2
-    traces: list[Tensor] = []
-    for t in range(-band, band + 1):
-        values = call.bias.diagonal(t, -2, -1)
-        allowed = values > lowest
-        total = torch.where(allowed, values.double(), 0.0).sum(-1)
-        # a sum over all pairs, as if the forbidden ones had the mean of the others, so that a mask bends no trace;
-        # 0 / 0 where all is forbidden, or there is no pair
-        traces.append(total * values.shape[-1] / allowed.sum(-1))
-    stacked = torch.stack(traces, -1).cpu().expand(batch, heads, -1)
-    pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
-    return torch.where(pairs > 0, stacked, 0.0)
-
-
-def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
-    """``tr_t`` of the scores of a call (scale included, keys about their mean), without the matrix of scores."""
-    query = call.query.double()
-    key = call.key.double().repeat_interleave(call.group, 1)
-    key = call.scale * centred_keys(call, [key])[0]
-    queries, keys = query.shape[2], key.shape[2]
-    traces: list[Tensor] = []
-    for t in range(-band, band + 1):
-        pairs = _with_offset(queries, keys, t)
-        of_keys = key[:, :, pairs.start + t : pairs.stop + t]
-        traces.append((query[:, :, pairs.start : pairs.stop] * of_keys).sum((-1, -2)))
-    return torch.stack(traces, -1)
-
-
-@dataclass(frozen=True, eq=False)
-class Reach:
-    """What the queries of a text may look at, by offset."""
-
-    offsets: Offsets  # lowest and highest offset that the mask allows: up to 0 in a causal layer
-    # sum of the weights at each offset if each query looked alike at all that it may, ``(offset,)``
-    even: Float[np.ndarray, " offset"]
-    # how many pairs of positions there are at each offset, whether a query may look or not, ``(offset,)``
-    pairs: Float[np.ndarray, " offset"]
-
-    @classmethod
-    def of(cls, call: AttentionCall, band: int) -> Reach:
-        """Read the mask of the first text; that of a head of its own counts as what any head may look at."""
-        start, stop = (bound[0].cpu().numpy() for bound in call.extent)
-        row = np.arange(len(start))
-        seen = stop - start
-        if call.mask is not None and not call.is_contiguous:
-            seen = np.minimum(seen, call.mask[0].sum(-1).amax(0).cpu().numpy())
-        looks = seen > 0
-        key = row[:, None] + np.arange(-band, band + 1)
-        allowed = (key >= start[:, None]) & (key < stop[:, None])
-        share = np.divide(1.0, seen, out=np.zeros(len(seen)), where=looks)
-        return cls(
-            (int((start - row)[looks].min(initial=0)), int((stop - 1 - row)[looks].max(initial=0))),
-            (allowed * share[:, None]).sum(0),
-            pairs_at(len(row), call.key.shape[2], band),
-        )
-
-    def level(self, chance: float) -> Float[np.ndarray, " offset"]:
-        """Mean weight at each offset that a head without any preference among offsets exceeds with this probability."""
-        most = stats.poisson.isf(chance, self.even)
-        return np.divide(most, self.pairs, out=np.full(len(most), np.nan), where=self.pairs > 0)

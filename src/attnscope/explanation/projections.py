@@ -37,18 +37,14 @@ class Projections:
     reason: str  # why the form is normalised or unknown; else empty
     scale: float  # factor of the scores, every factor of queries and keys included: apply it once
     query: Float[np.ndarray, "head width r"] | None  # ``(head, width, r)`` and ``(head, r)``
-    query_bias: Float[np.ndarray, "head r"] | None  # ``(head, width, r)`` and ``(head, r)``
+    query_bias: Float[np.ndarray, "head r"] | None
     # ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``
     key: Float[np.ndarray, "kv_head key_width r"] | None
-    # ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``
     key_bias: Float[np.ndarray, "kv_head r"] | None
-    # ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``
     value: Float[np.ndarray, "kv_head key_width value_width"] | None
-    # ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``
     value_bias: Float[np.ndarray, "kv_head value_width"] | None
     # ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``
     output: Float[np.ndarray, "head value_width model_width"] | None
-    # ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``
     output_bias: Float[np.ndarray, " model_width"] | None
     rotation: (
         Rotation | None

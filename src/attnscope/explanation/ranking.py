@@ -49,7 +49,7 @@ class HeadExplanation:
     agree: bool | None
     offset_of_weights: float | None = None  # offset of its largest mean weight, tokens, where it prefers one
     offset_of_spectrum: float | None = None  # the two readings of its scores, tokens
-    offset_of_correlation: float | None = None  # the two readings of its scores, tokens
+    offset_of_correlation: float | None = None
     # share of position in the variance of the mean scores over offsets, where it prefers one
     position_share: float | None = None
     peak_weight: float | None = (
@@ -64,11 +64,8 @@ class HeadExplanation:
     weights_of: int | None = None
     # with RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`
     offset_of_kernel: float | None = None
-    # with RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`
     kernel_agrees: bool | None = None
-    # with RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`
     kernel_chance: float | None = None
-    # with RoPE or a bias of the scores, what that alone foretells: see `scheme_kernel`
     kernel_share: float | None = None
 
 

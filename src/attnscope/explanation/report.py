@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from attnscope.explanation.passes.cause import CHANGES
+from attnscope.explanation.analyses.interventions import CHANGES
 from attnscope.explanation.ranking import READINGS, SAME, HeadExplanation, rank_explanations
 from attnscope.explanation.words import (
     defined_columns,

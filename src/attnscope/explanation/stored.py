@@ -42,20 +42,24 @@ class StoredAnalyses:
             return made if stored is None else stored
         return stored
 
-    def answers(self, asked: Sequence[str]) -> bool:
+    def answers(self, requested: Sequence[str]) -> bool:
         """Whether the run went through with the same analyses asked for: then no text is read again."""
-        told = None if self.run is None else self.run.state.get("analyses")
-        if self.run is None or told is None or told["asked"] != list(asked):
+        noted = None if self.run is None else self.run.state.get("analyses")
+        if self.run is None or noted is None or noted["asked"] != list(requested):
             return False
-        return all(self.run.load(name) is not None for name in told["names"])
+        return all(self.run.load(name) is not None for name in noted["names"])
 
     def finish(
-        self, asked: Sequence[str], names: Sequence[str], skipped: dict[str, str], attributes: dict[str, str]
+        self,
+        requested: Sequence[str],
+        names: Sequence[str],
+        skipped: dict[str, str],
+        attributes: dict[str, str],
     ) -> None:
         """Note which analyses there are, and why there are not more, in the order of the page."""
         if self.run is not None:
-            told = {"asked": list(asked), "names": list(names), "skipped": list(skipped.items())}
-            self.run.finish(analyses=told, attributes=attributes)
+            noted = {"asked": list(requested), "names": list(names), "skipped": list(skipped.items())}
+            self.run.finish(analyses=noted, attributes=attributes)
 
     def beside(self, others: Sequence[dict[str, str]]) -> None:
         """Note which other models' tables were asked for: file, model and identity of each."""

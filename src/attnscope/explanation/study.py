@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
 import xarray as xr
@@ -19,16 +19,16 @@ from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
+from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import Completion
-from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, gather, labelled_sums
-from attnscope.explanation.not_defined import NotDefinedError
+from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, labelled_sums
 from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.explanation.tokens import Windows
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import TargetTokenizer, shifted
-from attnscope.support.arguments import validated
+from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
@@ -45,38 +45,31 @@ DEFAULT_TEXTS = 100
 FEW_TEXTS = 8  # of analyses that take several passes
 
 
+@dataclass(eq=False)
 class Study:
     """One model, its texts and the settings of the analyses; what they share is made once, when first asked for."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        windows: Windows | Callable[[], list[Window]],
-        *,
-        name: str | None = None,
-        identity: dict[str, str] | None = None,
-        band: int = 10,
-        frequencies: tuple[int, int] | None = None,
-        completion: Completion = "minimal",
-        intervention_texts: int = 0,
-        layer: int | None = None,
-        head: int | None = None,
-        seed: int = 0,
-        loaded: LoadedModel | None = None,
-        corpus: Texts | None = None,
-        with_targets: bool = False,
-    ) -> None:
-        check_whole(1, band=band)
-        self.model, self.name, self.identity = model, name or type(model).__name__, identity or {}
-        self._windows = windows
-        self.band, self.frequencies = band, frequencies
-        self.completion: Completion = completion
-        self.intervention_texts, self.layer, self.head, self.seed = intervention_texts, layer, head, seed
-        self.loaded, self.corpus, self.with_targets = loaded, corpus, with_targets
+    model: PreTrainedModel
+    source: Windows | Callable[[], list[Window]]  # the windows, or what cuts them when they are first needed
+    _: KW_ONLY
+    name: str = ""
+    identity: dict[str, str] = field(default_factory=dict[str, str])
+    band: int = 10
+    frequencies: tuple[int, int] | None = None
+    completion: Completion = "minimal"
+    intervention_texts: int = 0
+    layer: int | None = None
+    head: int | None = None
+    seed: int = 0
+    loaded: LoadedModel | None = None
+    corpus: Texts | None = None
+    with_targets: bool = False
+
+    def __post_init__(self) -> None:
+        self.name = self.name or type(self.model).__name__
         self.stored = StoredAnalyses(None)
-        self.kept_sums: Callable[[range], dict[int, LayerSums] | None] = lambda _: (
-            None
-        )  # that others have read
+        # sums of a unit of texts that another process has read
+        self.stored_sums: Callable[[range], dict[int, LayerSums] | None] = lambda _: None
         self.results: dict[str, xr.Dataset] = {}
         self.reasons: dict[str, str] = {}
         self.tell: Tell = no_progress
@@ -87,7 +80,7 @@ class Study:
     @cached_property
     def windows(self) -> list[Window | Sequence[int]]:
         """The windows, cut when they are first needed."""
-        return list(self._windows() if callable(self._windows) else self._windows)
+        return list(self.source() if callable(self.source) else self.source)
 
     @cached_property
     def tables(self) -> list[PositionTable]:
@@ -99,14 +92,10 @@ class Study:
     def evidence(self) -> Evidence:
         """What all analyses of single heads need: one pass over the texts."""
         with borrowed(self.model):
-            evidence = gather(
-                self.model,
-                self.windows,
-                band=self.band,
-                layer=self.layer,
-                head=self.head,
-                progress=self._report_reading,
-                kept=self.kept_sums,
+            units = self._gathering.units()
+            evidence = self._gathering.evidence(
+                self.stored_sums(texts) or self._gathering.read(texts, self._report_reading)
+                for texts in units
             )
         self.share = READING
         return evidence
@@ -167,6 +156,15 @@ class Study:
             return analysis.compute(self)
 
 
+class Reading(TypedDict, total=False):
+    """What an analysis that is called alone reads: see `study`."""
+
+    targets: Sources
+    tokenizer: Tokenizer
+    window: int | None
+    limit: int | None
+
+
 @validated
 def study(
     model: Model | Study | None = None,
@@ -174,21 +172,20 @@ def study(
     *,
     targets: Sources = None,
     tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    band: int = 10,
+    window: Count | None = None,
+    limit: Count | None = None,
+    band: Count = 10,
     device: str | None = None,
     dtype: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> Study:
-    """Put a model under study: what every analysis takes in place of model and texts, so that they are read once.
+    """Put a model under study: every analysis takes it in place of model and texts, which are then read once.
 
     Parameters
     ----------
     model
-        See `attnscope.scan`; a model object needs no tokenizer where `texts` are token ids. A study is given back as it
-        is.
+        See `attnscope.scan`; a model object needs no tokenizer if `texts` are token ids. A study is returned unchanged.
     texts
         As in `attnscope.scan`; by default the bundled sample.
     targets
@@ -196,27 +193,16 @@ def study(
     tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     window, limit
-        Tokens of a window, and how many windows (by default 100).
+        Tokens of a window, and the number of windows: by default 100, for analyses of several passes 8.
     band
         Largest offset of the profiles.
 
     Raises
     ------
     AttnscopeError
-        If a study is given, and beside it what it has already; if `window`, `limit` or `band` is below 1; for anything
-        else that the caller can mend.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
-    >>> from attnscope.explanation.analyses.waves import query_key_waves
-    >>> prepared = study(limit=3)
-    >>> prepared.evidence.texts
-    3
-    >>> cross_spectrum(prepared).band_offset.dims, query_key_waves(prepared).periodic_columns.dims
-    (('layer', 'head'), ('layer', 'head'))
+        If texts or other settings are given next to a study, which has its own; for anything else that the caller can
+        mend.
     """
-    check_whole(1, limit=limit, window=window, band=band)
     if isinstance(model, Study):
         given = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window, "limit": limit}
         if beside := [name for name, value in given.items() if value is not None]:
@@ -250,24 +236,6 @@ def study(
     )
 
 
-def few_texts(
-    model: Model | Study | None,
-    texts: Sources,
-    *,
-    targets: Sources,
-    tokenizer: Tokenizer,
-    window: int | None,
-    limit: int | None,
-) -> Study:
-    """`study` for analyses that take several passes: 8 windows by default, and the first so many of a study."""
-    check_whole(1, limit=limit)  # beside a study too, which `study` does not see
-    if isinstance(model, Study):
-        limit = None
-    elif limit is None:
-        limit = FEW_TEXTS
-    return study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-
-
 def table_of_model(
     model: Model | Study | None, part: str | None = None
 ) -> Float[np.ndarray, "position column"]:
@@ -279,16 +247,25 @@ def table_of_model(
     return position_table(model, part).rows
 
 
-@validated
 @contextmanager
-def studied(study: Study, analysis: Analysis) -> Generator[Study]:
-    """A study that admits an analysis, its model borrowed meanwhile."""
-    with borrowed(study.model):
-        if reason := study.lacks(analysis):
+def studied(
+    analysis: Analysis, model: Model | Study | None, texts: Sources, reading: Reading
+) -> Generator[Study]:
+    """The study of an analysis that is called alone, which must admit it; its model is borrowed meanwhile.
+
+    An analysis of several passes reads 8 windows by default; of a study, the first `limit` of its windows.
+    """
+    if analysis.few_texts:
+        check_whole(1, limit=reading.get("limit"))
+        limit = None if isinstance(model, Study) else reading.get("limit") or FEW_TEXTS
+        reading = {**reading, "limit": limit}
+    made = study(model, texts, **reading)
+    with borrowed(made.model):
+        if reason := made.lacks(analysis):
             raise AttnscopeError(
-                f"{analysis.name} is not defined for {study.name}: {reason}. Choose another analysis"
+                f"{analysis.name} is not defined for {made.name}: {reason}. Choose another analysis"
             )
-        yield study
+        yield made
 
 
 def equal_windows(
@@ -339,9 +316,9 @@ def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, len
 class Section:
     """A section of the page: some analyses that belong together."""
 
-    name: str  # its address on the page, and its heading
-    title: str  # its address on the page, and its heading
-    # what is asked there, and how: words, or what makes them of what was found
+    name: str  # its address on the page
+    title: str  # its heading
+    # its question and method: text, or a function that makes the text from the results
     says: str | Callable[[xr.DataTree], str]
 
 
@@ -350,11 +327,8 @@ class Picture:
     """A figure of an analysis."""
 
     name: str  # its file, without suffix
-    title: str = (
-        ""  # what it shows, and how it is read; the latter may be made of what was found, as in a `Section`
-    )
-    # what it shows, and how it is read; the latter may be made of what was found, as in a `Section`
-    reading: str | Callable[[xr.DataTree], str] = ""
+    title: str = ""  # what it shows
+    reading: str | Callable[[xr.DataTree], str] = ""  # how to read it: text or a function, as in a `Section`
     draw: str = (
         ""  # address of the function that draws it, ``package:function``: nothing here imports matplotlib
     )
@@ -373,11 +347,11 @@ class Picture:
 class TextTable:
     """A table of text that an analysis has in the place of a figure."""
 
-    title: str  # its heading, and what its words mean
-    key: str  # its heading, and what its words mean
+    title: str  # its heading
+    key: str  # what its words mean
     columns: tuple[str, ...]  # headings
     lines: Callable[[xr.Dataset], list[tuple[str, ...]]]  # cells of each row, from the node
-    # what else is to be said of the whole tree, in a sentence; empty where nothing is
+    # a sentence about the whole tree; may be empty
     remark: Callable[[xr.DataTree], str]
 
 
@@ -391,7 +365,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One way to ask why a head looks where it looks.
+    """One way to explain why a head attends where it does.
 
     Attributes
     ----------
@@ -402,9 +376,9 @@ class Analysis:
     compute
         From a model under study to a Dataset.
     needs
-        What the model must have, or the analysis is left out and the reason told.
+        Requirements of the model. If one is not met, the analysis is left out and the reason reported.
     section
-        Section of the page; None where it has no figure.
+        Section of the page; None if it has no figure.
     pictures, table
         How it is shown.
     units
@@ -412,19 +386,14 @@ class Analysis:
     asked
         Whether this study wants it; by default every study does.
     check
-        Called before any text is read: raises if the analysis, asked for by name, cannot be had.
+        Called before any text is read: raises if the analysis, requested by name, cannot be made.
     settings
         What its numbers depend on beside the study's settings: part of the signature.
     of_arrays
-        Whether it is NumPy's work alone, which then takes one thread: NumPy's threads and PyTorch's wait for each
+        Whether NumPy does all the work, which then takes one thread: NumPy's threads and PyTorch's wait for each
         other by spinning.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> heads = Analysis("heads", "Number of heads", "Attention", lambda study: xr.Dataset({"heads": 12}))
-    >>> heads.needs, heads.units
-    ((), '1')
+    few_texts
+        Whether it takes several passes, and so reads 8 windows by default if called alone.
     """
 
     name: str
@@ -440,6 +409,7 @@ class Analysis:
     check: Callable[[Study], None] = field(default=lambda _: None)
     settings: Mapping[str, str | int | float] = field(default_factory=dict[str, "str | int | float"])
     of_arrays: bool = False
+    few_texts: bool = False
 
 
 _FORMS = {

@@ -144,7 +144,7 @@ def replaced_positions(
                 f"found {len(rows)} rows of width {rows.shape[1]} for {name}; expected at most "
                 f"{len(tensor) - reserved} of width {tensor.shape[1]}"
             )
-    kept = {name: tensors[name][0].detach().clone() for name in replacements}
+    before = {name: tensors[name][0].detach().clone() for name in replacements}
     try:
         with torch.no_grad():
             for name, rows in replacements.items():
@@ -153,5 +153,5 @@ def replaced_positions(
         yield
     finally:
         with torch.no_grad():
-            for name, rows in kept.items():
+            for name, rows in before.items():
                 tensors[name][0].copy_(rows)

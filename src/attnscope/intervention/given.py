@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 import xarray as xr
@@ -24,8 +24,7 @@ from attnscope.read.pairs import LinePairs
 from attnscope.read.windows import Window, window_name
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.units import by_task, pending
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_whole
+from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -58,6 +57,16 @@ class InterventionInput:
         ]
 
 
+class InputOptions(TypedDict, total=False):
+    """How texts are read: see `attnscope.scan`."""
+
+    targets: Sources
+    tokenizer: Tokenizer
+    window: int | None
+    limit: int | None
+    by_line: bool
+
+
 @validated
 def input_of(
     model: Model | Study | InterventionInput | None = None,
@@ -65,12 +74,11 @@ def input_of(
     *,
     targets: Sources = None,
     tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
+    window: Count | None = None,
+    limit: Count | None = None,
     by_line: bool = False,
 ) -> InterventionInput:
     """Take a model and texts; a study gives those that it has."""
-    check_whole(1, window=window, limit=limit)
     limit = FEW_TEXTS if limit is None else limit
     if isinstance(model, Study | InterventionInput):
         beside = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window}

@@ -253,10 +253,10 @@ class Runs:
     passes: StackedPasses  # passes of the run that is patched
     encoded: EncodedPairs  # the pairs
     donors: Sequence[Tensor]  # what heads and blocks gave in the other run
-    donor_states: Sequence[Tensor]  # what heads and blocks gave in the other run
+    donor_states: Sequence[Tensor]
     logits: Tensor  # ``(pair, 1, token)``: of the run that is patched
     source: Tensor  # ``(pair,)``: answer minus wrong answer in the other run, and in the one that is patched
-    base: Tensor  # ``(pair,)``: answer minus wrong answer in the other run, and in the one that is patched
+    base: Tensor
 
     def variants(self, most: int | None) -> int:
         """How many variants stand side by side: those asked for, or what the device is quickest with."""
@@ -425,7 +425,7 @@ class Sides:
     """Where the tokens of either text stand, in matrices over both: first the source, then the target."""
 
     source: int  # tokens of each
-    target: int  # tokens of each
+    target: int
 
     @property
     def tokens(self) -> int:

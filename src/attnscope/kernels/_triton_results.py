@@ -82,15 +82,7 @@ def write_output(output, mixed, place, is_row, weight, value_width: tl.constexpr
 
 @triton.jit
 def write_columns(
-    column_sums,
-    mark,
-    second_mark,
-    marked,
-    place,
-    is_row,
-    weight,
-    COLUMNS: tl.constexpr,
-    SUMMED: tl.constexpr,
+    column_sums, mark, second_mark, marked, place, is_row, weight, COLUMNS: tl.constexpr, SUMMED: tl.constexpr
 ):
     """The weights on the columns: of one or two as they were summed, or of a block of them."""
     if COLUMNS > SUMMED:

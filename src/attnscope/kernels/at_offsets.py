@@ -38,14 +38,6 @@ def weights_at_offsets(
     ------
     AttnscopeError
         If the queries of the call are some alone (`AttentionCall.take`).
-
-    Examples
-    --------
-    >>> from attnscope.kernels import Need, measure
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> weights_at_offsets(call, measure(call, Need())[1].log_sum_exp, (-3, 0))[0, 0].tolist()
-    [[0.0, 1.0], [0.0, 0.5], [0.0, 0.3333333432674408], [0.25, 0.25]]
     """
     if call.positions is not None:
         raise AttnscopeError("some queries alone have no diagonals: give the whole call")

@@ -39,11 +39,6 @@ def block_size(tokens: int, most: int) -> int:
         Length of the row.
     most
         Number of blocks in a row at most.
-
-    Examples
-    --------
-    >>> block_size(32768, 512), block_size(1000, 512), block_size(100, 512)
-    (64, 2, 1)
     """
     return max(1, -(-tokens // most))
 
@@ -70,15 +65,6 @@ def block_weights(
     ------
     AttnscopeError
         If `size` is below 1.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import Need, measure
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> call = AttentionCall(x, x, x, scale=1.0)
-    >>> blocks = block_weights(call, measure(call, Need())[1].log_sum_exp, size=2)
-    >>> blocks.total[0, 0].round().tolist(), blocks.largest[0, 0].round(decimals=2).tolist()
-    ([[1.0, 1.0], [1.0, 1.0]], [[0.25, 0.25], [0.25, 0.25]])
     """
     if size < 1:
         raise AttnscopeError(f"the size of a block is {size}: expected 1 or more")

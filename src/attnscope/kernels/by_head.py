@@ -82,17 +82,15 @@ class _Part:
     bounds: Sequence[_Bounds]
     # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     key: Sequence[Tensor]
-    # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     value: Sequence[Tensor]
     shared: (
         list[int] | None
     )  # which of these heads of keys each head of the part reads; None where each reads its own
     # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     columns: Sequence[Tensor]
-    # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     marked: Sequence[Tensor | None]
     mask: Tensor | None  # mask and bias of the part, ``(..., query, key)``
-    bias: Tensor | None  # mask and bias of the part, ``(..., query, key)``
+    bias: Tensor | None
     sinks: np.ndarray | None  # learned sinks of its heads
 
 

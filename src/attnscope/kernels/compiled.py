@@ -304,7 +304,7 @@ class CompiledRows:
 
     state: Sequence[np.ndarray]  # fields of `TileState` in their order, each of all rows
     output: np.ndarray  # sums of values and of columns, ``(row, ...)``
-    columns: np.ndarray  # sums of values and of columns, ``(row, ...)``
+    columns: np.ndarray
     measures: np.ndarray  # to be filled by `finish`, ``(measure, row)``, float64: `MEASURES`
     weighted: np.ndarray  # to be filled by `finish`, ``(row, column)``, float64
     bins: tuple[int, ...]  # as in `Need`

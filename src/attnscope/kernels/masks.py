@@ -29,13 +29,6 @@ class Extent(NamedTuple):
         ``(batch or 1, query)``: the first allowed key, and the one after the last.
     is_contiguous
         Whether nothing between the two is forbidden, to any head.
-
-    Examples
-    --------
-    >>> import torch
-    >>> extent = extent_of(torch.tensor([[[[True, False, True], [False, True, True]]]]))
-    >>> extent.start.tolist(), extent.stop.tolist(), extent.is_contiguous  # the first query passes over a key
-    ([[0, 1]], [[3, 3]], False)
     """
 
     start: Int[Tensor, "batch query"]
@@ -96,17 +89,13 @@ class RowMask(Tensor):
 
     # ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed
     start: Tensor
-    # ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed
     stop: Tensor
     _whole: Tensor | None
     _seen_in: tuple[RowMask, Callable[[Tensor], Tensor]] | None
 
     @staticmethod
     def __new__(  # noqa: PYI034 a class that is checked at run time knows no Self
-        cls: type[RowMask],
-        start: Int[Tensor, "batch query"],
-        stop: Int[Tensor, "batch query"],
-        keys: int,
+        cls: type[RowMask], start: Int[Tensor, "batch query"], stop: Int[Tensor, "batch query"], keys: int
     ) -> RowMask:
         shape = (len(start), 1, start.shape[1], keys)
         made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=start.device)  # noqa: SLF001
@@ -274,14 +263,6 @@ class OffsetBias(Tensor):
     AttnscopeError
         If there are fewer numbers than queries; if a gradient is to pass through it, or something is to be written into
         it: neither can be.
-
-    Examples
-    --------
-    >>> bias = OffsetBias(torch.tensor([[[-2.0, -1.0, 0.0, 1.0]]]), queries=2)
-    >>> bias.shape, bias[0, 0].tolist()
-    (torch.Size([1, 1, 2, 3]), [[-1.0, 0.0, 1.0], [-2.0, -1.0, 0.0]])
-    >>> bias[..., 1:, :2].by_offset.tolist()
-    [[[-2.0, -1.0]]]
     """
 
     by_offset: Tensor

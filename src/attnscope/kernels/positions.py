@@ -29,15 +29,6 @@ def sinusoidal_table(length: int, width: int, *, base: float = 10000.0) -> Float
     -------
     Tensor
         ``(position, width)``, float64.
-
-    Examples
-    --------
-    The product of two rows depends on their distance alone:
-
-    >>> table = sinusoidal_table(20, 8)
-    >>> products = table @ table.T
-    >>> bool(torch.allclose(products[3, 7], products[10, 14])), round(float(products[5, 5]), 9)
-    (True, 4.0)
     """
     check_least(0, length=length)
     check_least(1, width=width)
@@ -66,12 +57,6 @@ def sinusoidal_shift(shift: int, width: int, *, base: float = 10000.0) -> Float[
     ------
     AttnscopeError
         If the width is odd: a sine without its cosine cannot be turned.
-
-    Examples
-    --------
-    >>> table = sinusoidal_table(20, 8)
-    >>> bool(torch.allclose(table[:-3] @ sinusoidal_shift(3, 8).T, table[3:]))
-    True
     """
     if width % 2:
         raise AttnscopeError(f"width {width} is odd, so one sine has no cosine: give an even width")
@@ -87,16 +72,6 @@ class LearnedPositions(nn.Module):
     ----------
     length, width
         Rows and columns of the table.
-
-    Examples
-    --------
-    >>> table = LearnedPositions(4, 8)
-    >>> table(3).shape, table(1, start=3).shape
-    (torch.Size([3, 8]), torch.Size([1, 8]))
-    >>> table(2, start=3)
-    Traceback (most recent call last):
-    ...
-    attnscope.AttnscopeError: found 5 positions; the table was trained for 4: give shorter text
     """
 
     def __init__(self, length: int, width: int) -> None:
@@ -126,11 +101,6 @@ def alibi_slopes(heads: int) -> Float[Tensor, " head"]:
 
     For other numbers of heads: the slopes of the largest power of two below, then every second slope of
     the next power, as the authors' code has it.
-
-    Examples
-    --------
-    >>> alibi_slopes(4).tolist()
-    [0.25, 0.0625, 0.015625, 0.00390625]
     """
     check_least(1, heads=heads)
     power = 2 ** int(math.log2(heads))
@@ -154,11 +124,6 @@ def alibi_bias(heads: int, queries: int, keys: int) -> Float[Tensor, "head query
     -------
     Tensor
         ``(head, query, key)``, nats: what is added to the scores.
-
-    Examples
-    --------
-    >>> alibi_bias(2, 1, 3)[0].tolist()
-    [[-0.125, -0.0625, -0.0]]
     """
     distance = offsets(queries, keys).abs()
     return -alibi_slopes(heads)[:, None, None] * distance
@@ -181,11 +146,6 @@ def offsets(queries: int, keys: int) -> Int[Tensor, "query key"]:
     ----------
     queries, keys
         Number of queries and of keys, tokens.
-
-    Examples
-    --------
-    >>> offsets(2, 3).tolist()
-    [[-1, 0, 1], [-2, -1, 0]]
     """
     return torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
 
@@ -211,11 +171,6 @@ def t5_buckets(
     ------
     AttnscopeError
         If a side has fewer than 2 buckets, or half of them reach as far as `farthest`.
-
-    Examples
-    --------
-    >>> t5_buckets(torch.tensor([-200, -8, -1, 0, 1, 7, 8, 127])).tolist()
-    [15, 8, 1, 0, 17, 23, 24, 31]
     """
     side = torch.zeros_like(offsets)
     if bidirectional:
@@ -245,11 +200,6 @@ class RelativeBias(nn.Module):
         Number of heads.
     bidirectional, buckets, farthest
         As in `t5_buckets`.
-
-    Examples
-    --------
-    >>> RelativeBias(heads=2)(3, 5).shape, RelativeBias(heads=2).by_offset(3, 5).shape
-    (torch.Size([2, 3, 5]), torch.Size([2, 7]))
     """
 
     def __init__(
@@ -270,13 +220,6 @@ class RelativeBias(nn.Module):
         ``(head, queries + keys - 1)``, from the last query's first key, ``1 - keys``, to the first query's last one,
         ``queries - 1``, the last query standing at the last key: what `OffsetBias` takes, for any length, in place of
         queries by keys.
-
-        Examples
-        --------
-        >>> from attnscope.kernels import OffsetBias
-        >>> relative = RelativeBias(heads=2).requires_grad_(False)
-        >>> bool((OffsetBias(relative.by_offset(3, 5), queries=3) == relative(3, 5)).all())
-        True
         """
         return self._of(_each_offset(queries, keys)).T
 

@@ -150,12 +150,7 @@ def causal_mask(queries: int, keys: int, device: torch.device | str = "cpu") -> 
 
 
 def window_mask(
-    queries: int,
-    keys: int,
-    *,
-    left: int | None,
-    right: int | None,
-    device: torch.device | str = "cpu",
+    queries: int, keys: int, *, left: int | None, right: int | None, device: torch.device | str = "cpu"
 ) -> Bool[Tensor, "query key"]:
     """Let query ``i`` look at keys ``i - left .. i + right``; None means without limit.
 

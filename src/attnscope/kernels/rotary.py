@@ -23,11 +23,6 @@ def rotation_rates(pairs: int, width: int, base: float = 10000.0) -> Float[Tenso
         Number of columns that turn.
     base
         Base of the powers; 10,000 in Su et al. (2021).
-
-    Examples
-    --------
-    >>> [round(rate, 6) for rate in rotation_rates(2, 4).tolist()]
-    [1.0, 0.01]
     """
     return torch.exp(-torch.arange(pairs, dtype=torch.float64) * (2 / width) * math.log(base))
 
@@ -46,15 +41,6 @@ class Rotation:
         ``(position, pair)``, multiplied by the model's own factor where it has one (YaRN).
     layout
         ``"half"`` or ``"pairs"``.
-
-    Examples
-    --------
-    Turning there and back changes nothing, and no turn changes a norm:
-
-    >>> turn = rotation(6, 4)
-    >>> x = torch.arange(24.0, dtype=torch.float64).reshape(6, 4)
-    >>> bool(torch.allclose(turn.undo(turn(x)), x)), bool(torch.allclose(turn(x).norm(dim=-1), x.norm(dim=-1)))
-    (True, True)
     """
 
     cos: Float[Tensor, "position pair"]

@@ -18,7 +18,7 @@ class ScoreTerms(NamedTuple):
     r"""Scores as an attention call has them: :math:`\text{scale}\, q \cdot k + \text{bias}`."""
 
     query: Tensor  # ``(..., query, width)`` and ``(..., key, width)``
-    key: Tensor  # ``(..., query, width)`` and ``(..., key, width)``
+    key: Tensor
     scale: float  # factor of their inner products
     bias: Tensor | None  # ``(..., query, key)``; None where there is none
 
@@ -66,13 +66,6 @@ class DotScore(Score):
     ------
     AttnscopeError
         If the widths differ, or are below 1.
-
-    Examples
-    --------
-    >>> import torch
-    >>> score = DotScore(2, 2)
-    >>> score(torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[3.0, 4.0], [0.0, 1.0]]])).tolist()
-    [[[11.0, 2.0]]]
     """
 
     def __init__(self, query_width: int, key_width: int, *, scale: float = 1.0) -> None:
@@ -106,11 +99,6 @@ def scaled_dot_score(query_width: int, key_width: int) -> DotScore:
     ----------
     query_width, key_width
         Columns of a query and of a key.
-
-    Examples
-    --------
-    >>> scaled_dot_score(16, 16).scale
-    0.25
     """
     return DotScore(query_width, key_width, scale=query_width**-0.5)
 
@@ -124,13 +112,6 @@ class BilinearScore(Score):
     ----------
     query_width, key_width
         Widths of s and of h; W is ``(query_width, key_width)``.
-
-    Examples
-    --------
-    >>> import torch
-    >>> score = BilinearScore(2, 3)
-    >>> score(torch.ones(1, 4, 2), torch.ones(1, 5, 3)).shape
-    torch.Size([1, 4, 5])
     """
 
     def __init__(self, query_width: int, key_width: int) -> None:
@@ -156,13 +137,6 @@ class AdditiveScore(Score):
         Widths of s and of h.
     width
         Rows of :math:`W_1` and :math:`W_2`, length of v and b.
-
-    Examples
-    --------
-    >>> import torch
-    >>> score = AdditiveScore(2, 3, width=8)
-    >>> score(torch.ones(1, 4, 2), torch.ones(1, 5, 3)).shape
-    torch.Size([1, 4, 5])
     """
 
     def __init__(self, query_width: int, key_width: int, width: int) -> None:
@@ -226,14 +200,6 @@ def look(
         ``(batch, query, value_width)``.
     weights : Tensor
         ``(batch, query, key)``, rows sum to 1; padding has exactly 0, and a row without any token is all zeros.
-
-    Examples
-    --------
-    >>> import torch
-    >>> h = torch.eye(3).unsqueeze(0)
-    >>> context, weights = look(DotScore(3, 3), 50 * h[:, :1], h, h, torch.tensor([[True, True, False]]))
-    >>> [round(one, 3) for one in weights[0, 0].tolist()]
-    [1.0, 0.0, 0.0]
     """
     weights = masked_softmax(score.compare(query, prepared), None if mask is None else mask.unsqueeze(-2))
     return weights @ values, weights

@@ -16,15 +16,22 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from attnscope.support.checks import is_a, unexpected
+from attnscope.support.checks import DRAWS, SEEDS, check_whole, is_a, unexpected
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     import xarray as xr
+
+#: Whole numbers of a verb's signature, with their bounds.
+Count = Annotated[int, "1 or more"]
+Natural = Annotated[int, "0 or more"]
+Draws = Annotated[int, "1 to 10,000"]
+Seed = Annotated[int, "0 to 2^32 - 1"]
+_BOUNDS = {"Count": (1, None), "Natural": (0, None), "Draws": (1, DRAWS), "Seed": (0, SEEDS - 1)}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,11 +59,13 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError:  # Python's own words say which argument is missing or not known
             return function(*arguments, **named)
         for name, value in bound.arguments.items():
-            if name not in expected:
+            if (kind := expected.get(name)) is None:
                 continue
-            if not expected[name].takes(value):
-                raise unexpected(expected[name].words, value, name)
-            if expected[name].is_plain:
+            if not kind.takes(value):
+                raise unexpected(kind.words, value, name)
+            if kind.bounds is not None:
+                check_whole(*kind.bounds, **{name: value})
+            if kind.is_plain:
                 bound.arguments[name] = _plain(value)
         with _state():
             return function(*bound.args, **bound.kwargs)
@@ -80,6 +89,7 @@ class _Expected:
     words: str
     plural: str
     is_plain: bool = False
+    bounds: tuple[int, int | None] | None = None
 
 
 def _reader(what: str) -> _Expected:
@@ -94,6 +104,10 @@ def _reader(what: str) -> _Expected:
 #: Types of the language, and what is given often.
 _PLAIN = {
     "int": _Expected(lambda value: is_a(Integral, value), "a whole number", "whole numbers", True),
+    **{
+        name: _Expected(lambda value: is_a(Integral, value), "a whole number", "whole numbers", True, bounds)
+        for name, bounds in _BOUNDS.items()
+    },
     "float": _Expected(lambda value: is_a(Real, value), "a number", "numbers", True),
     "str": _Expected(lambda value: isinstance(value, str), "a string", "strings", True),
     "bool": _Expected(
@@ -106,7 +120,17 @@ _PLAIN = {
     "Processor": _reader("a tokenizer, a processor"),
     "np.ndarray": _Expected(lambda value: hasattr(value, "__array__"), "an array", "arrays"),
 }
-_SCALARS = {"int", "float", "str", "bool", "Path"}  # beside these, a name stands for a class
+_SCALARS = {
+    "int",
+    "Count",
+    "Natural",
+    "Draws",
+    "Seed",
+    "float",
+    "str",
+    "bool",
+    "Path",
+}  # beside these, a name stands for a class
 _LEFT = "model"
 _UNKNOWN = _Expected(lambda _: True, "", "")
 _COUNTS = ("no", "one", "two", "three")
@@ -128,6 +152,7 @@ def _of(node: ast.expr) -> _Expected:
         " or ".join(part.words for part in known),
         " or ".join(part.plural for part in known),
         any(part.is_plain for part in known) and not parts.keys() & {"np.ndarray", "Tensor"},
+        next((part.bounds for part in known if part.bounds), None),
     )
 
 

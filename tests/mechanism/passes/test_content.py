@@ -8,11 +8,12 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
-from attnscope.explanation.arrays.correlation import offset_trace
+from attnscope.explanation.analyses.position_content import content_of as position_content
+from attnscope.explanation.analyses.position_content import shapley_values
 from attnscope.explanation.arrays.shares import covariance_share
-from attnscope.explanation.inputs import capture_inputs, score_traces
-from attnscope.explanation.passes.content import position_content, shapley_values
-from attnscope.explanation.passes.first_layer import first_layer_split
+from attnscope.explanation.first_layer import first_layer_split
+from attnscope.explanation.inputs import capture_inputs
+from attnscope.explanation.profiles import score_traces
 from attnscope.explanation.projections import projections
 from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.call import Need
@@ -127,7 +128,7 @@ def test_pp_is_the_positions_through_the_matrices(family):
         W_Q, _, W_K, _ = matrices.of_head(head)
         key = split.position @ W_K
         scores = matrices.scale * split.position @ W_Q @ (key - key.mean(0)).T
-        expected = offset_trace(scores).trace.sel(offset=OFFSETS)
+        expected = np.array([np.trace(scores, offset=t) for t in OFFSETS])
         here = found.trace.sel(term="PP", head=head)
         known = here.notnull()
         np.testing.assert_allclose(here[known], expected[known], atol=1e-5 * float(abs(expected).max()))
@@ -248,7 +249,7 @@ def test_the_split_is_the_mean_over_all_halvings():
     model, texts = mixed_bert(word=2.0), random_texts(4, seed=3)
     found = position_content(model, texts, band=BAND, draws=2).isel(layer=0)
     for head, scores in enumerate(halved(model, texts)):
-        expected = offset_trace(scores).trace.sel(offset=OFFSETS)
+        expected = np.array([np.trace(scores, offset=t) for t in OFFSETS])
         np.testing.assert_allclose(found.trace_split[head], expected, atol=1e-4 * float(abs(expected).max()))
     np.testing.assert_allclose(found.share.sum("term"), 1)
     assert (found.share.sel(term="PP") != found.share_low.sel(term="PP")).all()
@@ -301,8 +302,6 @@ def test_shapley_values_share_out_the_worth():
 
 def test_what_cannot_be_split_is_refused():
     model = tiny("bert")
-    with pytest.raises(AttnscopeError, match="method 'median' is not known"):
-        position_content(model, RANDOM, method="median")
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
         position_content(model, RANDOM[:1])
     with pytest.raises(

@@ -8,9 +8,9 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
-from attnscope.explanation.inputs import profile_and_output
-from attnscope.explanation.passes.cause import POSITION_CHANGES, WORD_CHANGES, Settings
-from attnscope.explanation.passes.interventions import interventions
+from attnscope.explanation.analyses.interventions import POSITION_CHANGES, WORD_CHANGES, Settings
+from attnscope.explanation.analyses.interventions import changes_of as interventions
+from attnscope.explanation.profiles import profile_and_output
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from tests.families import tiny
@@ -216,7 +216,7 @@ def test_a_model_without_a_table_takes_word_changes_and_one_layer():
 def test_special_tokens_stay_where_they_are():
     from attnscope.bundled import MODEL
     from attnscope.capture.load import load_model
-    from attnscope.explanation.passes.interventions import _special
+    from attnscope.explanation.analyses.interventions import _special
     from attnscope.explanation.tokens import token_ids
     from attnscope.read.texts import Corpus
     from attnscope.read.windows import cut_windows

@@ -8,12 +8,11 @@ import torch
 import xarray as xr
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
+from attnscope.explanation.analyses.position_content import content_of as position_content
+from attnscope.explanation.analyses.scheme_kernel import kernel_of as scheme_kernel
 from attnscope.explanation.catalogue import ANALYSES
-from attnscope.explanation.passes.content import position_content
-from attnscope.explanation.passes.kernel import scheme_kernel
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Study, equal_windows
 from attnscope.explanation.words import headline, predicted_offsets
@@ -190,15 +189,6 @@ def test_agreement_that_chance_gives_may_be_accident():
 def window(ids):
     words = tuple(f"w{one}" for one in ids)
     return Window(tuple(ids), (False,) * len(ids), tuple((0, 1) for _ in ids), "planted", 0, words)
-
-
-def test_what_has_no_scheme_of_the_scores_is_refused():
-    with pytest.raises(
-        AttnscopeError, match=r"neither turns queries and keys nor adds a bias: it adds a table"
-    ):
-        scheme_kernel(tiny("bert"), RANDOM)
-    with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
-        scheme_kernel(tiny("llama"), RANDOM[:1])
 
 
 def test_the_rotation_of_a_trained_model_foretells_its_offsets(models):

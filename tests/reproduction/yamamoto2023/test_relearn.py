@@ -12,7 +12,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
 from attnscope.explanation import explain as _explain
 from attnscope.explanation.catalogue import known_analyses
-from attnscope.explanation.passes.interventions import profiles_of
+from attnscope.explanation.profiles import Collected, collect_profiles
 from attnscope.explanation.tables import position_table
 from attnscope.read.texts import Corpus
 from attnscope.reproduction.yamamoto2023 import relearn
@@ -60,9 +60,10 @@ def test_profiles_are_those_of_the_two_models_on_spaced_text(relearned):
     assert peaks[:2].tolist() == [[-1, 1], [-1, 1]]
     loaded = load_model(MODEL)
     spaced = Relearning(loaded, Corpus.from_sources([TEXT]), limit=24).spaced()
-    by_hand, _ = profiles_of(model, spaced, 10, every=4)
+    by_hand = Collected()
+    collect_profiles(by_hand, "spaced", model, spaced, 10, every=4)
     np.testing.assert_allclose(
-        found.profile.sel(variant="relearned")[0], np.concatenate(by_hand[0]).mean(0), atol=1e-6
+        found.profile.sel(variant="relearned")[0], by_hand.stacked("spaced")[:, 0].mean(0), atol=1e-6
     )
 
 
@@ -70,7 +71,9 @@ def test_profiles_of_every_fourth_row_are_means_over_those_rows(relearned):
     """Against the weights written out: row 4 i of the map of one text."""
     model = relearned[0]
     spaced = Relearning(load_model(MODEL), Corpus.from_sources([TEXT]), limit=1).spaced()
-    profile = profiles_of(model, spaced, 3, every=4)[0][0][0][0, 2]
+    seen = Collected()
+    collect_profiles(seen, "spaced", model, spaced, 3, every=4)
+    profile = seen.stacked("spaced")[0, 0, 2]
     maps = head_maps(model, spaced[0], ["a"] * 128, [(0, 2)], rows=128)
     weights = np.zeros((128, 128))
     np.put_along_axis(weights, maps["key"].values[0], maps["weight"].values[0], axis=1)
@@ -84,10 +87,7 @@ def test_maps_show_the_heads_that_were_sharpest(relearned):
     found = relearned[1]
     assert set(
         zip(found.shown_layer.values[:2].tolist(), found.shown_head.values[:2].tolist(), strict=True)
-    ) == {
-        (0, 1),
-        (0, 3),
-    }
+    ) == {(0, 1), (0, 3)}
     assert found.token.values[:5].tolist()[1:4] == ["·"] * 3
     np.testing.assert_allclose(found.weight.sum("rank"), 1, atol=1e-5)
 

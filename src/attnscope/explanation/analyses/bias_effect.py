@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+import xarray as xr
 
 from attnscope.explanation.analyses.rotation_effect import SCHEME
-from attnscope.explanation.passes.kernel import bias_effect as of_model
-from attnscope.explanation.study import BIAS, Analysis, Picture, few_texts, studied
-from attnscope.support.arguments import validated
+from attnscope.explanation.profiles import profiles_of_variants, without_bias
+from attnscope.explanation.study import BIAS, Analysis, Picture, Reading, studied
+from attnscope.explanation.tokens import Windows
+from attnscope.support.arguments import Count, Draws, Seed, validated
 
 if TYPE_CHECKING:
-    import xarray as xr
+    from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
 
@@ -23,64 +26,47 @@ def bias_effect(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    band: int = 10,
-    draws: int = 1000,
-    seed: int = 0,
+    band: Count = 10,
+    draws: Draws = 1000,
+    seed: Seed = 0,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
     """Effect of a position bias of the scores (T5, ALiBi): the profile as it is less the one with the bias at its mean.
 
-    See docs/mathematics.md, Effects of the position scheme.
+    See docs/mathematics.md, Effects of the position scheme. Each layer gets the inputs that it always gets; only its
+    own bias is changed.
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
-    band, draws, seed
-        See `attnscope.explanation.passes.kernel.bias_effect`.
+    band
+        Largest offset.
+    draws, seed
+        Number of draws and seed of the bootstrap over documents.
 
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.passes.kernel.bias_effect`: over ``variant, layer, head, offset`` (tokens)
-        ``profile``, the
-        mean weight (share), and ``effect``, the model's less the variant's.
+        Dimensions ``variant, layer, head, offset`` with variants ``model`` and ``without_bias``: ``profile``, the mean
+        weight at an offset, and ``effect``, the model's less the variant's.
 
     Raises
     ------
     AttnscopeError
         If no bias by distance is added to the scores; if there are fewer than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.bias_effect import bias_effect
-    >>> from transformers import T5Config, T5EncoderModel
-    >>> config = T5Config(d_model=8, d_kv=4, num_heads=2, num_layers=1, d_ff=8, vocab_size=9)
-    >>> effects = bias_effect(T5EncoderModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
-    >>> effects.variant.values.tolist(), effects.effect.dims
-    (['model', 'without_bias'], ('variant', 'layer', 'head', 'offset'))
-
-    A model without such a bias is refused:
-
-    >>> bias_effect("bundled", limit=2)
-    Traceback (most recent call last):
-    ...
-    attnscope.AttnscopeError: bias_effect is not defined for small-mlm: no bias is added to the scores. Choose \
-    another analysis
     """
-    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return of_model(given.model, given.first(limit), band=band, draws=draws, seed=seed)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return bias_effect_of(
+            study.model, study.first(reading.get("limit")), band=band, draws=draws, seed=seed
+        )
 
 
 ANALYSIS = Analysis(
     "bias_effect",
     "Without the bias",
     "Effects of the position scheme",
-    lambda study: of_model(study.model, study.first(), band=study.band, seed=study.seed),
+    lambda study: bias_effect_of(study.model, study.first(), band=study.band, seed=study.seed),
     needs=(BIAS,),
     section=SCHEME,
     pictures=(
@@ -93,4 +79,20 @@ ANALYSIS = Analysis(
         ),
     ),
     units="share",
+    few_texts=True,
 )
+
+
+@torch.no_grad()
+def bias_effect_of(
+    model: PreTrainedModel, windows: Windows, *, band: int = 10, draws: int = 1000, seed: int = 0
+) -> xr.Dataset:
+    """Profiles with the bias and with its mean; see `bias_effect`."""
+    return profiles_of_variants(
+        model,
+        windows,
+        lambda _, call: {"without_bias": without_bias(call)},
+        band=band,
+        draws=draws,
+        seed=seed,
+    )

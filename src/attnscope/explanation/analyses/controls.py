@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
 import xarray as xr
 
+from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.controls import shift_controls as controls_of_head
 from attnscope.explanation.arrays.phase_map import completion_range
-from attnscope.explanation.not_defined import NotDefinedError
 from attnscope.explanation.ranking import best_heads, inputs_of
-from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Section, studied, study
-from attnscope.support.arguments import validated
-from attnscope.support.checks import DRAWS, check_seed, check_some, check_whole
+from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Reading, Section, studied
+from attnscope.support.arguments import Seed, validated
+from attnscope.support.checks import DRAWS, check_some, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.evidence import Evidence
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
@@ -31,10 +30,8 @@ _HEADS = 4  # the first in the ranking
 CONTROLLED = Section(
     "controls",
     "Is the shift real?",
-    (
-        "A way to read off a shift may find one in anything. So the clearest heads are read again with "
-        "the cause of their shift taken away: it must then be lost."
-    ),
+    "A way to read off a shift may find one in anything. So the clearest heads are read again with the cause of "
+    "their shift taken away: it must then be lost.",
 )
 
 
@@ -43,14 +40,11 @@ def shift_controls(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
     heads: Sequence[tuple[int, int]] = ((0, 0),),
     band: tuple[int, int] | None = None,
     draws: int = 3,
-    seed: int = 0,
+    seed: Seed = 0,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
     """The shift of a few heads, and what is left of it under controls that must lose it.
 
@@ -58,7 +52,7 @@ def shift_controls(
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
     heads
         Pairs (layer, head).
@@ -70,30 +64,20 @@ def shift_controls(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``layer, head`` (those of the heads; NaN for pairs that were not asked for). The variables of
+        Dimensions ``layer, head`` (those of the heads; NaN for other pairs). The variables of
         `attnscope.explanation.arrays.controls.shift_controls` over ``control``; ``completed_shift`` and
-        ``completed_share``, those
-        of `completion_range`, over ``completion``.
+        ``completed_share``, those of `completion_range`, over ``completion``.
 
     Raises
     ------
     AttnscopeError
         If no layer has scores that are bilinear in X (under RoPE none has); if the band holds no frequency of
-        the windows; if there is no such head or none is asked for, or there are fewer than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.controls import shift_controls
-    >>> controls = shift_controls("bundled", limit=2, heads=[(0, 1)], draws=1)
-    >>> controls.sizes["layer"], controls.sizes["head"]
-    (1, 1)
+        the windows; if a head does not exist or none is named; if there are fewer than two full windows.
     """
     check_some("pairs (layer, head)", heads=heads)
     check_whole(0, DRAWS, draws=draws)
-    check_seed(seed)
-    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return of_heads(given.evidence, heads, band=band, draws=draws, seed=seed)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return of_heads(study.evidence, heads, band=band, draws=draws, seed=seed)
 
 
 def of_heads(
@@ -144,12 +128,9 @@ ANALYSIS = Analysis(
         Picture(
             "shift-controls",
             "The shift and its controls",
-            (
-                "Blue should lie at the right above, and orange near 0, off the red line below. A disc "
-                "is one draw. In shuffled text a word still matches itself, at offset 0. Green is the "
-                "offset by the rotation's angles, its free part chosen in four ways: where that misses "
-                "the line, do not rely on the map of the rotation."
-            ),
+            "Blue should lie at the right above, and orange near 0, off the red line below. A disc is one draw. In "
+            "shuffled text a word still matches itself, at offset 0. Green is the offset by the rotation's angles, "
+            "its free part chosen in four ways: where that misses the line, do not rely on the map of the rotation.",
             draw="attnscope.results.figures.explain:shift_controls",
         ),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -11,15 +11,13 @@ from attnscope.explanation.arrays.correlation import cross_correlation as correl
 from attnscope.explanation.arrays.correlation import profile_agreement
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.ranking import inputs_of, over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, studied, study
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_whole
+from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Reading, studied
+from attnscope.support.arguments import Count, validated
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.arrays.correlation import Mode
     from attnscope.explanation.evidence import Evidence, Layer
     from attnscope.explanation.study import Study
@@ -33,12 +31,9 @@ def cross_correlation(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
     mode: Mode = "centre_k",
-    columns: int = _COLUMNS,
+    columns: Count = _COLUMNS,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
     """Cross-correlation of query and key columns over offsets, and its weighted sum, for all heads.
 
@@ -47,37 +42,27 @@ def cross_correlation(
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
     mode
         See `attnscope.explanation.arrays.correlation.cross_correlation`.
     columns
-        Number of leading columns that are kept.
+        Number of leading columns in the result.
 
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.correlation.cross_correlation` of the columns kept, with the dimensions
-        ``layer, head``: over
-        ``offset`` (tokens) ``trace_mean``, over ``range`` ``trace_peak_offset`` (tokens); beside it what
-        `attnscope.explanation.arrays.correlation.profile_agreement` gives.
+        As `attnscope.explanation.arrays.correlation.cross_correlation` of the leading columns, with the dimensions
+        ``layer, head``, and the variables of `attnscope.explanation.arrays.correlation.profile_agreement`.
 
     Raises
     ------
     AttnscopeError
-        If no layer has scores that are bilinear in X (under RoPE none has); if the mode is unknown, or there are fewer
+        If no layer has scores that are bilinear in X (under RoPE none has); if the mode is unknown; if there are fewer
         than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.cross_correlation import cross_correlation
-    >>> cross_correlation("bundled", limit=2).trace.dims
-    ('layer', 'head', 'offset')
     """
-    check_whole(1, columns=columns)
-    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return of_heads(given.evidence, mode=mode, columns=columns)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return of_heads(study.evidence, mode=mode, columns=columns)
 
 
 def of_heads(evidence: Evidence, *, mode: Mode = "centre_k", columns: int = _COLUMNS) -> xr.Dataset:
@@ -117,23 +102,18 @@ ANALYSIS = Analysis(
         Picture(
             "cross-correlations",
             "Scores along offsets",
-            (
-                "Above, each leading column; below, their sum, weighted by singular values. Waves of "
-                "several periods add up near one offset and cancel further away."
-            ),
+            "Above, each leading column; below, their sum, weighted by singular values. Waves of several periods add"
+            " up near one offset and cancel further away.",
             draw="attnscope.results.figures.shifts:cross_correlations",
             of="heads",
         ),
         Picture(
             "peak-agreement",
             "Do scores foretell weights?",
-            (
-                "All heads, by layer: how many weigh most the offset at which their mean scores are "
-                "highest (dashed: with the scores of the layer's other heads), and how alike both "
-                "profiles rank the offsets that the mask allows. Softmax lies between the two, so this "
-                "is measured, not implied; where all weights are nearly equal it holds without any head"
-                " preferring an offset."
-            ),
+            "All heads, by layer: how many weigh most the offset at which their mean scores are highest (dashed: "
+            "with the scores of the layer's other heads), and how alike both profiles rank the offsets that the mask"
+            " allows. Softmax lies between the two, so this is measured, not implied; where all weights are nearly "
+            "equal it holds without any head preferring an offset.",
             draw="attnscope.results.figures.verdict:peak_agreement",
         ),
     ),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from attnscope.explanation.arrays.correlation import cross_spectrum as spectrum_of_head
 from attnscope.explanation.ranking import inputs_of, over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Section, studied, study
+from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Reading, Section, studied
 from attnscope.support.arguments import validated
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.evidence import Evidence
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
 SHIFT = Section(
     "shift",
     "The shift between queries and keys",
-    (
-        "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. "
-        "Three views of that shift, for the heads named. All are of the scores before any mask; offsets"
-        " that the mask forbids are grey, and no peak is looked for there."
-    ),
+    "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. Three views of "
+    "that shift, for the heads named. All are of the scores before any mask; offsets that the mask forbids are grey,"
+    " and no peak is looked for there.",
 )
 
 
@@ -34,11 +31,8 @@ def cross_spectrum(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
     band: tuple[int, int] | None = None,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
     """Shift between queries and keys by frequency, free of any completion of R, for all heads.
 
@@ -47,7 +41,7 @@ def cross_spectrum(
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
     band
         Band of frequencies in which the shift is read off: the first and the last, cycles per window.
@@ -60,18 +54,11 @@ def cross_spectrum(
     Raises
     ------
     AttnscopeError
-        If no layer has scores that are bilinear in X (under RoPE none has); if the band holds no frequency of
-        the windows, or there are fewer than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
-    >>> cross_spectrum("bundled", limit=2, band=(3, 10)).band_offset.dims
-    ('layer', 'head')
+        If no layer has scores that are bilinear in X (under RoPE none has); if the band holds no frequency of the
+        windows; if there are fewer than two full windows.
     """
-    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return of_heads(given.evidence, band)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return of_heads(study.evidence, band)
 
 
 def of_heads(evidence: Evidence, band: tuple[int, int] | None) -> xr.Dataset:
@@ -93,10 +80,8 @@ ANALYSIS = Analysis(
         Picture(
             "cross-spectrum",
             "Offset by frequency",
-            (
-                "Discs on one height are frequencies that favour one offset; large, dark discs count "
-                "most. Beyond the dashed curves a phase tells the offset only up to whole periods."
-            ),
+            "Discs on one height are frequencies that favour one offset; large, dark discs count most. Beyond the "
+            "dashed curves a phase tells the offset only up to whole periods.",
             draw="attnscope.results.figures.shifts:cross_spectrum_offsets",
             of="heads",
         ),

@@ -1,33 +1,54 @@
-"""Words and positions changed."""
+"""Words and positions changed: taken away, mixed up or moved."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Unpack
 
-from attnscope.explanation.passes.interventions import interventions as of_model
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.explanation.arrays.spectrum import remove_band
+from attnscope.explanation.inputs import capture_inputs, changing_input, input_moments
+from attnscope.explanation.profiles import (
+    Collected,
+    check_self_attention,
+    check_target,
+    mean_profile,
+    profile_and_output,
+    score_traces,
+    with_interval,
+)
 from attnscope.explanation.ranking import weight_peaks
-from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Section, few_texts, studied
-from attnscope.support.arguments import validated
+from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Reading, Section, studied
+from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
+from attnscope.explanation.tokens import Tokens, Windows, batches, read, targets_of, token_ids
+from attnscope.kernels.call import AttentionCall
+from attnscope.measure.documents import units_of
+from attnscope.support.arguments import Count, Draws, Seed, validated
+from attnscope.support.checks import check_some
+from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import xarray as xr
-    from jaxtyping import Int
+    from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
 
 CHANGED = Section(
     "interventions",
     "Words and positions changed",
-    (
-        "A head that goes by position alone keeps its profile when words change, loses it without "
-        "positions, and follows the position ids when these change places."
-    ),
+    "A head that goes by position alone keeps its profile when words change, loses it without positions, and follows"
+    " the position ids when these change places.",
 )
 
 
@@ -36,57 +57,85 @@ def interventions(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
     changes: Sequence[str] | None = None,
     layer: int | None = None,
-    band: int = 10,
+    band: Count = 10,
     target_offset: Int[np.ndarray, "layer head"] | None = None,
-    shift: int = 8,
+    shift: Count = 8,
     frequencies: tuple[int, int] | None = None,
-    components: int = 12,
-    draws: int = 1000,
-    seed: int = 0,
+    components: Count = 12,
+    draws: Draws = 1000,
+    seed: Seed = 0,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
-    """What becomes of every head when words or positions are taken away, mixed up or moved.
+    r"""Change what a model knows of its words or positions, and see what becomes of every head.
 
-    See docs/mathematics.md, Interventions.
+    See docs/mathematics.md, Interventions. Position tables are changed in place and put back.
+
+    ============================  ========================================================  ==========================
+    change                        what is done                                              if position alone counts
+    ============================  ========================================================  ==========================
+    words-zero                    every word vector is zero                                 profile kept
+    words-repeated                every word is the text's middle one                       profile kept
+    words-shuffled                the words of a text change places (not special tokens)    profile kept
+    positions-zero                every row is zero                                         profile flat
+    positions-mean                every row is the mean row                                 profile flat
+    positions-permuted            position ids change places                                kept in the order of ids
+    positions-reversed            position ids run backwards                                left and right swap
+    positions-shifted             position ids begin at `shift`                             profile kept
+    positions-band-removed        `frequencies` are removed from the rows by FFT            weight at t\* falls
+    positions-components-removed  the rows' first principal components are projected out    weight at t\* falls
+    positions-phases-random       each column of rows keeps its spectrum, not its phases    lost if phases matter
+    ============================  ========================================================  ==========================
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
-    changes, layer, band, target_offset, shift, frequencies, components, draws, seed
-        See `attnscope.explanation.passes.interventions.interventions`.
+    changes
+        Names from the table; by default all that model and windows allow.
+    layer
+        Change the input of this attention layer only, and look at this layer only: X = P + C with P the mean over
+        texts at each position takes the place of table and words. Zeroing what all layers read puts them out of
+        what they were trained on; this does so for one. There is no ``positions-shifted`` here.
+    band
+        Largest offset.
+    target_offset
+        ``(layer, head)``: the offset t\* to follow. By default where the mean profile is highest.
+    shift
+        First position id of ``positions-shifted``, tokens.
+    frequencies
+        First and last frequency removed, cycles per window. By default those of 8.5 to 12.8 tokens a cycle, where
+        RoBERTa's table has its peak (40 to 60 in 512 tokens).
+    components
+        How many principal components are projected out.
+    draws, seed
+        Number of draws and seed of the bootstrap over documents (windows, where there are fewer than 6): ``_low``
+        and ``_high`` are the ends of its 95% interval, NaN of fewer than 6 windows. The seed is also that of the
+        permutations and random phases.
 
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.passes.interventions.interventions`: over ``change, layer, head, offset`` (tokens)
-        ``profile_before``
-        and ``profile_after``, the mean weights (share); over ``change, layer, head`` ``mass_change``, what the weight
-        at ``target`` (tokens) loses or gains. In the tree of `attnscope.explain` ``target`` and all weights at it are
-        NaN of heads that prefer no offset.
+        Dimensions ``change, layer, head, offset``. ``profile_before``, ``profile_after`` (mean weight at an offset),
+        ``profile_by_id`` (the same with tokens in the order of their position ids; NaN for changes that keep the
+        order), ``trace_before``, ``trace_after`` (:math:`tr_t` of the scores, scale included, keys about their
+        mean), ``mass_before``, ``mass_after``, ``mass_change`` (weight at t\*), ``output_change`` (norm of the change
+        of a head's output, as a share of the norm of its output before), ``target``. The attribute ``left_out`` says,
+        as JSON, which changes these windows do not allow, and why, where `changes` names none. In the tree of
+        `attnscope.explain` ``target`` and all weights at it are NaN for heads that prefer no offset.
 
     Raises
     ------
     AttnscopeError
         If the model has no table of absolute positions; if a change is not known, or not possible with this model and
         these windows; if there are fewer than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.interventions import interventions
-    >>> interventions("bundled", limit=2, changes=["words-zero"]).change.values.tolist()
-    ['words-zero']
     """
-    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return of_model(
-            given.model,
-            given.first(limit),
+    check_some(f"of {', '.join(CHANGES)}", changes=changes)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return changes_of(
+            study.model,
+            study.first(reading.get("limit")),
             changes,
             layer=layer,
             band=band,
@@ -101,7 +150,7 @@ def interventions(
 
 def _of_study(study: Study) -> xr.Dataset:
     """The changes; of a head that prefers no offset there is no weight at one that could change."""
-    changed = of_model(study.model, study.first(study.intervention_texts), band=study.band, seed=study.seed)
+    changed = changes_of(study.model, study.first(study.intervention_texts), band=study.band, seed=study.seed)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(changed.target, fill_value=False)
     at_offset = [str(name) for name in changed if name == "target" or str(name).startswith("mass_")]
     return changed.assign(changed[at_offset].where(prefers.reset_coords(drop=True)).data_vars)
@@ -118,16 +167,377 @@ ANALYSIS = Analysis(
         Picture(
             "interventions",
             "Before and after",
-            (
-                "Grey is before, blue after, dashed the profile in the order of the position ids. The "
-                "number is the change of the weight at the head's offset, with its 95% interval over "
-                "texts; a head that prefers no offset has none. Zeroing takes the model out of what it was "
-                "trained on: means and shuffles are the fairer changes."
-            ),
+            "Grey is before, blue after, dashed the profile in the order of the position ids. The number is the "
+            "change of the weight at the head's offset, with its 95% interval over texts; a head that prefers no "
+            "offset has none. Zeroing takes the model out of what it was trained on: means and shuffles are the "
+            "fairer changes.",
             draw="attnscope.results.figures.panels:interventions",
             of="heads",
         ),
     ),
     units="weight",
     asked=lambda study: study.intervention_texts > 0,
+    few_texts=True,
 )
+
+_SHIFTED = "positions-shifted"
+
+
+@torch.no_grad()
+def changes_of(
+    model: PreTrainedModel,
+    windows: Windows,
+    changes: Sequence[str] | None = None,
+    *,
+    layer: int | None = None,
+    band: int = 10,
+    target_offset: Int[np.ndarray, "layer head"] | None = None,
+    shift: int = 8,
+    frequencies: tuple[int, int] | None = None,
+    components: int = 12,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Every change on every window; see `interventions`."""
+    windows = list(windows)
+    ids = token_ids(windows, least=1 if layer is None else 2)
+    special, target_special = _special(windows), _special(targets_of(windows) or windows)
+    length = ids.length
+    if frequencies is not None:
+        check_frequencies(frequencies, length)
+    low = round(length * 40 / 512)
+    settings = Settings(shift, frequencies or (low, max(low, round(length * 60 / 512))), components, seed)
+    sites = list(capture_inputs(model, windows[0]))
+    if layer is None:
+        check_self_attention(model, sites)
+    names, left_out = _checked(model, changes, length, layer, settings)
+    means = None
+    if layer is not None:
+        means = input_moments(model, windows, layer).position_mean
+    measured = BeforeAfter(band, layer)
+    of_decoder = layer is not None and sites[layer].kind != "self"
+    for place, batch in batches(ids):
+        places = (target_special if of_decoder else special)[place]
+        with watching(model, measured.before):
+            read(model, batch)
+        for name in names:
+            measured.order = settings.order(name, length)
+            with ExitStack() as stack:
+                given = batch
+                if layer is not None and means is not None:
+                    stack.enter_context(
+                        changing_input(model, sites, layer, settings.change_of_input(name, means, places))
+                    )
+                elif name in WORD_CHANGES:
+                    beside = batch.target
+                    given = Tokens(
+                        settings.words(name, batch.ids, places),
+                        None if beside is None else settings.words(name, beside, target_special[place]),
+                        batch.names,
+                    )
+                    if name == "words-zero":
+                        stack.enter_context(_without_words(model))
+                else:
+                    rows = {
+                        table.name: settings.rows(name, table.rows, length)
+                        for table in position_tables(model)
+                    }
+                    stack.enter_context(replaced_positions(model, rows))
+                with watching(model, measured.after(name)):
+                    read(model, given)
+    units, called = units_of(ids.documents)
+    return measured.dataset(names, target_offset, units, draws, seed).assign_attrs(
+        texts=len(ids),
+        intervals_over=called,
+        length=length,
+        shift=shift,
+        frequencies=list(settings.frequencies),
+        components=components,
+        left_out=json.dumps(left_out),
+    )
+
+
+def _checked(
+    model: PreTrainedModel, changes: Sequence[str] | None, length: int, layer: int | None, settings: Settings
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The changes to make, each once, refused where they cannot be made."""
+    unknown = [name for name in changes or () if name not in CHANGES]
+    if unknown:
+        raise AttnscopeError(f"there is no change {unknown[0]!r}: choose from {', '.join(CHANGES)}")
+    tables = [] if layer is not None else position_tables(model)
+    room = min((len(table.rows) for table in tables), default=0) - length
+    if changes is None:
+        possible = CHANGES if layer is not None or tables else WORD_CHANGES
+        left_out = (
+            {} if room >= settings.shift or not tables else {_SHIFTED: _no_room(room, length, settings)}
+        )
+        return tuple(name for name in possible if name != _SHIFTED or room >= settings.shift), left_out
+    if layer is None and any(name in POSITION_CHANGES for name in changes):
+        position_table(model)  # says why there is none
+    if _SHIFTED in changes and room < settings.shift:
+        raise AttnscopeError(_no_room(room, length, settings, " at one layer" * (layer is not None)))
+    return tuple(dict.fromkeys(changes)), {}
+
+
+def _no_room(room: int, length: int, settings: Settings, where: str = "") -> str:
+    return (
+        f"positions cannot be shifted by {settings.shift}: {max(0, room)} rows lie beyond the window's "
+        f"{length}{where}. Give a smaller window (--window) or shift"
+    )
+
+
+def _special(windows: Sequence[Any]) -> Bool[Tensor, "text position"]:
+    """Special tokens, as far as the windows know them."""
+    return torch.tensor([tuple(getattr(window, "special", (False,) * len(window))) for window in windows])
+
+
+@contextmanager
+def _without_words(model: PreTrainedModel) -> Generator[None]:
+    """Every module that shares the word table returns zeros (an encoder and a decoder may have one each)."""
+    table = word_embedding(model).weight
+    shared = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) and module.weight.data_ptr() == table.data_ptr()
+    ]
+
+    def nothing(_: nn.Module, __: Any, returned: Tensor) -> Tensor:
+        return torch.zeros_like(returned)
+
+    hooks = [module.register_forward_hook(nothing) for module in shared]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+RowChange = Callable[[np.ndarray], np.ndarray]
+
+#: What each change does, by its name.
+WORD_CHANGES = {
+    "words-zero": "every word vector is zero",
+    "words-repeated": "every word is the text's middle one",
+    "words-shuffled": "the words of a text change places",
+}
+
+POSITION_CHANGES = {
+    "positions-zero": "every position vector is zero",
+    "positions-mean": "every position vector is their mean",
+    "positions-permuted": "position ids change places",
+    "positions-reversed": "position ids run backwards",
+    "positions-shifted": "position ids begin later",
+    "positions-band-removed": "a band of frequencies leaves the position vectors",
+    "positions-components-removed": "their first principal components leave the position vectors",
+    "positions-phases-random": "waves of the position vectors keep their sizes, not their phases",
+}
+
+CHANGES = WORD_CHANGES | POSITION_CHANGES
+
+
+def remove_components(
+    rows: Float[np.ndarray, "position width"], count: int
+) -> Float[np.ndarray, "position width"]:
+    """Project the first `count` principal components out of the rows; their mean stays."""
+    mean = rows.mean(0)
+    _, _, directions = np.linalg.svd(rows - mean, full_matrices=False)
+    kept = directions[:count]
+    return rows - (rows - mean) @ kept.T @ kept
+
+
+def random_phases(
+    rows: Float[np.ndarray, "position width"], seed: int
+) -> Float[np.ndarray, "position width"]:
+    """Give each column's every frequency a random phase; its amplitudes and its mean stay (Theiler et al. 1992)."""
+    spectrum = np.fft.rfft(rows, axis=0)
+    phases = np.exp(2j * np.pi * np.random.default_rng(seed).random(spectrum.shape))
+    phases[0] = 1
+    if len(rows) % 2 == 0:
+        phases[-1] = 1  # the highest frequency is real
+    return np.fft.irfft(spectrum * phases, len(rows), axis=0)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What each change needs to know, and the changes themselves."""
+
+    shift: int  # tokens by which ids are shifted
+    frequencies: tuple[int, int]  # first and last frequency removed, cycles per window
+    components: int  # principal components projected out
+    seed: int  # seed of permutations and phases
+
+    def order(self, name: str, length: int) -> np.ndarray | None:
+        """The position id that each token gets, where ids change places."""
+        if name == "positions-reversed":
+            return np.arange(length)[::-1].copy()
+        if name == "positions-permuted":
+            return np.random.default_rng(self.seed).permutation(length)
+        return None
+
+    def rows(self, name: str, whole: np.ndarray, length: int) -> np.ndarray:
+        """The rows that positions ``0..length-1`` read, changed."""
+        rows = whole[:length]
+        order = self.order(name, length)
+        if order is not None:
+            return rows[order]
+        changes: dict[str, RowChange] = {
+            "positions-zero": np.zeros_like,
+            "positions-mean": lambda rows: np.broadcast_to(rows.mean(0), rows.shape).copy(),
+            "positions-shifted": lambda _: whole[self.shift : self.shift + length],
+            "positions-band-removed": lambda rows: remove_band(rows, *self.frequencies),
+            "positions-components-removed": lambda rows: remove_components(rows, self.components),
+            "positions-phases-random": lambda rows: random_phases(rows, self.seed),
+        }
+        return changes[name](rows)
+
+    def words(self, name: str, ids: Tensor, special: Tensor) -> Tensor:
+        """Other token ids; special tokens stay in their places."""
+        places = self._places(name, special).to(ids.device)
+        return ids.gather(1, places)
+
+    def change_of_input(self, name: str, means: np.ndarray, special: Tensor) -> Callable[[Tensor], Tensor]:
+        """The same changes on one layer's X, split into position means and the rest."""
+
+        def change(states: Tensor) -> Tensor:
+            position = torch.from_numpy(means).to(states)
+            content = states - position
+            if name == "words-zero":
+                content = torch.zeros_like(content)
+            elif name in WORD_CHANGES:
+                places = self._places(name, special).to(states.device)
+                content = content.gather(1, places[:, :, None].expand_as(content))
+            else:
+                position = torch.from_numpy(self.rows(name, means, len(means))).to(states)
+            return position + content
+
+        return change
+
+    def _places(self, name: str, special: Tensor) -> Tensor:
+        """Where each token's word comes from, ``(text, position)``."""
+        texts, length = special.shape
+        places = torch.arange(length).repeat(texts, 1)
+        generator = np.random.default_rng(self.seed)
+        for text in range(texts):
+            words = torch.nonzero(~special[text])[:, 0]
+            if name == "words-repeated" and len(words):
+                places[text, words] = words[len(words) // 2]
+            elif name == "words-shuffled":
+                places[text, words] = words[torch.from_numpy(generator.permutation(len(words)))]
+        return places
+
+
+@dataclass(eq=False)
+class BeforeAfter:
+    """Profiles, traces and outputs of every head, before and after."""
+
+    band: int
+    layer: int | None
+    order: np.ndarray | None = None
+    outputs: dict[int, Tensor] = field(default_factory=dict)  # of the batch, before
+    collected: Collected = field(default_factory=Collected)
+
+    def before(self, site: Site, call: AttentionCall) -> Tensor:
+        profile, output = profile_and_output(call, self.band)
+        if self._wanted(site):
+            self.outputs[site.index] = output
+            self.collected.add("profile", site, profile)
+            self.collected.add("trace", site, score_traces(call, self.band))
+        return output
+
+    def after(self, name: str) -> Callable[[Site, AttentionCall], Tensor]:
+        def observe(site: Site, call: AttentionCall) -> Tensor:
+            profile, output = profile_and_output(call, self.band)
+            if self._wanted(site):
+                self.collected.add(f"profile {name}", site, profile)
+                self.collected.add(f"trace {name}", site, score_traces(call, self.band))
+                self.collected.add(f"output {name}", site, _relative(output, self.outputs[site.index]))
+                if self.order is not None:
+                    by_id = mean_profile(_reordered(call, self.order), self.band)
+                    self.collected.add(f"by_id {name}", site, by_id)
+            return output
+
+        return observe
+
+    def _wanted(self, site: Site) -> bool:
+        return site.kind != "cross" if self.layer is None else site.index == self.layer
+
+    def dataset(
+        self,
+        names: Sequence[str],
+        target: np.ndarray | None,
+        units: Sequence[Hashable],
+        draws: int,
+        seed: int,
+    ) -> xr.Dataset:
+        before = self.collected.stacked("profile")
+        at = np.nan_to_num(before.mean(0), nan=-1.0).argmax(-1) - self.band if target is None else target
+        check_target(at, before.shape[1:3], self.band)
+
+        def after(what: str) -> np.ndarray:
+            """Over text and change; NaN for changes that have no such number."""
+            keys = [f"{what} {name}" for name in names]
+            nothing = np.full_like(before, np.nan)
+            return np.stack(
+                [self.collected.stacked(key) if key in self.collected.parts else nothing for key in keys], 1
+            )
+
+        profile = after("profile")
+        index = (at + self.band)[..., None]
+        mass = np.take_along_axis(before, index[None], -1)[..., 0]
+        mass_after = np.take_along_axis(profile, index[None, None], -1)[..., 0]
+        heads = ("layer", "head")
+        variables: dict[str, Any] = {"target": (heads, at, {"long_name": "offset", "units": "tokens"})}
+        for name, values, dims in (
+            ("profile_before", before, (*heads, "offset")),
+            ("profile_after", profile, ("change", *heads, "offset")),
+            ("profile_by_id", after("by_id"), ("change", *heads, "offset")),
+            ("trace_before", self.collected.stacked("trace"), (*heads, "offset")),
+            ("trace_after", after("trace"), ("change", *heads, "offset")),
+            ("mass_before", mass, heads),
+            ("mass_after", mass_after, ("change", *heads)),
+            ("mass_change", mass_after - mass[:, None], ("change", *heads)),
+            ("output_change", after("output"), ("change", *heads)),
+        ):
+            variables |= with_interval(name, dims, values, units, draws=draws, seed=seed)
+        return xr.Dataset(variables, {"change": list(names), **self.collected.coordinates(self.band)})
+
+
+def _relative(after: Tensor, before: Tensor) -> Tensor:
+    """Norm of the change of each head's output, ``(batch, head)``, as a share of the norm before."""
+    change, norm = ((states.double().flatten(2)).norm(dim=-1) for states in (after - before, before))
+    return torch.where(change > 0, change / norm, 0.0)
+
+
+def _reordered(call: AttentionCall, position_ids: np.ndarray) -> AttentionCall:
+    """The same call with its tokens in the order of their position ids."""
+    order = torch.from_numpy(np.argsort(position_ids)).to(call.query.device)
+
+    def pairs(matrix: Tensor | None) -> Tensor | None:
+        return None if matrix is None else matrix[:, :, order][:, :, :, order]
+
+    mask = call.mask
+    if call.causal:
+        heads = 1 if mask is None else mask.shape[1]
+        texts = range(1 if mask is None else mask.shape[0])
+        mask = torch.stack(
+            [torch.stack([call.allowed(text, head) for head in range(heads)]) for text in texts]
+        )
+    return replace(
+        call,
+        query=call.query[:, :, order],
+        key=call.key[:, :, order],
+        value=call.value[:, :, order],
+        causal=False,
+        mask=pairs(mask),
+        bias=pairs(call.bias),
+    )
+
+
+def check_frequencies(frequencies: tuple[int, int], length: int) -> None:
+    """Refuse frequencies that windows of so many tokens do not have."""
+    first, last = frequencies
+    if not 0 <= first <= last <= length // 2:
+        raise AttnscopeError(
+            f"found frequencies {first} to {last}; expected two between 0 and {length // 2}, half of a window's "
+            "tokens, the smaller first"
+        )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from attnscope.explanation.analyses.cross_spectrum import SHIFT
 from attnscope.explanation.arrays.phase_map import phase_map as map_of_head
 from attnscope.explanation.ranking import inputs_of, over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, studied, study
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_seed
+from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Reading, studied
+from attnscope.support.arguments import Seed, validated
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.arrays.decomposition import Completion
     from attnscope.explanation.evidence import Evidence
     from attnscope.explanation.study import Study
@@ -27,13 +25,10 @@ def phase_map(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
     completion: Completion = "minimal",
     band: tuple[int, int] | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
     """Energy of queries by frequency and by the angle of the rotation R, for all heads.
 
@@ -41,7 +36,7 @@ def phase_map(
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
     completion, seed
         See `attnscope.explanation.arrays.phase_map.phase_map`.
@@ -51,26 +46,16 @@ def phase_map(
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.phase_map.phase_map`, with the dimensions ``layer, head``: over
-        ``frequency`` (cycles per
-        window) and ``angle`` (radians) ``energy``; over neither ``line_shift`` (tokens) and ``share_near``.
+        As `attnscope.explanation.arrays.phase_map.phase_map`, with the dimensions ``layer, head``.
 
     Raises
     ------
     AttnscopeError
         If no layer has scores that are bilinear in X (under RoPE none has); if the completion is unknown or the band
-        empty, or there are fewer than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.phase_map import phase_map
-    >>> phase_map("bundled", limit=2, completion="haar").energy.dims
-    ('layer', 'head', 'frequency', 'angle')
+        empty; if there are fewer than two full windows.
     """
-    check_seed(seed)
-    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return of_heads(given.evidence, completion=completion, band=band, seed=seed)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return of_heads(study.evidence, completion=completion, band=band, seed=seed)
 
 
 def of_heads(
@@ -80,11 +65,7 @@ def of_heads(
     return over_heads(
         evidence,
         lambda layer, head: map_of_head(
-            *inputs_of(layer, head),
-            offsets=layer.reach.offsets,
-            completion=completion,
-            band=band,
-            seed=seed,
+            *inputs_of(layer, head), offsets=layer.reach.offsets, completion=completion, band=band, seed=seed
         ),
     )
 
@@ -102,12 +83,9 @@ ANALYSIS = Analysis(
         Picture(
             "phase-maps",
             "The rotation from queries to keys",
-            (
-                "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 "
-                "are a shift by that many tokens; the line that gathers most, wrapped lines too, is "
-                "named in red. Single spots depend on how the rotation is completed; the figure above "
-                "does not."
-            ),
+            "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 are a shift by "
+            "that many tokens; the line that gathers most, wrapped lines too, is named in red. Single spots depend "
+            "on how the rotation is completed; the figure above does not.",
             draw="attnscope.results.figures.shifts:phase_maps",
             of="heads",
         ),

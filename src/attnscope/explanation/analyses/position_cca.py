@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 
 from attnscope.explanation.analyses.position_spectrum import TABLE
 from attnscope.explanation.arrays.components import canonical_correlations
-from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, studied, study
+from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Reading, studied
 from attnscope.store.arrays import stacked
 from attnscope.support.arguments import validated
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.evidence import Evidence, Layer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
@@ -30,11 +29,8 @@ def position_cca(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
     variance: float = 0.999,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
     """Canonical correlations of each layer's input with the position table.
 
@@ -42,34 +38,25 @@ def position_cca(
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
     variance
-        Share of the variance that is kept on either side before the correlations.
+        Share of the variance that the components of either side hold.
 
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.components.canonical_correlations`, with the dimension ``layer``:
-        ``correlation`` over
-        ``component``, ``strong_components``, ``null_correlation``; with ``raw_`` before their names, the same of all
-        components that float32 tells from rounding.
+        As `attnscope.explanation.arrays.components.canonical_correlations`, with the dimension ``layer``; with
+        ``raw_`` before their names, the same of all components that float32 tells from rounding.
 
     Raises
     ------
     AttnscopeError
         If the model has no table of absolute positions; if `variance` is not in (0, 1], or there are fewer than two
         full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.position_cca import position_cca
-    >>> position_cca("bundled", limit=4).correlation.dims
-    ('layer', 'component')
     """
-    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return by_layer(given.evidence, variance=variance)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return by_layer(study.evidence, variance=variance)
 
 
 def by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
@@ -101,11 +88,9 @@ ANALYSIS = Analysis(
         Picture(
             "position-correlations",
             "How long layers keep it",
-            (
-                "Canonical correlations of each layer's input with the table, of the components that "
-                "hold 99.9% of the variance and of all. A curve that falls to the dashed line tells no "
-                "more about positions than noise would. Counted are those above 0.5 and above that line."
-            ),
+            "Canonical correlations of each layer's input with the table, of the components that hold 99.9% of the "
+            "variance and of all. A curve that falls to the dashed line tells no more about positions than noise "
+            "would. Counted are those above 0.5 and above that line.",
             draw="attnscope.results.figures.positions:position_correlations",
         ),
     ),

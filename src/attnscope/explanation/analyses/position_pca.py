@@ -39,12 +39,6 @@ def position_pca(
     ------
     AttnscopeError
         If the model has no table of absolute positions: the scheme that it has instead is named.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.position_pca import position_pca
-    >>> float(position_pca("bundled").cumulative_share[-1].round(6))
-    1.0
     """
     return principal_components(table_of_model(model, part), centred=centred)
 
@@ -60,19 +54,14 @@ ANALYSIS = Analysis(
         Picture(
             "position-components",
             "Dimensions that hold it",
-            (
-                "How much of the table's variance its first principal components hold. RoBERTa's 4 hold"
-                " 50.5%, its 12 hold 92.2% (Yamamoto and Matsuzaki 2023)."
-            ),
+            "How much of the table's variance its first principal components hold. RoBERTa's 4 hold 50.5%, its 12 "
+            "hold 92.2% (Yamamoto and Matsuzaki 2023).",
             draw="attnscope.results.figures.positions:position_components",
         ),
         Picture(
             "components-models",
             "Dimensions that hold the tables",
-            (
-                "The share of each table's variance that its first principal components hold; 4 and 12 "
-                "are marked."
-            ),
+            "The share of each table's variance that its first principal components hold; 4 and 12 are marked.",
             draw="attnscope.results.figures.explain:components_of_models",
             of="tree",
         ),

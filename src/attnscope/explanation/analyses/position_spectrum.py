@@ -23,10 +23,8 @@ _KEPT = (
 TABLE = Section(
     "table",
     "The position table",
-    (
-        "What the model reads of positions before any attention: whether the table has waves that noise has not,"
-        " how few dimensions hold it, and how long the layers keep it."
-    ),
+    "What the model reads of positions before any attention: whether the table has waves that noise has not, how few"
+    " dimensions hold it, and how long the layers keep it.",
 )
 
 
@@ -63,13 +61,6 @@ def position_spectrum(
     ------
     AttnscopeError
         If the model has no table of absolute positions: the scheme that it has instead is named.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.position_spectrum import position_spectrum
-    >>> spectra = position_spectrum("bundled")
-    >>> spectra["mean"].dims, spectra.sizes["frequency"]
-    (('frequency',), 65)
     """
     rows = table_of_model(model, part)
     return amplitude_spectrum(rows, detrend=detrend, neighbours=neighbours, factor=factor, lowest=lowest)
@@ -95,20 +86,15 @@ ANALYSIS = Analysis(
         Picture(
             "position-spectrum",
             "Waves in the position table",
-            (
-                "A line above the grey band is a wave that noise would not give; the number is its "
-                "period in tokens. The dashed line takes all columns together, whatever the axes of the"
-                " embedding. Words, on the right, are the control."
-            ),
+            "A line above the grey band is a wave that noise would not give; the number is its period in tokens. The"
+            " dashed line takes all columns together, whatever the axes of the embedding. Words, on the right, are "
+            "the control.",
             draw="attnscope.results.figures.positions:position_spectrum",
         ),
         Picture(
             "position-models",
             "Waves in the tables of several models",
-            (
-                "The same for each model, at its own height. Periods in tokens can be compared where "
-                "lengths differ."
-            ),
+            "The same for each model, at its own height. Periods in tokens can be compared where lengths differ.",
             draw="attnscope.results.figures.explain:tables_of_models",
             of="tree",
         ),

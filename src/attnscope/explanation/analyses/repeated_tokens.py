@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import xarray as xr
@@ -10,22 +10,20 @@ import xarray as xr
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.explanation.arrays.checks import Labelled, labelled
-from attnscope.explanation.not_defined import NotDefinedError
-from attnscope.explanation.study import Analysis, Picture, Section, few_texts, studied
+from attnscope.explanation.arrays.checks import Labelled, NotDefinedError, labelled
+from attnscope.explanation.study import Analysis, Picture, Reading, Section, studied
 from attnscope.explanation.tokens import batches, interval, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_seed, check_whole
+from attnscope.support.arguments import Seed, validated
+from attnscope.support.checks import check_whole
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
 
@@ -47,26 +45,22 @@ def repeated_tokens(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
     tokens: int = _TOKENS,
-    seed: int = 0,
+    seed: Seed = 0,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
-    """How far each head looks to the earlier occurrence of a token, and to the token after it.
+    """Weight of each head from a token to its earlier occurrence, and to the token after that.
 
-    See docs/mathematics.md, Repeated tokens. 16 texts of random tokens said twice, beside 16 whose second half is of
-    other tokens: the difference is what the repetition does. Tokens are drawn from those of `texts`, without the
-    special ones; each text begins as a window of `texts` does.
+    See docs/mathematics.md, Repeated tokens. 16 texts of random tokens, each sequence twice, beside 16 whose second
+    half has other tokens: the difference is the effect of the repetition. Tokens are drawn from those of `texts`,
+    without the special ones; each text begins as a window of `texts` does.
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
     tokens
-        Number of tokens that are said twice, 2 or more; fewer where a window has no room for them, or the texts have no
-        so many.
+        Number of repeated tokens, 2 or more; fewer if a window has no room for them, or the texts have fewer.
     seed
         Seed of the random tokens, and of the bootstrap over texts.
 
@@ -80,26 +74,16 @@ def repeated_tokens(
     Raises
     ------
     AttnscopeError
-        If the texts have fewer than 4 tokens of different kinds, or windows no room for so many; if `tokens` is below
-        2.
+        If the texts have fewer than 4 different tokens, or windows no room for so many; if `tokens` is below 2.
 
     References
     ----------
     Olsson et al. (2022), In-context learning and induction heads. Elhage et al. (2021), A mathematical framework for
     Transformer circuits.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.repeated_tokens import repeated_tokens
-    >>> scores = repeated_tokens("bundled", limit=2)
-    >>> scores.induction.dims, float(scores.induction.max().round(1))
-    (('layer', 'head'), 0.1)
     """
     check_whole(2, tokens=tokens)
-    check_seed(seed)
-    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return _of_study(given, tokens=tokens, seed=seed)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return _of_study(study, tokens=tokens, seed=seed)
 
 
 def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Dataset:
@@ -199,4 +183,5 @@ ANALYSIS = Analysis(
         ),
     ),
     units="share",
+    few_texts=True,
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from attnscope.explanation.analyses.waves import WAVES_ALONG_TEXT
+from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import append_one, reparametrize
 from attnscope.explanation.arrays.waves import maximum_spectrum
-from attnscope.explanation.not_defined import NotDefinedError
-from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, studied, study
+from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Reading, studied
 from attnscope.store.arrays import stacked
 from attnscope.support.arguments import validated
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.evidence import Evidence, Layer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
@@ -26,13 +25,7 @@ if TYPE_CHECKING:
 
 @validated
 def spectra_by_layer(
-    model: Model | Study | None = None,
-    texts: Sources = None,
-    *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
+    model: Model | Study | None = None, texts: Sources = None, **reading: Unpack[Reading]
 ) -> xr.Dataset:
     """Largest amplitude at each frequency over the columns of X, and of the queries and keys of all heads.
 
@@ -40,31 +33,22 @@ def spectra_by_layer(
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
 
     Returns
     -------
     xarray.Dataset
         As `attnscope.explanation.arrays.waves.maximum_spectrum`, with the dimensions ``layer`` and ``side`` (X,
-        query, key):
-        over ``frequency`` (cycles per window) ``maximum``; over neither ``null_mean`` and ``null_99``, the levels of
-        noise.
+        query, key).
 
     Raises
     ------
     AttnscopeError
-        If no layer has scores that are bilinear in X (under RoPE none has), or there are fewer than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.spectra import spectra_by_layer
-    >>> spectra_by_layer("bundled", limit=2).maximum.dims
-    ('layer', 'side', 'frequency')
+        If no layer has scores that are bilinear in X (under RoPE none has); if there are fewer than two full windows.
     """
-    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return of_layers(given.evidence)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return of_layers(study.evidence)
 
 
 def of_layers(evidence: Evidence) -> xr.Dataset:
@@ -98,10 +82,8 @@ ANALYSIS = Analysis(
         Picture(
             "spectra-by-layer",
             "Frequencies by layer",
-            (
-                "The largest amplitude over all columns, against what white noise gives in as many: red"
-                " is more, blue less."
-            ),
+            "The largest amplitude over all columns, against what white noise gives in as many: red is more, blue "
+            "less.",
             draw="attnscope.results.figures.waves:spectra_by_layer",
         ),
     ),

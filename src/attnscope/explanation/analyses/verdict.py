@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from attnscope.explanation.evidence import Evidence
     from attnscope.explanation.study import Study
 
-HEADS = Section(
-    "heads",
-    "All heads",
-    lambda tree: question(tree, rank_explanations(tree)),
-)
+HEADS = Section("heads", "All heads", lambda tree: question(tree, rank_explanations(tree)))
 
 
 def _phase_estimates(tree: xr.DataTree) -> str:
@@ -100,11 +96,9 @@ ANALYSIS = Analysis(
         Picture(
             "offset-agreement",
             "Two readings of the scores against the weights",
-            (
-                "One disc for each head that prefers an offset, larger the more it weighs it. On the "
-                "diagonal weights and scores find the same offset. Both readings are of the same trace,"
-                " so the right panel checks the reading, not the head."
-            ),
+            "One disc for each head that prefers an offset, larger the more it weighs it. On the diagonal weights "
+            "and scores find the same offset. Both readings are of the same trace, so the right panel checks the "
+            "reading, not the head.",
             draw="attnscope.results.figures.verdict:offset_agreement",
         ),
     ),

@@ -1,22 +1,36 @@
-"""A test of cause: the waves held responsible taken out of the position table."""
+"""A test of cause: waves taken out of the position table, and what the cross-spectrum says will follow."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Complex, Float
+from torch import Tensor
 
+from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.cross_spectrum import of_heads
-from attnscope.explanation.analyses.interventions import CHANGED
-from attnscope.explanation.passes.cause import band_removed, gain_without_band, responsible_band
-from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Analysis, Picture, few_texts, studied
-from attnscope.support.arguments import validated
+from attnscope.explanation.analyses.interventions import CHANGED, check_frequencies
+from attnscope.explanation.arrays.checks import NotDefinedError
+from attnscope.explanation.arrays.components import StateMoments
+from attnscope.explanation.arrays.spectrum import remove_band
+from attnscope.explanation.profiles import Collected, mean_profile, profile_and_output, with_interval
+from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Analysis, Picture, Reading, studied
+from attnscope.explanation.tables import position_tables, replaced_positions
+from attnscope.explanation.tokens import Windows, batches, read, token_ids
+from attnscope.kernels.call import AttentionCall
+from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
+from attnscope.support.arguments import Count, Draws, Seed, validated
 
 if TYPE_CHECKING:
-    import xarray as xr
+    from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
+    from attnscope.capture.watch import Site
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
 
@@ -26,51 +40,43 @@ def wave_removal(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
     frequencies: tuple[int, int] | None = None,
-    band: int = 10,
-    draws: int = 1000,
-    seed: int = 0,
+    band: Count = 10,
+    draws: Draws = 1000,
+    seed: Seed = 0,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
-    """Take the waves that heads rest on out of the position table, and compare what follows with what was foretold.
+    """Take the waves that heads rest on out of the position table, and compare what follows with the prediction.
 
     See docs/mathematics.md, Test of cause.
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
     frequencies
-        First and last frequency removed, cycles per window. By default
-        `attnscope.explanation.passes.cause.responsible_band`:
-        the narrowest band that holds half of the heads' cross-spectra.
-    band, draws, seed
-        See `attnscope.explanation.passes.cause.band_removed`.
+        First and last frequency removed, cycles per window. By default the narrowest band that holds half of the
+        heads' cross-spectra.
+    band
+        Largest offset.
+    draws, seed
+        Number of draws and seed of the bootstrap over documents.
 
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.passes.cause.band_removed`: over ``layer, head, offset`` (tokens) ``profile_before``,
-        ``profile_expected`` and ``profile_after``, the mean weights (share); over nothing ``fit`` and ``fit_chance``.
+        Over ``layer, head, offset`` (tokens) ``profile_before``, ``profile_expected`` and ``profile_after``, the mean
+        weights (share); over nothing ``fit``, the share of the change that was predicted, ``fit_of_others`` and
+        ``fit_chance``, the same with the predictions of other heads, and ``moved``, the size of the change.
 
     Raises
     ------
     AttnscopeError
         If the model has no table of absolute positions, or no layer has scores that are bilinear in X; if the
         frequencies do not fit the windows, or there are fewer than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.wave_removal import wave_removal
-    >>> wave_removal("bundled", limit=2, band=4).profile_expected.dims
-    ('layer', 'head', 'offset')
     """
-    given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return _of_study(given, frequencies, band=band, limit=limit, draws=draws, seed=seed)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return _of_study(study, frequencies, band=band, limit=reading.get("limit"), draws=draws, seed=seed)
 
 
 def _of_study(
@@ -107,14 +113,169 @@ ANALYSIS = Analysis(
         Picture(
             "wave-removal",
             "Waves removed: expected and measured",
-            (
-                "The waves that these heads rest on most are taken out of the position table. Dashed is what the "
-                "cross-spectrum says will follow, blue what follows; grey is before. Where the two agree and lie apart "
-                "from grey, the waves are a cause."
-            ),
+            "The waves that these heads rest on most are taken out of the position table. Dashed is what the cross-"
+            "spectrum says will follow, blue what follows; grey is before. Where the two agree and lie apart from "
+            "grey, the waves are a cause.",
             draw="attnscope.results.figures.panels:wave_removal",
             of="heads",
         ),
     ),
     units="weight",
+    few_texts=True,
 )
+
+_HALF = 0.5  # of the cross-spectra's amplitude, that the band holds
+
+_EXCHANGES = 1000
+
+_FEWEST = 5  # heads, whose 120 orders can tell a chance below 0.05
+
+_LOWEST = 3  # cycles per window: below it a spectrum is drift, as everywhere here
+
+
+def responsible_band(amplitude: Float[np.ndarray, "head frequency"]) -> tuple[int, int]:
+    """The narrowest band of frequencies that holds half of the heads' cross-spectra, each head counting the same."""
+    amplitude = np.asarray(amplitude, dtype=float)[:, _LOWEST:]
+    totals = amplitude.sum(1, keepdims=True)
+    if not (totals > 0).any():
+        raise NotDefinedError(
+            f"the cross-spectra are 0 from {_LOWEST} cycles per window on; expected waves: give longer windows"
+        )
+    share = (amplitude / np.where(totals > 0, totals, 1.0)).sum(0)
+    reached = np.concatenate([[0.0], np.cumsum(share / share.sum())])
+    stops = np.searchsorted(
+        reached, reached[:-1] + _HALF - 1e-12
+    )  # the first stop from which a start holds half
+    widths = np.where(stops < len(reached), stops - np.arange(len(stops)), len(reached))
+    narrowest = np.flatnonzero(widths == widths.min())
+    start = int(narrowest[(reached[stops[narrowest]] - reached[narrowest]).argmax()])
+    return _LOWEST + start, _LOWEST + int(stops[start]) - 1
+
+
+def score_of_band(
+    cross: Complex[np.ndarray, " frequency"], length: int, first: int, last: int
+) -> Float[np.ndarray, " offset"]:
+    r"""Mean score, unscaled, that some frequencies give to each offset, from -(T - 1) to T - 1."""
+    spectrum = np.zeros(len(cross), dtype=complex)
+    spectrum[first : last + 1] = cross[first : last + 1]
+    circle = np.fft.irfft(spectrum, length) / length
+    return circle[np.arange(1 - length, length)]
+
+
+def gain_without_band(moments: StateMoments, first: int, last: int) -> float:
+    r"""By how much a layer's queries times its keys grow where LayerNorm makes up for the waves that are gone."""
+    means = moments.position_mean
+    waves = means - remove_band(means, first, last)
+    whole = float(np.trace(moments.covariance) + (means.mean(0) ** 2).sum())
+    left = whole - float((waves**2).sum(1).mean())
+    return whole / left if left > 0 else 1.0
+
+
+@torch.no_grad()
+def band_removed(
+    model: PreTrainedModel,
+    windows: Windows,
+    cross: Mapping[int, np.ndarray],
+    frequencies: tuple[int, int],
+    *,
+    gains: Mapping[int, float] | None = None,
+    band: int = 10,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    r"""Take waves out of the position table, and hold what each head then does against what was to be expected."""
+    ids = token_ids(list(windows))
+    length, (first, last) = ids.length, frequencies
+    check_frequencies(frequencies, length)
+    rows = {table.name: remove_band(table.rows[:length], first, last) for table in position_tables(model)}
+    scores = {
+        index: np.stack([score_of_band(head, length, first, last) for head in heads])
+        for index, heads in cross.items()
+    }
+    collected = _Profiles(band, scores, gains or {})
+    for _, batch in batches(ids):
+        with watching(model, collected.before):
+            read(model, batch)
+        with replaced_positions(model, rows), watching(model, collected.after):
+            read(model, batch)
+    units, called = units_of(ids.documents)
+    return collected.dataset(units, draws, seed).assign_attrs(
+        frequencies=[first, last], texts=len(ids), length=length, intervals_over=called
+    )
+
+
+@dataclass(eq=False)
+class _Profiles:
+    """Profiles of every text as the model is, as expected, and without the waves."""
+
+    band: int
+    scores: dict[int, np.ndarray]  # (head, offset), unscaled, by layer
+    gains: Mapping[int, float]
+    collected: Collected = field(default_factory=Collected)
+
+    def before(self, site: Site, call: AttentionCall) -> Tensor:
+        profile, output = profile_and_output(call, self.band)
+        if site.index in self.scores:
+            self.collected.add("before", site, profile)
+            self.collected.add("expected", site, mean_profile(self._without(site, call), self.band))
+        return output
+
+    def after(self, site: Site, call: AttentionCall) -> Tensor:
+        profile, output = profile_and_output(call, self.band)
+        if site.index in self.scores:
+            self.collected.add("after", site, profile)
+        return output
+
+    def _without(self, site: Site, call: AttentionCall) -> AttentionCall:
+        length = call.query.shape[2]
+        index = torch.arange(length)
+        places = index - index[:, None] + length - 1
+        scale = call.scale * self.gains.get(site.index, 1.0)
+        taken = torch.from_numpy(scale * self.scores[site.index])[:, places].to(call.query)[None]
+        return replace(call, scale=scale, bias=-taken if call.bias is None else call.bias - taken)
+
+    def dataset(self, units: Sequence[Hashable], draws: int, seed: int) -> xr.Dataset:
+        profiles = {name: self.collected.stacked(name) for name in ("before", "expected", "after")}
+        variables: dict[str, Any] = {}
+        for name, values in profiles.items():
+            dims, about = ("layer", "head", "offset"), {"long_name": "mean weight", "units": "weight"}
+            variables |= with_interval(
+                f"profile_{name}", dims, values, units, draws=draws, seed=seed, attrs=about
+            )
+        fits = _fits(profiles["before"], profiles["expected"], profiles["after"], units, seed)
+        variables |= {name: ((), value, {"units": "1"}) for name, value in fits.items()}
+        return xr.Dataset(variables, self.collected.coordinates(self.band))
+
+
+def _fits(
+    before: np.ndarray, expected: np.ndarray, after: np.ndarray, units: Sequence[Hashable], seed: int
+) -> dict[str, float]:
+    """How well the changes ``(text, layer, head, offset)`` were foretold, and how well other heads' would have been."""
+    real = ~np.isnan(before).all((0, -1))  # layers may have fewer heads than others
+    measured, foretold = (np.nan_to_num(profile - before)[:, real] for profile in (after, expected))
+    here, there = measured.mean(0), foretold.mean(0)
+    fit = _fit(here, there)
+    low = high = np.nan
+    if len(set(units)) >= LEAST:
+        left = [
+            _fit(np.tensordot(weights, measured, 1), np.tensordot(weights, foretold, 1))
+            for weights in without_each(units)
+        ]
+        low, high = jackknife_interval(fit, np.array(left))
+    generator = np.random.default_rng(seed)
+    others = [_fit(here, there[generator.permutation(len(there))]) for _ in range(_EXCHANGES)]
+    enough = len(there) >= _FEWEST
+    return {
+        "fit": fit,
+        "fit_low": float(low),
+        "fit_high": float(high),
+        "fit_of_others": float(np.mean(others)) if enough else np.nan,
+        "fit_chance": float(np.mean(np.array(others) >= fit)) if enough else np.nan,
+        "moved": float(np.sqrt((here**2).mean())),
+    }
+
+
+def _fit(measured: np.ndarray, expected: np.ndarray) -> float:
+    """Share of the change that was foretold; NaN where nothing changed."""
+    moved = float((measured**2).sum())
+    return 1 - float(((measured - expected) ** 2).sum()) / moved if moved > 0 else np.nan

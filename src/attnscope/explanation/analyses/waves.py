@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from attnscope.explanation.arrays.decomposition import append_one
 from attnscope.explanation.arrays.waves import query_key_waves as waves_of_head
 from attnscope.explanation.ranking import over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Section, studied, study
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_seed, check_whole
+from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Reading, Section, studied
+from attnscope.support.arguments import Natural, Seed, validated
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.evidence import Evidence, Layer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
@@ -23,10 +21,8 @@ if TYPE_CHECKING:
 WAVES_ALONG_TEXT = Section(
     "waves",
     "Waves in queries and keys",
-    (
-        "A head can only prefer an offset if its queries and keys carry the position. Here are the "
-        "columns of both, after the rotation that the scores determine, that are waves along the text."
-    ),
+    "A head can only prefer an offset if its queries and keys carry the position. Here are the columns of both, "
+    "after the rotation that the scores determine, that are waves along the text.",
 )
 
 
@@ -35,12 +31,9 @@ def query_key_waves(
     model: Model | Study | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    permutations: int = 5,
-    seed: int = 0,
+    permutations: Natural = 5,
+    seed: Seed = 0,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
     """Waves in the columns of the queries and keys of all heads, re-parametrised by the SVD of W_Q W_K^T.
 
@@ -48,10 +41,10 @@ def query_key_waves(
 
     Parameters
     ----------
-    model, texts, targets, tokenizer, window, limit
+    model, texts, reading
         See `attnscope.explanation.study.study`.
     permutations, seed
-        Number of orders in which the text's tokens are shuffled for the null, and seed of these.
+        Number of orders in which the text's tokens are shuffled for the null, and their seed.
 
     Returns
     -------
@@ -61,19 +54,10 @@ def query_key_waves(
     Raises
     ------
     AttnscopeError
-        If no layer has scores that are bilinear in X (under RoPE none has), or there are fewer than two full windows.
-
-    Examples
-    --------
-    >>> from attnscope.explanation.analyses.waves import query_key_waves
-    >>> query_key_waves("bundled", limit=2, permutations=0).periodic_columns.dims
-    ('layer', 'head')
+        If no layer has scores that are bilinear in X (under RoPE none has); if there are fewer than two full windows.
     """
-    check_whole(0, permutations=permutations)
-    check_seed(seed)
-    given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)
-    with studied(given, ANALYSIS):
-        return of_heads(given.evidence, permutations=permutations, seed=seed)
+    with studied(ANALYSIS, model, texts, reading) as study:
+        return of_heads(study.evidence, permutations=permutations, seed=seed)
 
 
 def of_heads(evidence: Evidence, *, permutations: int = 5, seed: int = 0) -> xr.Dataset:
@@ -99,31 +83,24 @@ ANALYSIS = Analysis(
         Picture(
             "wave-counts",
             "How many columns are waves",
-            (
-                "Counted by Fisher's test on one text, strict enough for all heads together. On the "
-                "right the most that the same head has when the tokens of the text are shuffled."
-            ),
+            "Counted by Fisher's test on one text, strict enough for all heads together. On the right the most that "
+            "the same head has when the tokens of the text are shuffled.",
             draw="attnscope.results.figures.waves:wave_counts",
         ),
         Picture(
             "wave-columns",
             "Which columns are waves",
-            (
-                "A row is a column, the largest singular value on top: disc and ring are the strongest "
-                "frequencies of query and key, green ones are waves, an arc joins a cosine and its "
-                "sine. Bars: the column's share of the scores. Columns of nearly equal singular values "
-                "may trade places."
-            ),
+            "A row is a column, the largest singular value on top: disc and ring are the strongest frequencies of "
+            "query and key, green ones are waves, an arc joins a cosine and its sine. Bars: the column's share of "
+            "the scores. Columns of nearly equal singular values may trade places.",
             draw="attnscope.results.figures.waves:wave_columns",
             of="heads",
         ),
         Picture(
             "wave-curves",
             "Queries and keys along the text",
-            (
-                "The columns that weigh most in the scores, along the first tokens of one text. Where "
-                "both are waves, the key's is the query's moved by the head's offset."
-            ),
+            "The columns that weigh most in the scores, along the first tokens of one text. Where both are waves, "
+            "the key's is the query's moved by the head's offset.",
             draw="attnscope.results.figures.waves:wave_curves",
             of="heads",
         ),

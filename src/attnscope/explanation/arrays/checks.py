@@ -6,10 +6,15 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from attnscope.support.arguments import validated
-from attnscope.support.checks import agree, shaped
+from attnscope.support.checks import agree, shaped, shortly
 from attnscope.support.errors import AttnscopeError
 
 FEWEST = 4  # positions: with fewer there is no frequency between the mean and the fastest alternation
+
+
+class NotDefinedError(AttnscopeError):
+    """An analysis that this model does not admit."""
+
 
 Values = np.ndarray | np.generic | float | int | bool
 Labelled = tuple[tuple[str, ...], Values, dict[str, str]]
@@ -63,10 +68,10 @@ def check_offsets(offsets: tuple[int, int] | None) -> None:
         )
 
 
-def choose(name: str, given: str, known: tuple[str, ...]) -> None:
+def choose(name: str, value: object, known: tuple[str, ...]) -> None:
     """Raise unless a mode is known."""
-    if given not in known:
-        raise AttnscopeError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
+    if value not in known:
+        raise AttnscopeError(f"{name} is {shortly(value)}; expected one of {', '.join(known)}")
 
 
 @validated

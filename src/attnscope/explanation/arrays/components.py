@@ -11,8 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.explanation.arrays.checks import labelled, series
-from attnscope.explanation.not_defined import NotDefinedError
+from attnscope.explanation.arrays.checks import NotDefinedError, labelled, series
 from attnscope.support.arguments import validated
 from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
@@ -46,15 +45,6 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, appendix B and figure 9; EMNLP 2023, section 4.1.2 and figure 12.
-
-    Examples
-    --------
-    A wave takes two dimensions:
-
-    >>> angle = 2 * np.pi * 3 * np.arange(16) / 16
-    >>> components = principal_components(np.stack([np.cos(angle), np.sin(angle), 0 * angle], 1))
-    >>> components.cumulative_share.values.round(6).tolist()
-    [0.5, 1.0, 1.0]
     """
     columns = series("the table", table)
     values = np.linalg.svd(columns - columns.mean(0) if centred else columns, compute_uv=False)
@@ -177,15 +167,6 @@ def canonical_correlations(
     ----------
     Raghu et al. (2017), SVCCA; Yamamoto and Matsuzaki (2023), EMNLP, section 4.1.2 and figure 4.
     The null level is the edge of the spectrum of Wachter (1980).
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> table = rng.normal(size=(16, 4))
-    >>> moments = StateMoments.zeros(16, 4).add(table + 0.01 * rng.normal(size=(50, 16, 4)))
-    >>> correlations = canonical_correlations(moments.position_mean, moments.covariance, table, 50)
-    >>> correlations.correlation.values.round(2).tolist()
-    [1.0, 1.0, 1.0, 1.0]
     """
     means, table = series("the position means", position_mean), series("the table", table)
     covariance = shaped("the covariance", covariance, "width, width")
@@ -215,28 +196,6 @@ def canonical_correlations(
             "states behind the position means. Take both from one StateMoments"
         )
     return _correlations(np.minimum(correlations, 1.0), kept, rows, tokens, strong)
-
-
-def direct_canonical_correlations(
-    states: Float[np.ndarray, "token width"],
-    vectors: Float[np.ndarray, "row column"],
-    *,
-    strong: float = 0.5,
-) -> xr.Dataset:
-    """Canonical correlations of stacked states with a vector for each token: the definition, for small data."""
-    states, vectors = series("states", states), series("vectors", vectors)
-    agree("tokens", "states", len(states), "vectors", len(vectors))
-    first, second = _span(states), _span(vectors)
-    correlations = np.minimum(np.linalg.svd(first.T @ second, compute_uv=False), 1.0)
-    return _correlations(correlations, first.shape[1], second.shape[1], len(states), strong)
-
-
-def _span(columns: Float[np.ndarray, "token column"]) -> Float[np.ndarray, "token rank"]:
-    """Orthonormal basis of the centred columns' span."""
-    left, values, _ = np.linalg.svd(columns - columns.mean(0), full_matrices=False)
-    if not values[0] ** 2 > _rounding(columns):
-        raise NotDefinedError("states or vectors are the same at every token; both must vary")
-    return left[:, values > max(columns.shape) * np.finfo(float).eps * values[0]]
 
 
 def _rounding(columns: Float[np.ndarray, "row column"]) -> float:

@@ -12,8 +12,8 @@ from attnscope.explanation.arrays.checks import head_arrays
 from attnscope.explanation.arrays.correlation import cross_spectrum
 from attnscope.explanation.arrays.decomposition import haar, reparametrize
 from attnscope.explanation.arrays.phase_map import phase_map
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_whole, shaped
+from attnscope.support.arguments import Natural, validated
+from attnscope.support.checks import shaped
 
 _SHARE = {"units": "1"}
 
@@ -27,8 +27,8 @@ def shift_controls(
     other_key: Float[np.ndarray, "other_width other_r"] | None = None,
     band: tuple[int, int] | None = None,
     offsets: tuple[int, int] | None = None,
-    draws: int = 1,
-    seed: int = 0,
+    draws: Natural = 1,
+    seed: Natural = 0,
 ) -> xr.Dataset:
     r"""A head's shift, and what is left of it when its cause is taken away.
 
@@ -60,23 +60,10 @@ def shift_controls(
     ------
     AttnscopeError
         As `cross_spectrum`; also if the other head's W_K has another number of columns.
-
-    Examples
-    --------
-    >>> frequency = np.array([5, 7, 11])
-    >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
-    >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))
-    >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
-    >>> controls = shift_controls(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
-    >>> controls.control.values.tolist(), round(float(controls.shift_concentration[0]), 6)
-    (['head', 'permuted 0', 'random 0'], 1.0)
-    >>> (controls.coherence_at_offset > 0.5).values.tolist()
-    [True, False, False]
     """
     values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
     if other_key is not None:
         other_key = shaped("other_key", other_key, "width, r")
-    check_whole(0, draws=draws, seed=seed)
     rng = np.random.default_rng(seed)
     cases = {"head": (values, query_weight, key_weight)}
     if other_key is not None:

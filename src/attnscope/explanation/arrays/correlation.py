@@ -31,8 +31,8 @@ from attnscope.explanation.arrays.spectrum import (
     fisher_g,
     transform,
 )
-from attnscope.support.arguments import validated
-from attnscope.support.checks import agree, check_whole, finite, shaped
+from attnscope.support.arguments import Natural, validated
+from attnscope.support.checks import agree, finite, shaped
 from attnscope.support.errors import AttnscopeError
 
 Mode = Literal["paper", "centre_k", "centre_both"]
@@ -47,7 +47,7 @@ def cross_correlation(
     singular_values: Float[np.ndarray, " value"] | None = None,
     *,
     mode: Mode = "paper",
-    near: int = NEAR,
+    near: Natural = NEAR,
     offsets: tuple[int, int] | None = None,
 ) -> xr.Dataset:
     r"""Cross-covariance of queries and keys at all offsets, in O(column T log T).
@@ -97,20 +97,12 @@ def cross_correlation(
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.5 and figure 7; EMNLP 2023, equations 19 to
     23, figures 7 to 9.
-
-    Examples
-    --------
-    >>> query = np.random.default_rng(0).normal(size=(64, 2))
-    >>> correlations = cross_correlation(query, np.roll(query, -3, axis=0))  # the key at i - 3 is the query at i
-    >>> correlations.peak_offset.sel(range="all").values.tolist()
-    [-3.0, -3.0]
     """
     q, k = series("Q", query), series("K", key)
     agree("positions", "Q", len(q), "K", len(k))
     agree("columns", "Q", q.shape[1], "K", k.shape[1])
     choose("mode", mode, MODES)
     check_offsets(offsets)
-    check_whole(0, near=near)
     s = (
         np.ones(q.shape[1])
         if singular_values is None
@@ -172,22 +164,6 @@ def cross_correlation(
             "range": ("range", list(RANGES)),
         },
         attrs={"positions": length, "mode": mode, "noise": 1 / np.sqrt(length), "near": near},
-    )
-
-
-def offset_trace(scores: Float[np.ndarray, "query key"]) -> xr.Dataset:
-    r"""Sum and mean of a square matrix along each offset, :math:`\mathrm{tr}_t = \sum_i S_{i,i+t}`."""
-    values, length = shaped("the scores", scores, "query, key"), len(scores)
-    agree("entries", "a column of the scores", length, "a row", values.shape[1])
-    place = np.arange(length)
-    trace = np.bincount((place - place[:, None] + length - 1).ravel(), values.ravel(), 2 * length - 1)
-    offset = np.arange(1 - length, length)
-    return xr.Dataset(
-        {
-            "trace": labelled("offset", trace, "sum along the offset"),
-            "trace_mean": labelled("offset", trace / (length - np.abs(offset)), "mean along the offset"),
-        },
-        coords={"offset": labelled("offset", offset, "key position - query position", "tokens")},
     )
 
 
@@ -338,18 +314,6 @@ def cross_spectrum(
     ----------
     Yamamoto and Matsuzaki (2023), EMNLP 2023, equations 15 and 24 to 27, for the phase shift.
     Their equation 25 prints its sign reversed.
-
-    Examples
-    --------
-    Keys that lag their queries by 2 tokens match what stands 2 to the left:
-
-    >>> frequency = np.array([5, 7, 11])
-    >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
-    >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))  # k_i = q_(i + 2)
-    >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
-    >>> offsets = cross_spectrum(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
-    >>> offsets.offset.sel(frequency=frequency).values.round(6).tolist(), round(float(offsets.band_offset), 6)
-    ([-2.0, -2.0, -2.0], -2.0)
     """
     values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
     check_offsets(offsets)
@@ -469,17 +433,6 @@ def common_shift(
 
     On a circle offsets are told apart only up to half of its length, whatever the head may look at. All is NaN where it
     may look at none of these.
-
-    Examples
-    --------
-    >>> frequency = np.arange(33)
-    >>> inside = (frequency > 0) & (frequency < 32)
-    >>> cross = np.exp(2j * np.pi * frequency * 2 / 64)  # keys that run 2 tokens ahead
-    >>> shift = common_shift(cross, inside, 64)
-    >>> shift.offset, shift.is_peak, round(shift.concentration, 6), shift.chance
-    (-2.0, True, 1.0, 0.005)
-    >>> common_shift(cross, inside, 64, offsets=(0, 63)).chance > 0.5  # the line is where the head may not look
-    True
     """
     band = np.where(chosen, cross, 0)
     size = float(np.abs(band).sum())

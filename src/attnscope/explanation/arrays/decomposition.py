@@ -63,14 +63,6 @@ def reparametrize(
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.3; EMNLP 2023, section 4.2, equations 13 and 14.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> query, key, mix = rng.normal(size=(9, 4)), rng.normal(size=(9, 4)), rng.normal(size=(4, 4))
-    >>> modes, again = reparametrize(query, key), reparametrize(query @ mix, key @ np.linalg.inv(mix).T)
-    >>> bool(np.allclose(modes.query, again.query)), bool(np.allclose(modes.values, again.values))
-    (True, True)
     """
     query_weight, key_weight = weights_of(query_weight, key_weight)
     agree("columns", "W_Q", query_weight.shape[1], "W_K", key_weight.shape[1])

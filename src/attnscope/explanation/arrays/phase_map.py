@@ -22,7 +22,7 @@ from attnscope.explanation.arrays.checks import (
 from attnscope.explanation.arrays.correlation import common_shift, shifts_near
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion, RotationPlanes, head_rotation
 from attnscope.explanation.arrays.spectrum import Offsets, transform
-from attnscope.support.arguments import validated
+from attnscope.support.arguments import Count, Natural, validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
@@ -38,8 +38,8 @@ def phase_map(
     completion: Completion = "minimal",
     band: tuple[int, int] | None = None,
     offsets: tuple[int, int] | None = None,
-    bins: int = 64,
-    seed: int = 0,
+    bins: Count = 64,
+    seed: Natural = 0,
 ) -> xr.Dataset:
     r"""Energy of a head's rotation by frequency and angle, and the shift in tokens that it amounts to.
 
@@ -89,22 +89,9 @@ def phase_map(
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.4 and figure 6; EMNLP 2023, equations 26 and
     27 and figure 10. Their equation 25 and theorem 1 print the sign of Delta reversed.
-
-    Examples
-    --------
-    >>> frequency = np.array([5, 7, 11])
-    >>> angle = 2 * np.pi * np.outer(np.arange(64), frequency) / 64
-    >>> turn = np.diag(np.exp(2j * np.pi * frequency * 2 / 64))  # k_i = q_(i + 2)
-    >>> key = np.block([[turn.real, turn.imag], [-turn.imag, turn.real]])
-    >>> phases = phase_map(np.hstack([np.cos(angle), np.sin(angle)]), np.eye(6), key)
-    >>> round(float(phases.line_shift), 6), round(float(phases.share_near), 6)
-    (2.0, 1.0)
     """
     values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
-    if bins < 1:
-        raise AttnscopeError(f"bins is {bins}; expected at least 1")
     check_offsets(offsets)
-    check_whole(0, seed=seed)
     chosen = in_band(len(values), band)
     rotation = head_rotation(query_weight, key_weight, completion=completion, seed=seed)
     energy = vector_energy(values, rotation)
@@ -160,13 +147,12 @@ def completion_range(
     key_weight: Float[np.ndarray, "key_width key_r"],
     *,
     completions: tuple[Completion, ...] = ("minimal", "haar"),
-    draws: int = 5,
+    draws: Natural = 5,
     band: tuple[int, int] | None = None,
     offsets: tuple[int, int] | None = None,
-    seed: int = 0,
+    seed: Natural = 0,
 ) -> xr.Dataset:
     """What `phase_map` reads off the line, under several completions: how far the free choice matters."""
-    check_whole(0, draws=draws, seed=seed)
     for completion in completions:
         choose("completion", completion, COMPLETIONS)
     if not completions:

@@ -18,8 +18,7 @@ from attnscope.explanation.arrays.spectrum import (
     null_scale,
     transform,
 )
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_whole
+from attnscope.support.arguments import Count, Natural, validated
 from attnscope.support.errors import AttnscopeError
 
 _QUARTER = np.pi / 6  # how far from 90 degrees apart the phases of a pair may be
@@ -32,11 +31,11 @@ def query_key_waves(
     key_weight: Float[np.ndarray, "key_width key_r"],
     *,
     significance: float = 0.05,
-    tests: int | None = None,
+    tests: Count | None = None,
     lowest: int = 3,
-    permutations: int = 20,
-    curves: int = 6,
-    seed: int = 0,
+    permutations: Natural = 20,
+    curves: Natural = 6,
+    seed: Natural = 0,
 ) -> xr.Dataset:
     """Which singular columns of a head are waves along the text.
 
@@ -78,21 +77,10 @@ def query_key_waves(
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.3 and figure 4; EMNLP 2023, section 4.2 and figure 5.
-
-    Examples
-    --------
-    >>> angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
-    >>> waves = query_key_waves(np.hstack([np.cos(angle), np.sin(angle)]), np.diag([2.0, 1, 2, 1]), np.eye(4))
-    >>> waves.query_frequency.values.tolist(), waves.partner.values.tolist()
-    ([5, 5, 9, 9], [1, 0, 3, 2])
-    >>> int(waves.periodic_columns), bool(waves.null_periodic_columns.mean() < 1)
-    (4, True)
     """
     values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
     if not 0 < significance < 1:
         raise AttnscopeError(f"significance is {significance}; expected a level between 0 and 1")
-    check_whole(1, tests=tests)
-    check_whole(0, permutations=permutations, curves=curves, seed=seed)
     parts = reparametrize(query_weight, key_weight)
     columns = len(parts.values)
     level = significance / (tests or max(2 * columns, 1))
@@ -190,13 +178,6 @@ def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Datase
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, figure 5; EMNLP 2023, equations 17 and 18 and figure 6.
-
-    Examples
-    --------
-    >>> wave = np.cos(2 * np.pi * 3 * np.arange(16) / 16)
-    >>> spectrum = maximum_spectrum(np.stack([wave, 2 * wave], 1))
-    >>> round(float(spectrum.maximum[3]), 6), int(spectrum.strongest_column[3])
-    (16.0, 1)
     """
     values = series("the columns", columns)
     if not values.shape[1]:

@@ -44,45 +44,8 @@ def adversarial_weights(
     is the next vertex, until the distance grows no more; the best of several starts is kept, so that what is found is
     possible, and the largest may be larger.
 
-    Parameters
-    ----------
-    weights
-        A of one head, or some of its rows.
-    values
-        V of that head.
-    objective
-        See above.
-    allowed
-        The mask, True where a query may look; by default everywhere.
-    starts, seed
-        Number of random starts of ``"distance"``, beside the one that puts weights where there were none, and their
-        seed.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``weights`` (query, key), the new ones; along ``query``: ``tvd`` (share) and ``jsd`` (nats) between old and new,
-        ``top_before`` and ``top_after``, the weight of the token that had the most, ``output_error``, the largest
-        change of the output as a share of its largest value, and ``is_free``, whether any change was found. Where it
-        is False, the output determines the weights (for ``"distance"``: as far as was searched).
-
-    Raises
-    ------
-    AttnscopeError
-        If there are more than 2,048 keys, weights and values do not belong together, or the objective is not known.
-
-    References
-    ----------
     The question is that of Jain and Wallace (2019), section 4.2.2; for one head's output, which is linear in its
     weights, the answer needs no search.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> weights, values = rng.dirichlet(np.ones(32), 1), rng.normal(size=(32, 4))
-    >>> pair = adversarial_weights(weights, values)
-    >>> pair.top_before.item() > 0.1, pair.top_after.item(), pair.output_error.item() < 1e-9
-    (True, 0.0, True)
     """
     if objective not in OBJECTIVES:
         raise AttnscopeError(

@@ -15,31 +15,7 @@ def permuted_weights(
 ) -> Float[np.ndarray, "query key"]:
     """Let the weights of each row change places, each row by itself, among the keys that it may look at.
 
-    Parameters
-    ----------
-    weights
-        A of one head.
-    generator
-        Where random numbers come from.
-    allowed
-        The mask, True where a query may look; by default everywhere.
-
-    Raises
-    ------
-    AttnscopeError
-        If a weight is negative, not finite, or on a key that the mask hides.
-
-    References
-    ----------
     Jain and Wallace (2019), Attention is not Explanation, NAACL 2019, section 4.2.1.
-
-    Examples
-    --------
-    >>> causal = np.tril(np.ones((3, 3), dtype=bool))
-    >>> weights = np.array([[1.0, 0, 0], [0.9, 0.1, 0], [0.7, 0.2, 0.1]])
-    >>> shuffled = permuted_weights(weights, np.random.default_rng(0), causal)
-    >>> bool((np.sort(shuffled) == np.sort(weights)).all()), bool(shuffled[~causal].any())
-    (True, False)
     """
     weights = non_negative("weights", weights)
     allowed = visible_keys(weights, allowed)
@@ -90,30 +66,7 @@ def erased_weights(
 
     Erasing key j alone moves the row's output by :math:`\alpha_j/(1-\alpha_j)\,(o - v_j)`.
 
-    Parameters
-    ----------
-    weights, allowed
-        See `permuted_weights`.
-    importance
-        By which keys are erased, the largest first.
-    fraction
-        Share of the keys that a row may look at; rounded up to whole keys. Where all are erased, or all that is left
-        has no weight, the row is zero.
-
-    Raises
-    ------
-    AttnscopeError
-        See `permuted_weights`; or if `fraction` is not between 0 and 1, or an importance is NaN.
-
-    References
-    ----------
     Serrano and Smith (2019), Is Attention Interpretable?, ACL 2019, section 4.
-
-    Examples
-    --------
-    >>> weights = np.array([[0.5, 0.25, 0.25]])
-    >>> erased_weights(weights, weights, 1 / 3).tolist()
-    [[0.0, 0.5, 0.5]]
     """
     check_real(0.0, 1.0, fraction=fraction)
     weights, importance = non_negative("weights", weights), finite("importance", importance)
@@ -175,28 +128,7 @@ def visible_keys(
 def total_variation(
     p: Float[np.ndarray, "*batch outcome"], q: Float[np.ndarray, "*batch other_outcome"]
 ) -> Float[np.ndarray, "*batch"]:
-    r"""Total variation distance, :math:`\mathrm{TVD} = \tfrac12\sum_j |p_j - q_j|`.
-
-    Parameters
-    ----------
-    p, q
-        Distributions over the last axis, with equal sums: weights of a row, or a model's predictions.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shares: between 0 and 1 for distributions.
-
-    Raises
-    ------
-    AttnscopeError
-        If an entry is negative or not finite, or the sums or numbers of outcomes differ.
-
-    Examples
-    --------
-    >>> float(total_variation(np.array([0.5, 0.5]), np.array([0.75, 0.25])))
-    0.25
-    """
+    r"""Total variation distance, :math:`\mathrm{TVD} = \tfrac12\sum_j |p_j - q_j|`."""
     p, q = _pair(p, q)
     return np.asarray(np.abs(p - q).sum(-1) / 2)
 
@@ -209,29 +141,7 @@ def jensen_shannon(
     With distributions, :math:`0 \le \mathrm{JSD} \le \ln 2` and
     :math:`\mathrm{TVD}^2/2 \le \mathrm{JSD} \le \mathrm{TVD}\,\ln 2`.
 
-    Parameters
-    ----------
-    p, q
-        See `total_variation`.
-
-    Returns
-    -------
-    numpy.ndarray
-        Nats.
-
-    Raises
-    ------
-    AttnscopeError
-        See `total_variation`.
-
-    References
-    ----------
     Lin (1991), Divergence measures based on the Shannon entropy, IEEE Transactions on Information Theory 37.
-
-    Examples
-    --------
-    >>> float(jensen_shannon(np.array([1.0, 0.0]), np.array([0.0, 1.0])) / np.log(2))
-    1.0
     """
     p, q = _pair(p, q)
     middle = (p + q) / 2
@@ -255,36 +165,8 @@ def norm_weights(
 
     :math:`f(x) = (x W_V + b_V) W_O`; over all keys and heads the vectors and b_O sum to the layer's output.
 
-    Parameters
-    ----------
-    weights
-        A of one head.
-    values
-        :math:`x W_V + b_V` of that head.
-    output
-        Its rows of W_O.
-
-    Returns
-    -------
-    numpy.ndarray
-        Norms, in the units of the model's hidden states.
-
-    Raises
-    ------
-    AttnscopeError
-        If the arrays do not belong together, or are not what they should be.
-
-    References
-    ----------
     Kobayashi, Kuribayashi, Yokoi and Inui (2020), Attention is Not Only a Weight: Analyzing Transformers with Vector
     Norms, EMNLP 2020, equation 3.
-
-    Examples
-    --------
-    A sharp look at a token whose value is nothing adds nothing:
-
-    >>> norm_weights(np.array([[0.9, 0.1]]), np.array([[0.0], [3.0]]), np.eye(1)).round(9).tolist()
-    [[0.0, 0.3]]
     """
     weights = non_negative("weights", weights)
     values, output = finite("values", values), finite("W_O", output)

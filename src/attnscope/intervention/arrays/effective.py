@@ -26,45 +26,8 @@ def effective_attention(
     Where a mask hides keys, each row has the values of its own visible keys. Entries may be negative and rows need not
     sum to 1: they are no distribution, and are not made into one.
 
-    Parameters
-    ----------
-    weights
-        A of one head.
-    values
-        V of that head, bias included. V W_O has the same null space where W_O has full row rank.
-    allowed
-        The mask, True where a query may look; by default everywhere.
-    with_ones
-        Add a column of ones to V: rows then keep their sums too.
-    tolerance
-        Singular values up to this share of the largest count as zero; by default
-        :math:`2\,\epsilon\sqrt{\min(n, d_v)}`, :math:`\epsilon` the precision of the values as they are given.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``weights`` (query, key), which are :math:`A_\text{eff}`; along ``query`` ``null_share``, the share of
-        :math:`\sum_j A_{ij}^2` in the null space; ``null_share_permuted``, its mean over all permutations of the row
-        among its visible keys: what weights that know nothing of V would have; and ``rank``, of V or [V, 1] over the
-        visible keys.
-
-    Raises
-    ------
-    AttnscopeError
-        If weights and values do not belong together, or are not what they should be.
-
-    References
-    ----------
     Brunner, Liu, Pascual, Richter, Ciaramita and Wattenhofer (2020), On Identifiability in Transformers, ICLR 2020,
     section 3.
-
-    Examples
-    --------
-    Values of the first and last key are equal, so only their sum matters:
-
-    >>> other = effective_attention(np.array([[0.5, 0.5, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
-    >>> other.weights.values.round(9).tolist(), float(other.null_share.round(9).item()), other["rank"].values.tolist()
-    ([[0.25, 0.5, 0.25]], 0.25, [2])
     """
     tolerance = _tolerance(values) if tolerance is None else tolerance
     weights, values = non_negative("weights", weights), finite("values", values)
@@ -108,31 +71,7 @@ def identifiability(
     :math:`n - \mathrm{rank}[V, 1]`, n being the number of visible keys. Where it is 0 the output determines the
     weights. Where it is not, weights may still be unique, as they must not be negative: `adversarial_weights` tells.
 
-    Parameters
-    ----------
-    values, allowed, tolerance
-        See `effective_attention`. Without a mask there is one row, which sees all keys.
-
-    Returns
-    -------
-    xarray.Dataset
-        Along ``query``: ``visible``, ``rank`` (of V) and ``rank_with_ones`` (of [V, 1]) over the visible keys, and
-        ``free_dimensions``, the dimension of that set.
-
-    Raises
-    ------
-    AttnscopeError
-        If values are not finite, or the mask is of another number of keys.
-
-    References
-    ----------
     Brunner et al. (2020), section 3.
-
-    Examples
-    --------
-    >>> ranks = identifiability(np.random.default_rng(0).normal(size=(128, 16)))
-    >>> ranks["rank"].item(), ranks.rank_with_ones.item(), ranks.free_dimensions.item()
-    (16, 17, 111)
     """
     tolerance = _tolerance(values) if tolerance is None else tolerance
     values = finite("values", values)

@@ -20,32 +20,7 @@ def rollout(
 
     :math:`\tilde A_l = \rho I + (1-\rho)A_l` and :math:`R_l = \tilde A_l R_{l-1}`, from :math:`R_0 = I`.
 
-    Parameters
-    ----------
-    weights
-        Mean over heads of A of each layer, from the lowest; rows are queries. Of an encoder-decoder, matrices over the
-        tokens of both texts, with the identity in the rows of the side that a layer leaves alone.
-    residual
-        :math:`\rho`, the share that the residual connection is taken to keep.
-
-    Returns
-    -------
-    numpy.ndarray
-        R after each layer. Rows sum to 1 where those of the weights do.
-
-    Raises
-    ------
-    AttnscopeError
-        If a weight is negative or not finite, a matrix is not square, or `residual` is not between 0 and 1.
-
-    References
-    ----------
     Abnar and Zuidema (2020), Quantifying Attention Flow in Transformers, ACL 2020, equation 1.
-
-    Examples
-    --------
-    >>> rollout(np.array([[[1.0, 0.0], [1.0, 0.0]]] * 2))[:, 1].tolist()
-    [[0.5, 0.5], [0.75, 0.25]]
     """
     check_real(0.0, 1.0, residual=residual)
     weights = _square(non_negative("weights", weights))
@@ -57,8 +32,7 @@ def rollout(
 
 
 def gradient_attention(
-    weights: Float[np.ndarray, "layer head query key"],
-    gradients: Float[np.ndarray, "*gradients"],
+    weights: Float[np.ndarray, "layer head query key"], gradients: Float[np.ndarray, "*gradients"]
 ) -> Float[np.ndarray, "layer token token"]:
     r"""Relevance of each input token to what the gradients are of, through all layers."""
     weights, gradients = finite("weights", weights), finite("gradients", gradients)
@@ -87,34 +61,7 @@ def attention_flow(
     The layers are a graph whose edge from i in layer l to j below has the capacity :math:`\tilde A_l[i, j]` of
     `rollout`. Rollout is one such flow, so that the largest is at least as large; and it is at most 1.
 
-    Parameters
-    ----------
-    weights, residual
-        See `rollout`.
-    queries
-        Tokens after the last layer; by default all.
-    limit
-        Most tokens: each pair is a maximum flow of its own, and their cost grows as the square of layers and the fourth
-        power of tokens.
-
-    Returns
-    -------
-    numpy.ndarray
-        Between 0 and 1; rows do not sum to 1.
-
-    Raises
-    ------
-    AttnscopeError
-        If there are more tokens than `limit`; what `rollout` raises.
-
-    References
-    ----------
     Abnar and Zuidema (2020), section 3.
-
-    Examples
-    --------
-    >>> attention_flow(np.array([[[1.0, 0.0], [1.0, 0.0]]] * 2)).tolist()
-    [[1.0, 0.0], [1.0, 0.5]]
     """
     check_real(0.0, 1.0, residual=residual)
     weights = _square(non_negative("weights", weights))

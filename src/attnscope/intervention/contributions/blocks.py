@@ -49,7 +49,7 @@ class Block:
     norm: LinearNorm | None = None  # the normalisation; None in a plain sum
     reason: str = ""  # why `output` or `form` is None
     projection: str = ""  # names of the modules that give o, that read the sum, and that normalise
-    reader: str = ""  # names of the modules that give o, that read the sum, and that normalise
+    reader: str = ""
     normaliser: str = ""  # names of the modules that give o, that read the sum, and that normalise
 
 
@@ -229,7 +229,7 @@ class LinearNorm:
 
     is_centred: bool  # whether the mean is taken away
     gain: Float[Tensor, " width"]  # :math:`\gamma` and :math:`\beta`, ``(width,)``
-    shift: Float[Tensor, " width"]  # :math:`\gamma` and :math:`\beta`, ``(width,)``
+    shift: Float[Tensor, " width"]
 
     def of(self, part: Float[Tensor, "*any width"]) -> Float[Tensor, "*any width"]:
         """A summand of what is normalised, before the division."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnscope.explanation.inputs import pairs_at
+from attnscope.explanation.profiles import pairs_at
 from attnscope.intervention.contributions.record import value_outputs
 from attnscope.intervention.session import band_of, values_of, visible_keys, weight_tiles
 from attnscope.kernels.call import AttentionCall
@@ -147,7 +147,6 @@ class Profile:
         self.sums: Tensor | None = None
 
     def add(self, rows: slice, tile: Float[Tensor, "*head row key"]) -> None:
-        """Add some rows."""
         self.add_band(band_of(tile, rows.start, self.band))
 
     def add_band(self, entries: Float[Tensor, "*head row offset"]) -> None:
@@ -169,7 +168,6 @@ class Weights:
         self.profile = Profile(call, band)
 
     def add(self, rows: slice, tile: Tensor) -> None:
-        """Read some rows."""
         self.profile.add(rows, tile)
 
     def found(self) -> dict[str, np.ndarray]:
@@ -185,7 +183,6 @@ class Norms:
         self.size = value_outputs(record).norm(dim=-1)[:, None]
 
     def add(self, rows: slice, tile: Tensor) -> None:
-        """Read some rows."""
         self.profile.add(rows, shares(tile * self.size.to(tile.dtype)))
 
     def found(self) -> dict[str, np.ndarray]:
@@ -203,13 +200,11 @@ class Gradient:
         self.mean: list[Tensor] = []
 
     def add(self, rows: slice, tile: Tensor) -> None:
-        """Read some rows."""
         kept = (tile * (self.by_output[:, rows] @ self.values.transpose(-2, -1))).clamp_min(0.0)
         self.profile.add(rows, shares(kept))
         self.mean.append(kept.mean(0))
 
     def matrix(self) -> Float[Tensor, "query key"]:
-        """Mean over heads."""
         return torch.cat(self.mean)
 
     def found(self) -> dict[str, np.ndarray]:
@@ -224,15 +219,12 @@ class Mean:
         self.mean: list[Tensor] = []
 
     def add(self, rows: slice, tile: Tensor) -> None:  # noqa: ARG002 as other readers do
-        """Read some rows."""
         self.mean.append(tile.mean(0))
 
     def matrix(self) -> Float[Tensor, "query key"]:
-        """Mean over heads."""
         return torch.cat(self.mean)
 
     def found(self) -> dict[str, np.ndarray]:
-        """Nothing by itself."""
         return {}
 
 
@@ -244,7 +236,6 @@ class EffectiveProfile:
         self.effective = Effective(call, band)
 
     def add(self, rows: slice, tile: Tensor) -> None:
-        """Read some rows."""
         self.profile.add_band(self.effective.band(rows, tile))
 
     def found(self) -> dict[str, np.ndarray]:

@@ -46,7 +46,6 @@ class BlockNorms:
         return norms
 
     def add(self, rows: slice, tile: Tensor) -> None:
-        """Read some rows."""
         norms = self.rows(rows, tile)
         if not self.same_tokens:  # the residual has its share, at no offset
             norms = torch.cat([norms, self.residual[rows].norm(dim=-1, keepdim=True)], -1)
@@ -68,7 +67,6 @@ class Mixing:
         self.ratios: dict[str, list[Tensor]] = {name: [] for name in MIXING}
 
     def add(self, rows: slice, tile: Tensor) -> None:
-        """Read some rows."""
         if self.same_tokens:
             own = own_weights(rows, tile)
             other = (tile.sum(-1) - own).mean(0)

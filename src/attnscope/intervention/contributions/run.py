@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -29,11 +29,10 @@ from attnscope.intervention.contributions.kinds import KINDS, Kind, assembled, c
 from attnscope.intervention.contributions.layers import BlockNorms, Mixing
 from attnscope.intervention.contributions.record import Record, record
 from attnscope.intervention.edits import embedding_leaves
-from attnscope.intervention.given import InterventionInput, check_matrices, input_of, inputs_of
+from attnscope.intervention.given import InputOptions, InterventionInput, check_matrices, input_of, inputs_of
 from attnscope.intervention.session import Sides, lacks_predictions, log_probabilities, sides_of, weights_of
 from attnscope.read.windows import window_name
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_whole
+from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.study import Study
     from attnscope.intervention.given import InterventionInput
     from attnscope.read.encoded import Sources
@@ -239,21 +237,14 @@ def contribution_profiles(
     model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    by_line: bool = False,
     kinds: Sequence[Kind | str] | None = None,
-    band: int = 10,
+    band: Count = 10,
     progress: Tell | None = None,
+    **reading: Unpack[InputOptions],
 ) -> xr.Dataset:
     r"""Measure where heads and layers take from, by more than their weights."""
-    check_whole(1, band=band)
     chosen, asked = chosen_kinds(kinds, KINDS), kinds is not None
-    given = input_of(
-        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
-    )
+    given = input_of(model, texts, **reading)
     tell = progress or no_progress
     with borrowed(given.model):
         first = inputs_of(given.model, given.windows[0])

@@ -37,7 +37,7 @@ class Pair:
     # the token after the last
     corrupted: str
     answer: str  # the right token after the clean text, and the one that is right after the corrupted text
-    wrong: str  # the right token after the clean text, and the one that is right after the corrupted text
+    wrong: str
 
 
 #: A file of JSON Lines, two or four text files (see `read_pairs`), or pairs themselves, as `Pair` or mappings.
@@ -162,12 +162,12 @@ class EncodedPairs:
     """Pairs as the model reads them; all as long."""
 
     clean: Int[Tensor, "pair position"]  # ``(pair, position)``, token ids
-    corrupted: Int[Tensor, "pair position"]  # ``(pair, position)``, token ids
+    corrupted: Int[Tensor, "pair position"]
     places: Int[Tensor, "pair 1"]  # ``(pair, 1)``: the position whose prediction is looked at
     answers: Int[Tensor, " pair"]  # ``(pair,)``, token ids
-    wrongs: Int[Tensor, " pair"]  # ``(pair,)``, token ids
+    wrongs: Int[Tensor, " pair"]
     tokens: tuple[tuple[str, ...], ...]  # tokens of each text, to show
-    corrupted_tokens: tuple[tuple[str, ...], ...]  # tokens of each text, to show
+    corrupted_tokens: tuple[tuple[str, ...], ...]
 
     @classmethod
     def of(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -13,20 +12,17 @@ from torch import Tensor
 
 from attnscope.intervention.arrays.changes import jensen_shannon, permuted_weights
 from attnscope.intervention.arrays.changes import total_variation as distance
-from attnscope.intervention.given import InterventionInput, input_of
-from attnscope.intervention.passes.questions import MASKED
-from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
+from attnscope.intervention.given import InterventionInput
+from attnscope.intervention.weights.over_heads import TestOptions, over_heads, prepared
 from attnscope.intervention.weights.read_text import ReadText, total_variation
 from attnscope.intervention.weights.read_text import jensen_shannon as divergence
-from attnscope.support.arguments import validated
-from attnscope.support.checks import DRAWS, check_real, check_whole
+from attnscope.support.arguments import Draws, validated
+from attnscope.support.checks import check_real
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
-    from attnscope.support.progress import Tell
 
 _SHARES = np.linspace(1.0, 0.0, 21)  # of the way from the head's own weights to others
 _LEAST = 1e-6  # weight from which the search starts where there is none
@@ -48,25 +44,14 @@ def adversarial_test(
     model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    by_line: bool = False,
-    heads: Sequence[Head] | None = None,
     bound: float = 0.05,
-    steps: int = 50,
-    draws: int = 4,
-    masked: float = MASKED,
-    seed: int = 0,
-    progress: Tell | None = None,
+    steps: Draws = 50,
+    draws: Draws = 4,
+    **options: Unpack[TestOptions],
 ) -> xr.Dataset:
     r"""Search weights of one head that differ most from its own while predictions move by no more than a bound."""
     check_real(0.0, 1.0, bound=bound)
-    check_whole(1, DRAWS, steps=steps, draws=draws)
-    given = input_of(
-        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
-    )
+    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         search = WeightSearch(text, layer, head, bound)
@@ -82,8 +67,9 @@ def adversarial_test(
             "weights_jsd_null": float(np.median([search.divergence(weights) for weights in random])),
         }
 
-    plan = TestPlan("adversarial_test", _VARIABLES, heads=heads, seed=seed, masked=masked, progress=progress)
-    return over_heads(given, plan, lambda _, __: of_head).assign_attrs(bound=bound, steps=steps)
+    return over_heads(given, "adversarial_test", _VARIABLES, lambda _, __: of_head, **chosen).assign_attrs(
+        bound=bound, steps=steps
+    )
 
 
 class WeightSearch:

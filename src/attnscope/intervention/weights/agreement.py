@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -17,22 +17,18 @@ from attnscope.capture.watching import watching
 from attnscope.intervention.arrays.agreement import rank_agreement
 from attnscope.intervention.edits import embedding_leaves
 from attnscope.intervention.effects import leave_one_out
-from attnscope.intervention.given import InterventionInput, check_matrices, input_of
-from attnscope.intervention.passes.questions import MASKED
+from attnscope.intervention.given import InterventionInput, check_matrices
 from attnscope.intervention.session import attended, log_probabilities
-from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
+from attnscope.intervention.weights.over_heads import TestOptions, over_heads, prepared
 from attnscope.intervention.weights.read_text import ReadText
 from attnscope.kernels.call import AttentionCall
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_whole
+from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
-    from attnscope.support.progress import Tell
 
 _ONE_IN_TWENTY = 0.05
 _POINT = 1.6448536269514722  # of a normal distribution, above which 5 % lie
@@ -55,27 +51,16 @@ def agreement_test(
     model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    by_line: bool = False,
-    heads: Sequence[Head] | None = None,
-    predictions: int = 8,
-    masked: float = MASKED,
-    seed: int = 0,
-    progress: Tell | None = None,
+    predictions: Count = 8,
+    **options: Unpack[TestOptions],
 ) -> xr.Dataset:
     r"""Rank tokens by a head's weights, by gradients and by leaving each out, and see whether the ranks agree."""
-    check_whole(1, predictions=predictions)
-    given = input_of(
-        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
-    )
+    given, chosen = prepared(model, texts, options)
 
     def of_text(text: ReadText, _: int) -> Callable[..., dict[str, float]]:
         number = len(text.positions)
-        chosen = np.unique(np.linspace(0, number - 1, min(predictions, number)).round().astype(int))
-        places = text.positions[torch.from_numpy(chosen)]
+        which = np.unique(np.linspace(0, number - 1, min(predictions, number)).round().astype(int))
+        places = text.positions[torch.from_numpy(which)]
         slopes = token_gradients(text, places)
         left_out = leave_one_out(text.model, text.inputs, places, text.name).T.double().cpu().numpy()
 
@@ -91,8 +76,7 @@ def agreement_test(
 
         return of_head
 
-    plan = TestPlan("agreement_test", _VARIABLES, heads=heads, seed=seed, masked=masked, progress=progress)
-    return over_heads(given, plan, of_text)
+    return over_heads(given, "agreement_test", _VARIABLES, of_text, **chosen)
 
 
 def compared(

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
 from attnscope.intervention.arrays.changes import uniform_weights
-from attnscope.intervention.given import InterventionInput, input_of
+from attnscope.intervention.given import InterventionInput
 from attnscope.intervention.passes.questions import MASKED
-from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
+from attnscope.intervention.weights.over_heads import TestOptions, over_heads, prepared
 from attnscope.intervention.weights.read_text import ReadText
 from attnscope.intervention.weights.replaced import EFFECTS, replaced
-from attnscope.support.arguments import validated
-from attnscope.support.checks import DRAWS, check_whole
+from attnscope.support.arguments import Draws, validated
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
-    from attnscope.support.progress import Tell
 
 
 @validated
@@ -31,22 +28,11 @@ def frozen_test(
     model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    by_line: bool = False,
-    heads: Sequence[Head] | None = None,
-    draws: int = 20,
-    masked: float = MASKED,
-    seed: int = 0,
-    progress: Tell | None = None,
+    draws: Draws = 20,
+    **options: Unpack[TestOptions],
 ) -> xr.Dataset:
     """Give a head the weights that it has on another text, and see how far predictions move."""
-    check_whole(1, DRAWS, draws=draws)
-    given = input_of(
-        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
-    )
+    given, chosen = prepared(model, texts, options)
     lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in given.windows]
     documents = given.documents
 
@@ -64,7 +50,9 @@ def frozen_test(
         donor = donor_of(number)
         if donor is None:
             return None
-        other = ReadText(given.model, given.windows[donor], donor, given.mask_id, masked=masked)
+        other = ReadText(
+            given.model, given.windows[donor], donor, given.mask_id, masked=chosen.get("masked", MASKED)
+        )
 
         def of_head(
             text: ReadText, layer: int, head: int, generator: np.random.Generator
@@ -75,8 +63,7 @@ def frozen_test(
 
         return of_head
 
-    plan = TestPlan("frozen_test", EFFECTS, heads=heads, seed=seed, masked=masked, progress=progress)
-    return over_heads(given, plan, of_text)
+    return over_heads(given, "frozen_test", EFFECTS, of_text, **chosen)
 
 
 def cut_weights(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -18,20 +18,17 @@ from attnscope.intervention.arrays.changes import (
     total_variation,
     uniform_weights,
 )
-from attnscope.intervention.given import InterventionInput, input_of
-from attnscope.intervention.passes.questions import MASKED
-from attnscope.intervention.weights.over_heads import Head, TestPlan, over_heads
+from attnscope.intervention.given import InterventionInput
+from attnscope.intervention.weights.over_heads import TestOptions, over_heads, prepared
 from attnscope.intervention.weights.read_text import ReadText
-from attnscope.support.arguments import validated
-from attnscope.support.checks import DRAWS, check_real, check_whole
+from attnscope.support.arguments import Count, Draws, validated
+from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.explanation.study import Study
     from attnscope.read.encoded import Sources
-    from attnscope.support.progress import Tell
 
 if TYPE_CHECKING:
     Weights = Float[np.ndarray, "query key"]
@@ -53,22 +50,11 @@ def permutation_test(
     model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    by_line: bool = False,
-    heads: Sequence[Head] | None = None,
-    draws: int = 100,
-    masked: float = MASKED,
-    seed: int = 0,
-    progress: Tell | None = None,
+    draws: Draws = 100,
+    **options: Unpack[TestOptions],
 ) -> xr.Dataset:
     """Mix up each row of a head's weights, and see how far predictions move."""
-    check_whole(1, DRAWS, draws=draws)
-    given = input_of(
-        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
-    )
+    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         weights, allowed = text.weights(layer, head), text.visible(layer, head)
@@ -77,8 +63,7 @@ def permutation_test(
         return numbers | {"max_weight": float(weights.max(1).mean())}
 
     variables = EFFECTS | {"max_weight": ("Largest weight of a row, mean over rows", "share")}
-    plan = TestPlan("permutation_test", variables, heads=heads, seed=seed, masked=masked, progress=progress)
-    return over_heads(given, plan, lambda _, __: of_head)
+    return over_heads(given, "permutation_test", variables, lambda _, __: of_head, **chosen)
 
 
 @validated
@@ -86,30 +71,18 @@ def uniform_test(
     model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    by_line: bool = False,
-    heads: Sequence[Head] | None = None,
-    draws: int = 20,
-    masked: float = MASKED,
-    seed: int = 0,
-    progress: Tell | None = None,
+    draws: Draws = 20,
+    **options: Unpack[TestOptions],
 ) -> xr.Dataset:
     """Give each row of a head equal weights over what it may see, and see how far predictions move."""
-    check_whole(1, DRAWS, draws=draws)
-    given = input_of(
-        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
-    )
+    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         weights = text.weights(layer, head)
         equal = uniform_weights(weights, text.visible(layer, head))
         return replaced(text, layer, head, weights, equal[None], generator, draws)
 
-    plan = TestPlan("uniform_test", EFFECTS, heads=heads, seed=seed, masked=masked, progress=progress)
-    return over_heads(given, plan, lambda _, __: of_head)
+    return over_heads(given, "uniform_test", EFFECTS, lambda _, __: of_head, **chosen)
 
 
 def replaced(
@@ -160,20 +133,11 @@ def erasure_test(
     model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    by_line: bool = False,
-    heads: Sequence[Head] | None = None,
     fractions: Sequence[float] = FRACTIONS,
-    draws: int = 5,
-    masked: float = MASKED,
-    seed: int = 0,
-    progress: Tell | None = None,
+    draws: Draws = 5,
+    **options: Unpack[TestOptions],
 ) -> xr.Dataset:
     """Erase a head's weights, the most important first, until decisions flip."""
-    check_whole(1, DRAWS, draws=draws)
     shares = [float(share) for share in fractions]
     for share in shares:
         check_real(0.0, 1.0, fractions=share)
@@ -181,9 +145,7 @@ def erasure_test(
         raise AttnscopeError(
             f"fractions are {shares[:5]}; expected numbers that rise, such as 0.1, 0.2, 0.5, 1.0"
         )
-    given = input_of(
-        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
-    )
+    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, Any]:
         weights, slope = text.weights(layer, head), text.by_weights(layer, head)
@@ -199,16 +161,8 @@ def erasure_test(
             ],
         }
 
-    plan = TestPlan(
-        "erasure_test",
-        _VARIABLES,
-        {"order": list(ORDERS), "fraction": shares},
-        heads=heads,
-        seed=seed,
-        masked=masked,
-        progress=progress,
-    )
-    return over_heads(given, plan, lambda _, __: of_head)
+    coordinates = {"order": list(ORDERS), "fraction": shares}
+    return over_heads(given, "erasure_test", _VARIABLES, lambda _, __: of_head, coordinates, **chosen)
 
 
 def _curve(
@@ -249,33 +203,23 @@ def same_output_test(
     model: Model | Study | InterventionInput | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
-    limit: int | None = None,
-    by_line: bool = False,
-    heads: Sequence[Head] | None = None,
     objective: Objective | str = "top_weight",
-    rows: int = 16,
-    seed: int = 0,
-    progress: Tell | None = None,
+    rows: Count = 16,
+    **options: Unpack[TestOptions],
 ) -> xr.Dataset:
     """Find other weights of each head whose output is exactly the same: what they say of importance is then not
     unique.
     """
-    check_whole(1, rows=rows)
-    given = input_of(
-        model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit, by_line=by_line
-    )
+    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         weights, allowed = text.weights(layer, head), text.visible(layer, head)
         values = text.values(layer, head).double().cpu().numpy()
-        chosen = np.unique(np.linspace(0, len(weights) - 1, min(rows, len(weights))).round().astype(int))
-        own, seen = weights[chosen], allowed[chosen]
+        which = np.unique(np.linspace(0, len(weights) - 1, min(rows, len(weights))).round().astype(int))
+        own, seen = weights[which], allowed[which]
         random = permuted_weights(own, generator, seen)
         own_search, null = (
-            adversarial_weights(matrix, values, objective=objective, allowed=seen, seed=seed)
+            adversarial_weights(matrix, values, objective=objective, allowed=seen, seed=chosen.get("seed", 0))
             for matrix in (own, random)
         )
         return {
@@ -289,7 +233,6 @@ def same_output_test(
             "free_null": float(null.is_free.mean()),
         }
 
-    plan = TestPlan(
-        "same_output_test", _SAME_OUTPUT_VARIABLES, heads=heads, seed=seed, predicts=False, progress=progress
-    )
-    return over_heads(given, plan, lambda _, __: of_head).assign_attrs(objective=objective)
+    variables = _SAME_OUTPUT_VARIABLES
+    found = over_heads(given, "same_output_test", variables, lambda _, __: of_head, predicts=False, **chosen)
+    return found.assign_attrs(objective=objective)

@@ -27,11 +27,8 @@ LONGEST = PAPER_LENGTH  # tokens of a window
 PAPER = Section(
     "paper",
     "The papers' figures and numbers",
-    (
-        "The figures of the paper by Yamamoto and Matsuzaki (2023) on this model, in the papers' form: "
-        "one text, no biases. Layers and heads are counted from 0 here; the papers' head(8,9) is head 8"
-        " of layer 7."
-    ),
+    "The figures of the paper by Yamamoto and Matsuzaki (2023) on this model, in the papers' form: one text, no "
+    "biases. Layers and heads are counted from 0 here; the papers' head(8,9) is head 8 of layer 7.",
 )
 
 
@@ -119,10 +116,8 @@ FIGURE_1 = Analysis(
         Picture(
             "paper_figure_1",
             "Figure 1: kinds of heads",
-            (
-                "In which share of the texts a head belongs to which cluster of profiles. One colour: "
-                "alike on all texts."
-            ),
+            "In which share of the texts a head belongs to which cluster of profiles. One colour: alike on all "
+            "texts.",
             draw="attnscope.results.figures.maps:label_pies",
         ),
     ),
@@ -155,10 +150,8 @@ FIGURE_4 = Analysis(
         Picture(
             "paper_figure_4",
             "Figure 4: waves in queries and keys",
-            (
-                "The leading columns of one head along the text. Where both are waves of one period, "
-                "keys run ahead or behind."
-            ),
+            "The leading columns of one head along the text. Where both are waves of one period, keys run ahead or "
+            "behind.",
             draw="attnscope.reproduction.yamamoto2023.drawing:waves_of_head",
         ),
     ),
@@ -174,11 +167,8 @@ FIGURE_6 = Analysis(
         Picture(
             "paper_figure_6",
             "Figure 6: the rotation from queries to keys",
-            (
-                "Dark spots along a blue line are a shift by that many tokens. The rotation is "
-                "completed as the papers did (LAPACK); paper_figure_6_minimal in the folder of figures "
-                "shows the one nearest to the identity."
-            ),
+            "Dark spots along a blue line are a shift by that many tokens. The rotation is completed as the papers "
+            "did (LAPACK); paper_figure_6_minimal in the folder of figures shows the one nearest to the identity.",
             draw="attnscope.reproduction.yamamoto2023.drawing:phases_as_published",
         ),
         Picture(
@@ -199,10 +189,8 @@ FIGURE_7 = Analysis(
         Picture(
             "paper_figure_7",
             "Figure 7: cross-correlations",
-            (
-                "Above, the leading 20 columns; below, their sum weighted by singular values, with its "
-                "peak within 10 tokens."
-            ),
+            "Above, the leading 20 columns; below, their sum weighted by singular values, with its peak within 10 "
+            "tokens.",
             draw="attnscope.reproduction.yamamoto2023.drawing:correlations_of_heads",
         ),
     ),
@@ -218,10 +206,7 @@ FIGURE_14 = Analysis(
         Picture(
             "emnlp_figure_14",
             "EMNLP figure 14: scores of causal heads",
-            (
-                "Stripes along the diagonal are scores that go by offset. Right of the diagonal a mask "
-                "hides them."
-            ),
+            "Stripes along the diagonal are scores that go by offset. Right of the diagonal a mask hides them.",
             draw="attnscope.reproduction.yamamoto2023.drawing:score_maps",
         ),
     ),

@@ -18,10 +18,9 @@ from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
-from attnscope.capture.watch import Site
 from attnscope.explanation.arrays.checks import labelled
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from attnscope.explanation.passes.interventions import profiles_of, stacked_profiles
+from attnscope.explanation.profiles import Collected, collect_profiles, stacked_profiles
 from attnscope.explanation.tables import PositionTable, position_table
 from attnscope.explanation.tokens import Windows, ids_of
 from attnscope.measure.windows import window_length
@@ -163,11 +162,10 @@ class Relearning:
             "spaced": (before, spaced, step),
             "relearned": (changed, spaced, step),
         }
-        parts: dict[str, dict[int, list[np.ndarray]]] = {}
-        sites: dict[int, Site] = {}
+        seen = Collected()
         for name, (model, texts, every) in inputs.items():
-            parts[name], sites = profiles_of(model, texts, band, every=every)
-        return stacked_profiles(parts, sites, seed=self.seed)
+            collect_profiles(seen, name, model, texts, band, every=every)
+        return stacked_profiles(seen, band, seed=self.seed)
 
     def _maps(self, changed: PreTrainedModel, profiles: xr.Dataset) -> xr.Dataset:
         """Weights of the heads that were sharpest on plain text, on a spaced text with the new table."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnscope.explanation.not_defined import NotDefinedError
+from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.study import Analysis, Picture, Section
 from attnscope.reproduction.yamamoto2023.relearn import Relearning
 from attnscope.store.files import explained
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 ANEW = Section(
     "relearned",
     "Positions learned anew",
-    (
-        "Every token is followed by unknown ones; the position table is drawn at random and trained "
-        "alone. A head that finds its neighbour by position then looks for it at the new distance. "
-        "After few steps it does not yet: the loss tells how far the learning has come."
-    ),
+    "Every token is followed by unknown ones; the position table is drawn at random and trained alone. A head that "
+    "finds its neighbour by position then looks for it at the new distance. After few steps it does not yet: the "
+    "loss tells how far the learning has come.",
 )
 
 
@@ -78,30 +76,23 @@ RELEARNED = Analysis(
         Picture(
             "relearned-table",
             "The table before and after",
-            (
-                "Where the blue line stands above the dashed one, learning has made waves. A peak at "
-                "the spacing says that rows of tokens and rows of unknown tokens differ: only the "
-                "former are asked for anything."
-            ),
+            "Where the blue line stands above the dashed one, learning has made waves. A peak at the spacing says "
+            "that rows of tokens and rows of unknown tokens differ: only the former are asked for anything.",
             draw="attnscope.reproduction.yamamoto2023.drawing:relearned_table",
         ),
         Picture(
             "relearned-profiles",
             "Where the sharpest heads look",
-            (
-                "Black is plain text. With unknown tokens between, the head still looks at the next "
-                "place and finds an unknown token; with positions learned anew, the peak should stand "
-                "where the neighbour is now. Means over tokens, not over unknown ones."
-            ),
+            "Black is plain text. With unknown tokens between, the head still looks at the next place and finds an "
+            "unknown token; with positions learned anew, the peak should stand where the neighbour is now. Means "
+            "over tokens, not over unknown ones.",
             draw="attnscope.reproduction.yamamoto2023.drawing:relearned_profiles",
         ),
         Picture(
             "relearned-maps",
             "Weights with positions learned anew",
-            (
-                "A spaced text; dots are unknown tokens, ␣ is a space. Stripes beside the diagonal go "
-                "from token to token."
-            ),
+            "A spaced text; dots are unknown tokens, ␣ is a space. Stripes beside the diagonal go from token to "
+            "token.",
             draw="attnscope.reproduction.yamamoto2023.drawing:relearned_maps",
             with_tokens=True,
         ),

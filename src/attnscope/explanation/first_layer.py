@@ -36,7 +36,7 @@ class FirstLayerSplit:
     """X of a layer that reads a position table, as the sum of what the table adds and the rest."""
 
     position: Float[np.ndarray, "position width"]  # ``(position, width)``, float64
-    content: Float[np.ndarray, "position width"]  # ``(position, width)``, float64
+    content: Float[np.ndarray, "position width"]
     # ``(position,)``: the standard deviation that the LayerNorm divides by; position and content share it
     deviation: Float[np.ndarray, " position"]
 
@@ -50,35 +50,6 @@ def first_layer_split(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Firs
     The table's part is followed through the LayerNorm and, where there is one, the embedding projection. Which
     LayerNorm it is, is found by running the model with the table set to zero: its input must change by the
     table's rows.
-
-    Parameters
-    ----------
-    model
-        In eval mode, with a position table.
-    inputs
-        Arguments of a forward pass, a batch of one.
-
-    Returns
-    -------
-    dict
-        By site: one for each table (an encoder and a decoder have one each).
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no table, or no layer reads it in this way.
-
-    Examples
-    --------
-    >>> from transformers import BertConfig, BertModel
-    >>> config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
-    >>> model = BertModel(config).eval()
-    >>> given = {"input_ids": torch.tensor([[5, 6, 7]])}
-    >>> (split,) = first_layer_split(model, given).values()
-    >>> from attnscope.explanation.inputs import capture_inputs
-    >>> (x,) = capture_inputs(model, given).values()
-    >>> bool(np.allclose(split.position + split.content, x))
-    True
     """
     position_table(model)  # refuses a model that has none
     whole = _Pass.of(model, inputs)

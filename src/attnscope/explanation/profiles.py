@@ -1,0 +1,302 @@
+"""What is read off an attention call, offset by offset, and profiles of all calls over texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+from scipy import stats
+from torch import Tensor
+
+from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.explanation.arrays.spectrum import Offsets
+from attnscope.explanation.tokens import Windows, batches, interval, read, token_ids
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import measure
+from attnscope.measure.documents import units_of
+from attnscope.support.errors import AttnscopeError
+
+Variants = Callable[[Site, AttentionCall], dict[str, AttentionCall]]
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:
+    """How many query-key pairs there are at each offset from ``-band`` to ``band``."""
+    return np.array(
+        [len(_with_offset(queries, keys, offset)) for offset in range(-band, band + 1)], np.float64
+    )
+
+
+def _with_offset(queries: int, keys: int, offset: int) -> range:
+    """The queries that have a key at an offset."""
+    first = max(0, -offset)
+    return range(first, max(first, min(queries, keys - offset)))
+
+
+def mean_profile(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
+    """Mean weight at each offset, over the rows that have one; float64 on the CPU, NaN where no row has one."""
+    return profile_and_output(call, band)[0]
+
+
+def profile_and_output(
+    call: AttentionCall, band: int
+) -> tuple[Float[Tensor, "batch head offset"], Float[Tensor, "batch head query width"]]:
+    """Give the mean weight at each offset (float64, on the CPU) and the output of a call, as `measure` does."""
+    output, rows = measure(call, Need(band=band))
+    assert rows.band is not None  # noqa: S101 asked for
+    pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
+    summed = rows.band.double().sum(2).cpu()
+    return torch.where(pairs > 0, summed / pairs.clamp_min(1), torch.nan), output
+
+
+def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
+    """Keys ``(..., key, width)`` about their mean over the text, where softmax cannot tell."""
+    if call.softcap is not None or call.sinks is not None:
+        return list(keys)
+    return [key - key.mean(-2, keepdim=True) for key in keys]
+
+
+def one_text(call: AttentionCall, text: int) -> AttentionCall:
+    """The call of one text of the batch."""
+    own = slice(text, text + 1)
+    return replace(
+        call,
+        query=call.query[own],
+        key=call.key[own],
+        value=call.value[own],
+        mask=call.mask if call.mask is None or len(call.mask) == 1 else call.mask[own],
+        bias=call.bias if call.bias is None or len(call.bias) == 1 else call.bias[own],
+    )
+
+
+def visible_offsets(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
+    """Offsets from ``-band`` to ``band`` at which some query of some text may look, as masks and causality have it."""
+    start, stop = (bound.cpu() for bound in call.extent)
+    first, last = (bound - torch.arange(call.query.shape[2]) for bound in (start, stop))
+    offsets = torch.arange(-band, band + 1)[:, None, None]
+    return ((first <= offsets) & (offsets < last)).any(-1).any(-1).numpy()
+
+
+def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
+    """``tr_t`` of what is added to the scores, 0 where nothing is; float64 on the CPU."""
+    batch, heads = call.query.shape[:2]
+    if call.bias is None:
+        return torch.zeros(batch, heads, 2 * band + 1, dtype=torch.float64)
+    lowest = torch.finfo(call.bias.dtype).min / 2
+    traces: list[Tensor] = []
+    for t in range(-band, band + 1):
+        values = call.bias.diagonal(t, -2, -1)
+        allowed = values > lowest
+        total = torch.where(allowed, values.double(), 0.0).sum(-1)
+        # a sum over all pairs, as if the forbidden ones had the mean of the others, so that a mask bends no trace;
+        # 0 / 0 where all is forbidden, or there is no pair
+        traces.append(total * values.shape[-1] / allowed.sum(-1))
+    stacked = torch.stack(traces, -1).cpu().expand(batch, heads, -1)
+    pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
+    return torch.where(pairs > 0, stacked, 0.0)
+
+
+def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
+    """``tr_t`` of the scores of a call (scale included, keys about their mean), without the matrix of scores."""
+    query = call.query.double()
+    key = call.key.double().repeat_interleave(call.group, 1)
+    key = call.scale * centred_keys(call, [key])[0]
+    queries, keys = query.shape[2], key.shape[2]
+    traces: list[Tensor] = []
+    for t in range(-band, band + 1):
+        pairs = _with_offset(queries, keys, t)
+        of_keys = key[:, :, pairs.start + t : pairs.stop + t]
+        traces.append((query[:, :, pairs.start : pairs.stop] * of_keys).sum((-1, -2)))
+    return torch.stack(traces, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """What the queries of a text may look at, by offset."""
+
+    offsets: Offsets  # lowest and highest offset that the mask allows: up to 0 in a causal layer
+    # sum of the weights at each offset if each query looked alike at all that it may, ``(offset,)``
+    even: Float[np.ndarray, " offset"]
+    # how many pairs of positions there are at each offset, whether a query may look or not, ``(offset,)``
+    pairs: Float[np.ndarray, " offset"]
+
+    @classmethod
+    def of(cls, call: AttentionCall, band: int) -> Reach:
+        """Read the mask of the first text; that of a head of its own counts as what any head may look at."""
+        start, stop = (bound[0].cpu().numpy() for bound in call.extent)
+        row = np.arange(len(start))
+        count = stop - start
+        if call.mask is not None and not call.is_contiguous:
+            count = np.minimum(count, call.mask[0].sum(-1).amax(0).cpu().numpy())
+        looks = count > 0
+        key = row[:, None] + np.arange(-band, band + 1)
+        allowed = (key >= start[:, None]) & (key < stop[:, None])
+        share = np.divide(1.0, count, out=np.zeros(len(count)), where=looks)
+        return cls(
+            (int((start - row)[looks].min(initial=0)), int((stop - 1 - row)[looks].max(initial=0))),
+            (allowed * share[:, None]).sum(0),
+            pairs_at(len(row), call.key.shape[2], band),
+        )
+
+    def level(self, chance: float) -> Float[np.ndarray, " offset"]:
+        """Mean weight at each offset that a head without any preference among offsets exceeds with this probability."""
+        most = stats.poisson.isf(chance, self.even)
+        return np.divide(most, self.pairs, out=np.full(len(most), np.nan), where=self.pairs > 0)
+
+
+def without_bias(call: AttentionCall) -> AttentionCall:
+    r"""Set a call's bias to its mean over each head's pairs; what the bias forbids stays forbidden."""
+    if call.bias is None:
+        return call
+    allowed = call.bias > torch.finfo(call.bias.dtype).min / 2
+    total = torch.where(allowed, call.bias, 0.0).sum((-2, -1), keepdim=True)
+    mean = total / allowed.sum((-2, -1), keepdim=True).clamp_min(1)
+    return replace(call, bias=torch.where(allowed, mean.to(call.bias.dtype), call.bias))
+
+
+@dataclass(eq=False)
+class Collected:
+    """Numbers of every text, by name and attention call."""
+
+    sites: dict[int, Site] = field(default_factory=dict)
+    parts: dict[str, dict[int, list[np.ndarray]]] = field(default_factory=dict)  # (text, head, ...) each
+
+    def add(self, name: str, site: Site, values: Tensor | np.ndarray) -> None:
+        """Numbers of some texts at one call."""
+        self.sites[site.index] = site
+        own = values.double().cpu().numpy() if isinstance(values, Tensor) else values
+        self.parts.setdefault(name, {}).setdefault(site.index, []).append(own)
+
+    @property
+    def heads(self) -> int:
+        """The most that a call has."""
+        return max(parts[0].shape[1] for by_call in self.parts.values() for parts in by_call.values())
+
+    def stacked(self, name: str) -> Float[np.ndarray, "text layer head *rest"]:
+        """All texts and calls; NaN where a call has no such number, or fewer heads."""
+        layers = {index: np.concatenate(parts) for index, parts in self.parts[name].items()}
+        first = next(iter(layers.values()))
+        whole = np.full((len(first), len(self.sites), self.heads, *first.shape[2:]), np.nan)
+        for row, index in enumerate(sorted(self.sites)):
+            if index in layers:
+                whole[:, row, : layers[index].shape[1]] = layers[index]
+        return whole
+
+    def coordinates(self, band: int) -> dict[str, Any]:
+        """Of dimensions ``layer, head, offset``."""
+        sites = [self.sites[index] for index in sorted(self.sites)]
+        return {
+            **layer_coordinates(sites),
+            "head": np.arange(self.heads),
+            "offset": np.arange(-band, band + 1),
+        }
+
+
+def with_interval(
+    name: str,
+    dims: tuple[str, ...],
+    values: np.ndarray,
+    units: Sequence[Hashable],
+    *,
+    draws: int,
+    seed: int,
+    attrs: Mapping[str, str] | None = None,
+) -> dict[str, tuple[tuple[str, ...], np.ndarray, Mapping[str, str]]]:
+    """The mean over texts as a variable, and the ends of its 95% interval, ``_low`` and ``_high``."""
+    ends = interval(values, units, draws=draws, seed=seed)
+    return {
+        name + end: (dims, part, attrs or {}) for end, part in zip(("", "_low", "_high"), ends, strict=True)
+    }
+
+
+def profiles_of_variants(
+    model: PreTrainedModel, windows: Windows, variants: Variants, *, band: int, draws: int, seed: int
+) -> xr.Dataset:
+    """Profiles of every call as it is and in its variants."""
+    ids, collected = token_ids(windows), Collected()
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        profile, output = profile_and_output(call, band)
+        collected.add("model", site, profile)
+        for name, variant in variants(site, call).items():
+            collected.add(name, site, mean_profile(variant, band))
+        return output
+
+    with watching(model, observe):
+        for _, batch in batches(ids):
+            read(model, batch)
+    check_self_attention(model, list(collected.sites.values()))
+    effects = stacked_profiles(collected, band, documents=ids.documents, draws=draws, seed=seed)
+    return effects.assign_attrs(length=ids.length)
+
+
+@torch.no_grad()
+def collect_profiles(
+    collected: Collected, name: str, model: PreTrainedModel, windows: Windows, band: int, *, every: int = 1
+) -> None:
+    """Profiles of all calls but cross-attention; of every so many rows, from the first."""
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        output, rows = measure(call, Need(band=band))
+        if site.kind != "cross" and rows.band is not None:
+            chosen = np.arange(0, call.query.shape[2], every)
+            key = chosen[:, None] + np.arange(-band, band + 1)
+            pairs = ((key >= 0) & (key < call.key.shape[2])).sum(0)
+            sums = rows.band[:, :, ::every].double().sum(2).cpu().numpy()
+            collected.add(name, site, np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan))
+        return output
+
+    with watching(model, observe):
+        for _, batch in batches(token_ids(windows)):
+            read(model, batch)
+
+
+def stacked_profiles(
+    collected: Collected,
+    band: int,
+    *,
+    documents: Sequence[Hashable] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> xr.Dataset:
+    """``profile`` and ``effect`` (that of the first name minus that of each) over ``variant, layer, head, offset``."""
+    profiles = np.stack([collected.stacked(name) for name in collected.parts], 1)  # text, variant, layer, ...
+    units, called = units_of(range(len(profiles)) if documents is None else documents)
+    arrays = {}
+    for name, values in (("profile", profiles), ("effect", profiles[:, :1] - profiles)):
+        about = {"long_name": f"mean weight at an offset ({name})", "units": "weight"}
+        dims = ("variant", "layer", "head", "offset")
+        arrays |= with_interval(name, dims, values, units, draws=draws, seed=seed, attrs=about)
+    return xr.Dataset(
+        arrays,
+        {"variant": list(collected.parts), **collected.coordinates(band)},
+        {"texts": len(profiles), "intervals_over": called},
+    )
+
+
+def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
+    """Refuse a model of which only cross-attention was seen."""
+    if all(site.kind == "cross" for site in sites):
+        raise AttnscopeError(
+            f"{type(model).__name__} has no self-attention, and all analyses are of offsets, positions and scores "
+            "within one text: none is defined here. Where it looks in another text, scan (with --target) and align say"
+        )
+
+
+def check_target(target: np.ndarray, shape: tuple[int, ...], band: int) -> None:
+    """Refuse offsets to follow that are not one for each head, or lie beyond the band."""
+    if target.shape != shape or target.dtype.kind not in "iu" or int(np.abs(target).max(initial=0)) > band:
+        highest = f" up to {np.abs(target).max()}" if target.size and target.dtype.kind in "biuf" else ""
+        raise AttnscopeError(
+            f"found targets of shape {target.shape}{highest} ({target.dtype}); expected whole numbers of shape "
+            f"{shape}, layer by head, within the band of {band}"
+        )
