@@ -188,7 +188,7 @@ def test_every_column_of_a_table_has_a_heading(tmp_path):
     told = attnscope("scan", "--limit", "2", "--statistics", "top_key", "--no-report", cwd=tmp_path).stdout
     (heading,) = [line for line in told.splitlines() if "lowest" in line]
     assert [name for name in re.split("[^a-z]+", heading) if name] == [
-        *("statistic", "lowest", "head", "mean", "highest", "head", "equal")
+        *("statistic", "lowest", "head", "mean", "highest", "head", "uniform")
     ]
 
 

@@ -245,7 +245,7 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
         if math.isfinite(effect.low)
         else ""
     )
-    return written(value, digits), interval
+    return written(float(value), digits), interval
 
 
 def _digits(effect: Effect, unit: Unit) -> int:
