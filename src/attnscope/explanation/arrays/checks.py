@@ -70,7 +70,7 @@ def check_offsets(offsets: tuple[int, int] | None) -> None:
 
 def choose(name: str, value: object, known: tuple[str, ...]) -> None:
     """Raise unless a mode is known."""
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise AttnscopeError(f"{name} is {shortly(value)}; expected one of {', '.join(known)}")
 
 
