@@ -88,7 +88,7 @@ def test_a_message_names_flags_that_there_are(flags_here):
 
 
 def test_a_checked_number_names_a_flag_only_if_there_is_one(flags_here):
-    """`check_whole` and `check_real` say the flag of what they are given, unless it is said to have none."""
+    """Messages name the flag of a number, bounded in a signature or by a check, unless it has none."""
     checked = [
         (path, keyword.arg)
         for path, tree in TREES.items()
@@ -96,6 +96,15 @@ def test_a_checked_number_names_a_flag_only_if_there_is_one(flags_here):
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) in {"check_whole", "check_real"}
         for keyword in node.keywords
         if keyword.arg is not None
+    ]
+    checked += [
+        (path, argument.arg)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for argument in node.args.kwonlyargs
+        if argument.annotation is not None
+        and re.search(r"\b(Count|Natural|Draws|Seed)\b", ast.unparse(argument.annotation))
     ]
     assert len(checked) > 70
     wrong = {
