@@ -354,21 +354,10 @@ def split_batch(
     return np.split(batch, np.searchsorted(reached, shares, side="right"))
 
 
-def fullness(lengths: Int[np.ndarray, "pair side"], batches: Sequence[Int[np.ndarray, " _"]]) -> float:
-    """Share of the cells of all batches, source and target, that hold a token and not padding."""
-    cells = sum(len(batch) * int(lengths[batch].max(0).sum()) for batch in batches)
-    return sum(int(lengths[batch].sum()) for batch in batches) / cells
-
-
 def collate(
     source: Sequence[Sequence[int]], target: Sequence[Sequence[int]] | None = None, *, pad_id: int = 0
 ) -> dict[str, Int[Tensor, "pair position"]]:
     """Put pairs side by side, padded on the right to the longest."""
-    if not source or (target is not None and len(target) != len(source)):
-        raise AttnscopeError(
-            f"found {len(source)} sources and {'no' if target is None else len(target)} targets for a batch; "
-            "expected at least one, and as many on both sides"
-        )
     batch = {"input_ids": _pad(source, pad_id), "attention_mask": _pad([[1] * len(ids) for ids in source], 0)}
     if target is not None:
         batch["labels"] = _pad(target, IGNORED)
