@@ -337,48 +337,48 @@ def _pairs(
     ]
 
 
-_ASKED = "asked"  # in the folder's state: the signature of all that was asked for
+_REQUESTED = "requested"  # in the state of the folder: the signature of the whole request
 
 
 def as_list(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
     """The alignment of a text, read from its folder or made and written there."""
-    asked = work.signature_of_all(shown)
-    there = _there(OwnedFolder(folder, "align").look(), asked)
+    signature = work.signature_of_all(shown)
+    there = _there(OwnedFolder(folder, "align").look(), signature)
     if there is not None:
         return there
     if task is None or not work.sources:
         with OwnedFolder(folder, "align") as owned:
-            return _written(work, owned, asked, shown)
+            return _written(work, owned, signature, shown)
 
     waiting = Aligned(
-        work.identity["name"], None, None, False, [], None, None, 0, [], asked.to_json(),
-        pending(task, folder, asked)["task"],
+        work.identity["name"], None, None, False, [], None, None, 0, [], signature.to_json(),
+        pending(task, folder, signature)["task"],
     )  # fmt: skip
-    if not do_share(task, folder, asked, work.units, {}).is_whole():
+    if not do_share(task, folder, signature, work.units, {}).is_whole():
         return waiting
     try:
         owned = OwnedFolder(folder, "align").__enter__()
     except InUseError:  # another one that was done at the same moment
         return waiting
     with owned:
-        return _there(owned, asked) or _written(work, owned, asked, shown)
+        return _there(owned, signature) or _written(work, owned, signature, shown)
 
 
-def _there(folder: OwnedFolder, asked: Signature) -> Aligned | None:
+def _there(folder: OwnedFolder, signature: Signature) -> Aligned | None:
     """What was asked for, where an earlier process made it and nothing has befallen it since."""
-    if folder.state.get(_ASKED) != asked.to_dict() or folder.damaged([LINKS, RECORD]):
+    if folder.state.get(_REQUESTED) != signature.to_dict() or folder.damaged([LINKS, RECORD]):
         return None
     return load_alignment(folder)
 
 
-def _written(work: Work, folder: OwnedFolder, asked: Signature, shown: int) -> Aligned:
+def _written(work: Work, folder: OwnedFolder, signature: Signature, shown: int) -> Aligned:
     """Make the alignment, from the parts that tasks have left where these are whole, and write it."""
-    parts = Parts(folder.path, asked)
+    parts = Parts(folder.path, signature)
     aligned = aligned_of(work, parts.results() if parts.is_whole() else in_memory(work), shown)
     where = "Choose another folder with --out, or free some room"
     with (
         explained(f"write to {folder.path}", where),
-        folder.replacing(LINKS, RECORD, *VIEWS, views=None, **{_ASKED: asked.to_dict()}) as new,
+        folder.replacing(LINKS, RECORD, *VIEWS, views=None, **{_REQUESTED: signature.to_dict()}) as new,
     ):
         write_alignment(aligned, new)
     parts.drop()

@@ -155,13 +155,13 @@ def compare(
     check_whole(1, BEAMS, beams=beams)
     check_whole(1, THREADS, threads=threads)
     out = local_folder(out)
-    asked = read_systems(systems, out)
-    check_untrained(asked)
-    text = read_test_text(asked, texts, targets, join=join)
+    chosen = read_systems(systems, out)
+    check_untrained(chosen)
+    text = read_test_text(chosen, texts, targets, join=join)
     shown = _shown_pair(text, line)
     length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")
     limits = list(by_length or ()) or length_limits(text.source, length_in)
-    validated = asked[0].config or read_config()
+    validated = chosen[0].config or read_config()
 
     def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
         return score(
@@ -180,13 +180,13 @@ def compare(
     with OwnedFolder(out, "compare") as folder:
         every = SystemOutputs(folder, text, shown, beams, threads, device, tell)
         every.write_text()
-        outputs = every.all(asked)
+        outputs = every.all(chosen)
         tell(Progress("score", 0.99))
         scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
         results = {
-            "scores": scores.merge(_by_system(asked, outputs, text)),
-            "curves": learning_curves({system.name: system.folder for system in asked}),
+            "scores": scores.merge(_by_system(chosen, outputs, text)),
+            "curves": learning_curves({system.name: system.folder for system in chosen}),
             "alignment": _alignment(text, shown, outputs),
         }
         signature = Signature(
@@ -194,7 +194,7 @@ def compare(
             systems={name: output.signature for name, output in outputs.items()},
             scores=json.loads(scores.attrs["signature"]),
             settings={
-                "baseline": asked[0].name,
+                "baseline": chosen[0].name,
                 "by_length": limits,
                 "length_in": length_in,
                 "line": shown + 1,
@@ -371,10 +371,10 @@ class SystemOutputs:
             self.folder.forget([file, record])
         if not {file, record} <= self.folder.files.keys():
             return None
-        kept = json.loads(self.folder.read(record))
-        if kept["signature"] != self._signature(loaded):
+        stored = json.loads(self.folder.read(record))
+        if stored["signature"] != self._signature(loaded):
             return None
-        return lines_of(self.folder.read(file).decode()), kept
+        return lines_of(self.folder.read(file).decode()), stored
 
     def _translate(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
         """Translate the text and write it down; on the generated task, judge the alignments."""

@@ -164,11 +164,11 @@ class MaskedWindows(TrainingData):
         chosen[:, 1] |= ~chosen.any(1)  # every window has something to say
         how = torch.rand(window.shape, generator=draw, dtype=torch.float32)
         other = torch.randint(len(self.tokenizer), window.shape, generator=draw)
-        given = torch.where(chosen & (how < 0.8), self.tokenizer.mask_token_id, window)  # noqa: PLR2004
-        given = torch.where(chosen & (how >= 0.9), other, given)  # noqa: PLR2004
+        masked = torch.where(chosen & (how < 0.8), self.tokenizer.mask_token_id, window)  # noqa: PLR2004
+        masked = torch.where(chosen & (how >= 0.9), other, masked)  # noqa: PLR2004
         return {
-            "input_ids": given,
-            "attention_mask": torch.ones_like(given),
+            "input_ids": masked,
+            "attention_mask": torch.ones_like(masked),
             "labels": window.masked_fill(~chosen, -100),
         }
 
@@ -283,20 +283,20 @@ def encode_pairs(
 ) -> EncodedText:
     """Encode both sides, and leave out the pairs that are too long."""
     source, target = encode_lines(tokenizer, text.source), encode_lines(tokenizer, text.target)
-    kept = [
+    short = [
         i
         for i, pair in enumerate(zip(source, target, strict=True))
         if longest is None or max(map(len, pair)) <= longest
     ]
-    if not kept:
+    if not short:
         raise AttnscopeError(
             f"every one of {len(text)} pairs has more than {longest} tokens on a side; "
             "expected shorter ones: allow longer pairs, or divide the lines into sentences"
         )
     left_out = dict(text.left_out)
-    if len(kept) < len(text):
-        left_out["too long"] = len(text) - len(kept)
-    return EncodedText([source[i] for i in kept], [target[i] for i in kept], kept, left_out)
+    if len(short) < len(text):
+        left_out["too long"] = len(text) - len(short)
+    return EncodedText([source[i] for i in short], [target[i] for i in short], short, left_out)
 
 
 def epoch_batches(
