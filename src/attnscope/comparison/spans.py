@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.measure.documents import LEAST, units_in
+from attnscope.measure.documents import FEW, LEAST, units_in
 from attnscope.measure.intervals import above_zero, by_document
 from attnscope.support.numbers import with_nulls
 
@@ -36,11 +36,6 @@ class SpanUse:
     most: float  # weights of that head, in the order of `weight, equal, places`
     most_equal: float
     most_places: float
-
-    @property
-    def named(self) -> str:
-        """The head as tables have it, ``layer.head``; a dash where there is none."""
-        return "–" if self.head is None else f"{self.layer}.{self.head}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
@@ -105,15 +100,6 @@ _LEAST_TURN = (
 _SHORTEST = 6  # new tokens of a text that tells of its beginning and its end
 _OWN = "own output"
 
-#: What a reader of the turns has to know.
-CAUTION = (
-    "Own output: the weight on what the model has said so far, means over the first and the last third of the new "
-    "tokens. It grows by itself: equal weights over the same keys grow too (equal), and so does a head with the same "
-    "weight at each distance and on the first token, whatever stands there (places). Turn: by how much more it grows "
-    "than the larger of the two. Chance is that of texts: heads of untrained models that look at certain positions "
-    "turn too."
-)
-
 
 @dataclass(frozen=True)
 class OwnOutputShare:
@@ -149,7 +135,7 @@ def own_output_shares(results: xr.Dataset) -> list[OwnOutputShare]:
     grown = [np.diff(values, axis=1)[:, 0] for values in (own, places, np.broadcast_to(equal, own.shape))]
     larger = np.where(grown[1].mean(0) >= grown[2].mean(0), grown[1], grown[2]) if len(long) else grown[1]
     each = grown[0] - larger  # (text, layer, head)
-    significant = above_zero([each[:, known]], len(long))[0] if len(long) >= LEAST else None
+    significant = above_zero([each[:, known]], len(long))[0] if len(long) >= FEW else None
     heads = [tuple(int(index) for index in at) for at in np.argwhere(known)]
     rows: list[OwnOutputShare] = []
     for number, (layer, head) in enumerate(heads):
@@ -181,10 +167,7 @@ def describe_own_output(rows: Sequence[OwnOutputShare]) -> str:
             "output"
         )
     if rows[0].beyond_chance is None:
-        return (
-            f"With fewer than {LEAST} texts chance is not known, which alone makes some head turn to the model's own "
-            "output"
-        )
+        return f"Heads that turn to the model's own output beyond chance: not tested, fewer than {FEW} texts"
     turning = sum(row.beyond_chance is True for row in rows)
     heads = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(
         turning, f"{turning} heads of {len(rows)} turn"
@@ -336,10 +319,7 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
         return "No pair of groups is there"
     above = [pair for pair in pairs if pair.above > 0 and pair.beyond_chance]
     if any(pair.beyond_chance is None for pair in pairs):
-        return (
-            f"With fewer than {LEAST} windows chance is not known, which alone puts some head above both nulls in most "
-            "pairs"
-        )
+        return f"Pairs of groups beyond chance: not tested, fewer than {FEW} documents"
     if not above:
         return f"In none of {len(pairs)} pairs a head is above both nulls beyond chance"
     return (
@@ -361,7 +341,7 @@ def _beyond_chance(
 ) -> np.ndarray | None:
     """Which weights are above both nulls beyond chance, ``(layer, head, query group, key group)``; None of too few."""
     names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    if len(names) < LEAST:
+    if len(names) < FEW:  # one-sided over many means: skewed values of fewer would often be found
         return None
     member = np.zeros((len(names), len(documents)))
     member[[names[name] for name in documents], np.arange(len(documents))] = 1

@@ -120,7 +120,7 @@ def align(
     shown
         How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`. Nothing is drawn here, as
         the command does: `attnscope.results.page.alignment.write_alignment_report` and
-        `attnscope.results.figures.alignment.alignment_map` draw them.
+        `attnscope.results.figures.alignment.pair_map` draw them.
         Pairs of which a side has no word, or more than 40, are passed over and counted in `Aligned.passed_over`.
     progress
         Called with a `Progress` after each batch; it tells of ``pairs`` done.
