@@ -320,19 +320,16 @@ class SystemOutputs:
             self.folder.write({name: _lines(lines) for name, lines in sides.items()})
 
     def all(self, systems: Sequence[System]) -> dict[str, SystemOutput]:
-        """Every system by name, one after the other."""
-        return {
-            system.name: replace(self, progress=_part(self.progress, number, len(systems))).of(system)
-            for number, system in enumerate(systems)
-        }
+        """Every system by name: trained, its translations and alignments, as far as that is not done."""
+        outputs: dict[str, SystemOutput] = {}
+        for number, system in enumerate(systems):
+            part = replace(self, progress=_part(self.progress, number, len(systems)))
+            part.ensure_trained(system)
+            with own_threads(self.threads or threads_of_one()):
+                outputs[system.name] = part.output_of(system)
+        return outputs
 
-    def of(self, system: System) -> SystemOutput:
-        """Train, translate and align, as far as that is not done."""
-        self._train(system)
-        with own_threads(self.threads or threads_of_one()):
-            return self._output_of(system)
-
-    def _output_of(self, system: System) -> SystemOutput:
+    def output_of(self, system: System) -> SystemOutput:
         loaded = load_model(system.folder, device=self.device)
         if not loaded.model.config.is_encoder_decoder:
             raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
@@ -341,7 +338,7 @@ class SystemOutputs:
         measured = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
         return SystemOutput(lines, weights=weights, read_from=read_from, **measured)
 
-    def _train(self, system: System) -> None:
+    def ensure_trained(self, system: System) -> None:
         if system.trained or system.config is None:
             return
         changed = {"threads": self.threads, "device": self.device}
