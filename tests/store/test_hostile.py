@@ -71,7 +71,9 @@ def test_a_name_outside_is_rejected(which, where, home, tmp_path):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_removes_what_is_outside(verb, home, tmp_path):
-    run = forged(tmp_path / "run", command=verb.replace("merge", "scan"), undefined=["../home/thesis.tex"])
+    run = forged(
+        tmp_path / "run", command=verb.replace("runs", "merge", "scan"), undefined=["../home/thesis.tex"]
+    )
     forged(tmp_path / "run.tasks" / "1-of-2", undefined=["../../home/thesis.tex"])
     with pytest.raises(AttnscopeError, match="is not as this version of attnscope writes it"):
         VERBS[verb](run)
@@ -182,7 +184,7 @@ def test_the_part_of_a_task_is_no_link(home, tmp_path):
 
 @pytest.mark.parametrize("place", [".", "/", ".."])
 def test_parts_lie_beside_a_folder_with_a_name(place, tmp_path):
-    told = command("merge", place, cwd=tmp_path)
+    told = command("runs", "merge", place, cwd=tmp_path)
     assert told.returncode == 2
     assert len(told.stderr.strip().splitlines()) == 1, told.stderr
 

@@ -76,6 +76,14 @@ _Lowercase = Annotated[
 _Resamples = Annotated[int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")]
 
 
+@options.takes(
+    "device",
+    "report",
+    "figures",
+    "as_json",
+    "as_csv",
+    as_csv=options.varied("as_csv", False, help="CSV on standard output: one line for each system."),
+)
 def compare(
     systems: _Systems = None,
     out: _Out = Path("attnscope-comparison"),
@@ -97,20 +105,14 @@ def compare(
             min=1, help="Threads for training and translating.", show_default="the processors there are"
         ),
     ] = None,
-    device: options.Device = None,
-    report: options.Report = True,
-    figures: options.Figures = options.USUAL_FIGURES,
-    as_json: options.AsJson = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="CSV on standard output: one line for each system.")
-    ] = False,
+    *,
+    reading: dict[str, Any],
+    output: options.Output,
 ) -> None:
     """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page."""
     from attnscope.cli.score import length_limits
     from attnscope.lineage.compare import compare as run
 
-    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures, report=report)
     limits = None if by_length is None else length_limits(by_length)
     with progress_bar("compare", lines=True) as show:
         tree = run(
@@ -127,13 +129,13 @@ def compare(
             lowercase=lowercase,
             resamples=resamples,
             threads=threads,
-            device=device,
+            **reading,
             progress=show,
         )
-    page = _draw(tree, out, formats) if report else None
-    if as_json:
+    page = _draw(tree, out, output.formats) if output.report else None
+    if output.as_json:
         emit(json_text(_as_json(tree)) + "\n")
-    elif as_csv:
+    elif output.as_csv:
         rows = _rows(tree)
         emit(csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,12 +24,12 @@ _READ = "{0}: mean over texts; size: the {0} in standard deviations of all heads
 _TOLD = "95% interval: of the {0}; * is significant at the false discovery rate (all heads and statistics)."
 
 
+@options.takes("seed", *options.WRITING)
 def diff(
     before: Annotated[Path, typer.Argument(help="Folder of a finished scan: the first model's.")],
     after: Annotated[
         Path, typer.Argument(help="Folder of a finished scan of the same texts: the second model's.")
     ],
-    out: options.Out = None,
     statistics: Annotated[
         str | None,
         typer.Option(
@@ -42,26 +42,22 @@ def diff(
     level: Annotated[
         float, typer.Option(help="False discovery rate, all heads and statistics together.")
     ] = 0.05,
-    seed: options.Seed = 0,
-    report: options.Report = True,
-    figures: options.Figures = options.USUAL_FIGURES,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    *,
+    reading: dict[str, Any],
+    output: options.Output,
 ) -> None:
-    """What changed between two models? Two scans of one corpus, head by head."""
-    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures, report=report)
-    place = OutputFolder(out, usual_folder("diff"))
+    """Measure what changed between two models: two scans of one corpus, head by head."""
+    place = OutputFolder(output.out, usual_folder("diff"))
     from attnscope.comparison.diff import diff as run_diff
     from attnscope.comparison.findings import changes_of, headline
     from attnscope.store.signature import Signature
 
     chosen = None if statistics is None else [name.strip() for name in statistics.split(",")]
-    compared = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, seed=seed)  # pyright: ignore[reportArgumentType]
+    compared = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, **reading)  # pyright: ignore[reportArgumentType]
     folder = Path(compared.attrs["run"])
-    page = _draw(compared, formats) if report else None
+    page = _draw(compared, output.formats) if output.report else None
     rows = changes_of(compared)
-    if as_json:
+    if output.as_json:
         said = {
             "signature": json.loads(compared.attrs["signature"]),
             "says": headline(compared),
@@ -73,7 +69,7 @@ def diff(
             json_text(said | {"changes": [with_nulls(asdict(row)) for row in rows], "run": str(folder)})
             + "\n"
         )
-    elif as_csv:
+    elif output.as_csv:
         signature = {"signature": Signature.from_json(compared.attrs["signature"]).short}
         lines = [with_nulls(asdict(row)) | signature for row in rows]
         emit(csv_text([list(lines[0]), *(list(line.values()) for line in lines)]))

@@ -393,7 +393,7 @@ def known_run(folder: Path) -> Run:
     run = run_at(folder)
     if run is None:
         raise AttnscopeError(
-            f"{folder} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope ls names"
+            f"{folder} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope runs list names"
         )
     if run.damage:
         raise AttnscopeError(run.damage)
