@@ -56,7 +56,6 @@ _TEXT = (
     "Files or folders of text (.txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow) or their URLs; - is standard "
     "input, datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
 )
-_FILES = {"parser": path_or_url}
 INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = ("Input", "Model", "Measure", "Output", "Scale")
 #: Annotation and default of every option that several commands take, by the name of its parameter.
 SHARED: dict[str, tuple[Any, Any]] = {
@@ -64,9 +63,9 @@ SHARED: dict[str, tuple[Any, Any]] = {
         Annotated[str, typer.Argument(help=f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope.")],
         BUNDLED,
     ),
-    "text": (Annotated[list[PathOrUrl] | None, typer.Argument(help=_TEXT, **_FILES)], None),
+    "text": (Annotated[list[PathOrUrl] | None, typer.Argument(help=_TEXT, parser=path_or_url)], None),
     "target": _option(
-        INPUT, list[PathOrUrl] | None, None, "Translation for the decoder, line by line; may be repeated.", **_FILES
+        INPUT, list[PathOrUrl] | None, None, "Translation for the decoder, line by line; may be repeated.", parser=path_or_url
     ),
     "window": _option(
         INPUT, int | None, None, "Tokens per window.", show_default="the model's length, at most 512"
