@@ -65,7 +65,8 @@ SHARED: dict[str, tuple[Any, Any]] = {
     ),
     "text": (Annotated[list[PathOrUrl] | None, typer.Argument(help=_TEXT, parser=path_or_url)], None),
     "target": _option(
-        INPUT, list[PathOrUrl] | None, None, "Translation for the decoder, line by line; may be repeated.", parser=path_or_url
+        INPUT, list[PathOrUrl] | None, None, "Translation for the decoder, line by line; may be repeated.",
+        parser=path_or_url,
     ),
     "window": _option(
         INPUT, int | None, None, "Tokens per window.", show_default="the model's length, at most 512"
