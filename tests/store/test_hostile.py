@@ -71,9 +71,7 @@ def test_a_name_outside_is_rejected(which, where, home, tmp_path):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_removes_what_is_outside(verb, home, tmp_path):
-    run = forged(
-        tmp_path / "run", command=verb.replace("runs", "merge", "scan"), undefined=["../home/thesis.tex"]
-    )
+    run = forged(tmp_path / "run", command=verb.replace("merge", "scan"), undefined=["../home/thesis.tex"])
     forged(tmp_path / "run.tasks" / "1-of-2", undefined=["../../home/thesis.tex"])
     with pytest.raises(AttnscopeError, match="is not as this version of attnscope writes it"):
         VERBS[verb](run)
