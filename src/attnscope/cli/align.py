@@ -108,7 +108,7 @@ def align(
     ] = None,
     shown: _Shown = None,
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
     output: options.Output,
 ) -> None:
     """Align words by attention: links in Pharaoh's format, and error rates against human alignments."""

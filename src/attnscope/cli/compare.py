@@ -106,7 +106,7 @@ def compare(
         ),
     ] = None,
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
     output: options.Output,
 ) -> None:
     """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page."""

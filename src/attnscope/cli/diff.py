@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -30,7 +30,7 @@ def diff(
         float, typer.Option(help="False discovery rate, all heads and statistics together.")
     ] = 0.05,
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
     output: options.Output,
 ) -> None:
     """Measure what changed between two models: two scans of one corpus, head by head."""

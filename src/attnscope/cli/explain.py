@@ -97,7 +97,7 @@ def explain(
     layer: _Layer = None,
     head: _Head = None,
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
     output: options.Output,
 ) -> None:
     """Explain why every head attends there: take queries and keys apart into positions, content and waves."""

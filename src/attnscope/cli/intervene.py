@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -72,7 +72,7 @@ def intervene(
     renormalise: _Renormalise = True,
     why: _Why = True,
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
     output: options.Output,
 ) -> None:
     """Test whether a head matters: ablate every head, one at a time, and measure the loss."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol, get_args, get_type_hints, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeAlias, get_args, get_type_hints, runtime_checkable
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -143,6 +143,10 @@ def varied(name: str, default: Any = None, **changed: Any) -> tuple[Any, Any]:
     for key, value in changed.items():
         setattr(option, key, value)
     return Annotated[annotation.__origin__, option], default
+
+
+#: What a verb reads, and how: arguments of its function by name.
+Reading: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def patch(
     receiver: _Receiver = None,
     steps: _Steps = 5,
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
     output: options.Output,
 ) -> None:
     """Find what carries a difference: put activations of a clean run into a corrupted one."""

@@ -49,7 +49,7 @@ def roles(
     needles: _Needles = None,
     controls: _Controls = "initialised,shuffled",
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
     output: options.Output,
 ) -> None:
     """Find which published roles heads have, next to uniform attention and untrained weights."""

@@ -157,7 +157,7 @@ def scan(
     until: _Until = None,
     show: _Show = None,
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
     output: options.Output,
 ) -> None:
     """Measure where every attention head attends, in texts, images, videos or sounds."""

@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -51,7 +51,7 @@ def translate(
     batch_tokens: _BatchTokens = 4096,
     as_json: _Json = False,
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
 ) -> None:
     """Translate: one translation a line, in the order of the text; empty lines stay empty.
 

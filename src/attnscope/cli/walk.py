@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -43,7 +43,7 @@ def walk(
     markdown: Annotated[Path | None, typer.Option(help="File for Markdown with LaTeX; - prints it.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the numbers of --toy.", show_default="0")] = None,
     *,
-    reading: dict[str, Any],
+    reading: options.Reading,
 ) -> None:
     """Follow one head over one sentence, every step in numbers."""
     model, loading = reading["model"], {name: reading[name] for name in options.LOADING}
