@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from attnscope.cli import options
@@ -147,7 +148,7 @@ def align(
         _draw(aligned, out, output.formats)
         _note_missing_pictures(aligned, asked=drawn > 0)
     if output.as_json:
-        emit(json_text(_as_json(aligned)) + "\n")
+        emit(json_text(_as_json(aligned, out)) + "\n")
     elif gold is None and out is None:
         emit("".join(f"{pharaoh(links)}\n" for links in aligned.links))
     else:
@@ -189,25 +190,35 @@ def _note_missing_pictures(aligned: Aligned, *, asked: bool) -> None:
     print_note(f"{what}: {why}")
 
 
-def _as_json(aligned: Aligned) -> dict[str, Any]:
+def _as_json(aligned: Aligned, out: Path | None) -> dict[str, Any]:
     from attnscope.lineage.links import pharaoh
+    from attnscope.results.account import headline_of
 
-    score = aligned.score
+    score, baselines = aligned.score, aligned.baselines
+    read_from = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
+    rates = (
+        {}
+        if score is None
+        else {name: getattr(score, name) for name in ("error_rate", "precision", "recall")}
+    )
+    more = {} if baselines is None else vars(baselines)
+    heads = [] if aligned.heads is None else np.ndenumerate(aligned.heads["error_rate"].values)
     record = {
         "signature": json.loads(aligned.signature),
-        "layer": aligned.layer,
-        "head": aligned.head,
-        "chosen_on_gold": aligned.chosen_on_gold,
-        "score": None
-        if score is None
-        else {
-            **{name: getattr(score, name) for name in ("error_rate", "precision", "recall")},
-            "links": score.links,
+        "finding": {
+            "text": " ".join(headline_of("align", aligned)),
+            "certainty": "the head was chosen on these very sentences" if aligned.chosen_on_gold else "",
+            "heads": [] if aligned.layer is None or aligned.head is None else [[aligned.layer, aligned.head]],
         },
-        "baselines": None if aligned.baselines is None else vars(aligned.baselines),
-        "gold_links_outside": aligned.outside,
-        "error_rate_of_heads": None if aligned.heads is None else aligned.heads["error_rate"].values,
-        "links": [pharaoh(links) for links in aligned.links],
+        "notes": [],
+        "tables": {
+            "scores": [read_from | rates | more | {"gold_links_outside": aligned.outside}],
+            "heads": [
+                {"layer": layer, "head": head, "error_rate": float(rate)} for (layer, head), rate in heads
+            ],
+            "links": [{"line": line, "links": pharaoh(links)} for line, links in enumerate(aligned.links, 1)],
+        },
+        "run": None if out is None else str(out),
     }
     return with_nulls(record)
 

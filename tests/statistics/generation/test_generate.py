@@ -127,7 +127,7 @@ def test_a_run_is_kept_opened_and_printed(saved):
     assert "2 prompts, 7 new tokens each, 8 heads" in said
     assert "beyond chance: not tested, fewer than 20 texts" in said
     assert "question" in said
-    told = json.loads(command(*words, "--json", cwd=place).stdout)
+    told = json.loads(command(*words, "--json", cwd=place).stdout)["tables"]
     assert [text["new_tokens"] for text in told["texts"]] == [7, 7]
     assert len(told["heads"]) == 8
     opened = attnscope.open_run(place / "run")
