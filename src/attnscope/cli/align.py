@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,6 +57,7 @@ _Out = Annotated[
     Path | None,
     typer.Option(
         parser=options.run_folder,
+        rich_help_panel=options.OUTPUT,
         help="Folder for links.txt, run.json, report.html and figures.",
         show_default="links on standard output",
     ),
@@ -70,11 +72,28 @@ _Shown = Annotated[
         show_default=f"{_DRAWN} with --out",
     ),
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of links or tables.")]
+_AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="JSON on standard output instead of links or tables.", rich_help_panel=options.OUTPUT
+    ),
+]
 
 
+@options.takes(
+    "model",
+    *options.LOADING,
+    *options.UNITS,
+    "batch_size",
+    "out",
+    "figures",
+    "as_json",
+    model=(_Model, inspect.Parameter.empty),
+    batch_size=options.varied("batch_size", 16, help="Sentence pairs at a time.", show_default=True),
+    out=(_Out, None),
+    as_json=(_AsJson, False),
+)
 def align(
-    model: _Model,
     text: _Text,
     target: Annotated[Path, typer.Option(help="Translations of the text, line by line.")],
     gold: _Gold = None,
@@ -88,27 +107,17 @@ def align(
     threshold: Annotated[
         float | None, typer.Option(help="Least weight of a link under --rule threshold.", show_default="0.2")
     ] = None,
-    out: _Out = None,
-    task: options.Task = None,
-    ray: options.Ray = None,
-    workers: options.Workers = None,
-    ray_gpus: options.RayGpus = None,
     shown: _Shown = None,
-    figures: options.Figures = options.USUAL_FIGURES,
-    tokenizer: options.Tokenizer = None,
-    batch_size: Annotated[int, typer.Option(help="Sentence pairs at a time.")] = 16,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    as_json: _AsJson = False,
+    *,
+    reading: options.Reading,
+    output: options.Output,
 ) -> None:
-    """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""
+    """Align words by attention: links in Pharaoh's format, and error rates against human alignments."""
     from attnscope.lineage.align import align as run_align
     from attnscope.lineage.links import pharaoh
     from attnscope.support.errors import AttnscopeError
 
-    formats = options.formats_of(figures)
+    out = output.out
     if str(text) == str(target) == "-":
         raise AttnscopeError("standard input (-) can be only one of the files")
     if shown is not None and out is None:
@@ -116,17 +125,12 @@ def align(
     drawn = 0 if out is None else _DRAWN if shown is None else shown
     with progress_bar("align") as show:
         aligned = run_align(
-            model,
-            text,
-            target,
+            **reading,
+            texts=text,
+            targets=target,
             gold=gold,
             gold_first=gold_first,
-            tokenizer=tokenizer,
             out=out,
-            task=task,
-            ray=ray,
-            workers=workers,
-            ray_gpus=ray_gpus,
             layer=layer,
             head=head,
             end=end,
@@ -135,20 +139,15 @@ def align(
             rule=rule,
             threshold=threshold,
             shown=drawn,
-            batch_size=batch_size,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
             progress=show,
         )
     if aligned.task:  # another process keeps and prints the results
         print_note(aligned.task)
         return
     if out is not None:
-        _draw(aligned, out, formats)
+        _draw(aligned, out, output.formats)
         _note_missing_pictures(aligned, asked=drawn > 0)
-    if as_json:
+    if output.as_json:
         emit(json_text(_as_json(aligned, out)) + "\n")
     elif gold is None and out is None:
         emit("".join(f"{pharaoh(links)}\n" for links in aligned.links))

@@ -73,6 +73,14 @@ _Lowercase = Annotated[
 _Resamples = Annotated[int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")]
 
 
+@options.takes(
+    "device",
+    "report",
+    "figures",
+    "as_json",
+    "as_csv",
+    as_csv=options.varied("as_csv", False, help="CSV on standard output: one line for each system."),
+)
 def compare(
     systems: _Systems = None,
     out: _Out = Path("attnscope-comparison"),
@@ -94,20 +102,14 @@ def compare(
             min=1, help="Threads for training and translating.", show_default="the processors there are"
         ),
     ] = None,
-    device: options.Device = None,
-    report: options.Report = True,
-    figures: options.Figures = options.USUAL_FIGURES,
-    as_json: options.AsJson = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="CSV on standard output: one line for each system.")
-    ] = False,
+    *,
+    reading: options.Reading,
+    output: options.Output,
 ) -> None:
     """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page."""
     from attnscope.cli.score import length_limits
     from attnscope.lineage.compare import compare as run
 
-    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures, report=report)
     limits = None if by_length is None else length_limits(by_length)
     with progress_bar("compare", lines=True) as show:
         tree = run(
@@ -124,17 +126,17 @@ def compare(
             lowercase=lowercase,
             resamples=resamples,
             threads=threads,
-            device=device,
+            **reading,
             progress=show,
         )
     from attnscope.lineage.reports import report as report_of
     from attnscope.results import render
 
     found = report_of(tree)
-    page = _draw(tree, out, formats) if report else None
-    if as_json:
+    page = _draw(tree, out, output.formats) if output.report else None
+    if output.as_json:
         emit(json_text(render.as_json(found, tree.attrs["run"])) + "\n")
-    elif as_csv:
+    elif output.as_csv:
         emit_rows(render.as_csv(found))
     else:
         console = new_console()

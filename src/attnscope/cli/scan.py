@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,226 +21,165 @@ if TYPE_CHECKING:
 
 _LAST = 32  # queries, as `attnscope.scan` has them
 
-_Target = Annotated[
-    list[options.PathOrUrl] | None,
+_INPUT, _SCALE = options.INPUT, options.SCALE
+_Stride = Annotated[
+    int | None,
+    typer.Option(help="Tokens between window starts.", show_default="no overlap", rich_help_panel=_INPUT),
+]
+_Words = Annotated[
+    str | None,
     typer.Option(
-        parser=options.path_or_url,
-        help=options.TARGET + "Both texts by line, line i beside line i; of sounds, transcripts by line.",
+        metavar="RULE|FILE",
+        help="Words to which tokens are merged before measuring: unicode, space, or a file of spans.",
+        rich_help_panel=_INPUT,
     ),
 ]
 _Statistics = Annotated[
     str | None,
     typer.Option(
-        help="Names of statistics, with commas between; 'default' among them stands for those that are measured by "
-        "default. 'list' shows all.",
-        show_default="those that 'list' does not mark",
-    ),
-]
-_Window = Annotated[
-    int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 2048")
-]
-_Stride = Annotated[
-    int | None, typer.Option(help="Tokens between the starts of windows.", show_default="no overlap")
-]
-_BatchSize = Annotated[
-    int | None, typer.Option(help="Windows or images at a time.", show_default="about 2048 tokens")
-]
-_Pool = Annotated[
-    int | None,
-    typer.Option(
-        help="Windows of a pool, at least: results are kept by pool, for a corpus of any size.",
-        show_default="each window by itself",
-    ),
-]
-_Until = Annotated[
-    float | None,
-    typer.Option(
-        metavar="WIDTH",
-        help="Width of the widest 95% interval of any head's mean share of weight at which to end.",
-        show_default="at the end of the corpus",
-    ),
-]
-_Rows = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of queries of each window that are measured, drawn at random: estimates, at the cost of the "
-        "model's own pass. Windows that have no more are measured whole.",
-        show_default="all",
+        metavar="NAME,...",
+        help="Names of statistics, with commas between; 'default' for the usual ones, 'list' shows all.",
+        show_default="default",
     ),
 ]
 _Band = Annotated[
     int | None,
-    typer.Option(
-        help="Largest offset of the profiles.",
-        show_default="10 tokens; of images 3 rows and columns of patches",
-    ),
+    typer.Option(help="Largest offset of the profiles.", show_default="10 tokens; images 3 patches"),
 ]
 _Offsets = Annotated[
     str | None,
-    typer.Option(
-        metavar="OFFSET,...",
-        help="Offsets, however far, at which the share of the weight is measured: -1,-64 is the token before and the "
-        "64th before.",
-        show_default="none beside the profiles",
-    ),
+    typer.Option(metavar="OFFSET,...", help="Offsets whose share of weight is measured, such as -1,-64."),
 ]
 _Observation = Annotated[
     int | None,
-    typer.Option(
-        help="Queries at the end of each window over which the statistics recent_... are.",
-        show_default=str(_LAST),
-    ),
-]
-_Texts = Annotated[
-    list[options.PathOrUrl] | None,
-    typer.Argument(
-        parser=options.path_or_url,
-        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow), here or as URLs "
-        "(s3://BUCKET/CORPUS); - is standard input. Of a vision encoder, images (.png .jpg .webp); of a video encoder, "
-        "folders of frames, or JSON Lines with video; of Whisper, "
-        "Wav2Vec2 and the like, sounds (.wav).",
-    ),
-]
-_Clusters = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of kinds of heads, by k-means over profiles.", show_default="as many as are named"
-    ),
+    typer.Option(help="Queries at the end of each window for statistics recent_...", show_default=str(_LAST)),
 ]
 _Groups = Annotated[
     str | None,
     typer.Option(
-        metavar="kinds|roles|FILE",
-        help="Groups of tokens, whose weights on each other are measured: by kind, by role in a chat, or by a file of "
-        "rules.",
-        show_default="roles of a chat, else none",
-    ),
-]
-_Words = Annotated[
-    str | None,
-    typer.Option(
-        metavar="unicode|space|FILE",
-        help="Words to which tokens are merged before anything is measured: by the Unicode standard, by spaces, or "
-        "by a file of spans.",
-        show_default="tokens stay as they are",
+        metavar="RULE|FILE",
+        help="Groups of tokens, whose weights on each other are measured: kinds, roles, or a file of rules.",
+        show_default="roles of a chat",
     ),
 ]
 _By = Annotated[
     str | None,
     typer.Option(
-        metavar="FIELD",
-        help="Field of JSON Lines (language, source, year) by which texts are held apart, and heads compared.",
+        metavar="FIELD", help="Field of JSON Lines (language, source, year) by which heads are compared."
+    ),
+]
+_Clusters = Annotated[
+    int | None,
+    typer.Option(help="Number of kinds of heads, by k-means.", show_default="as many as are named"),
+]
+_Rows = Annotated[
+    int | None,
+    typer.Option(help="Random queries measured per window: estimates, at little cost.", show_default="all"),
+]
+_Pool = Annotated[
+    int | None,
+    typer.Option(
+        help="Windows per pool, at least: results by pool, for a corpus of any size.",
+        show_default="by window",
+        rich_help_panel=_SCALE,
+    ),
+]
+_Until = Annotated[
+    float | None,
+    typer.Option(
+        help="Width of the widest 95% interval of a head's mean share at which to stop.",
+        rich_help_panel=_SCALE,
     ),
 ]
 _Show = Annotated[
     str | None,
     typer.Option(
-        metavar="LAYER.HEAD,...",
-        help="Heads that the page shows token by token, beside those that lead the rankings.",
+        metavar="L.H,...", help="Heads that the page shows token by token.", rich_help_panel=options.OUTPUT
     ),
 ]
+_TEXT = (
+    "Files, folders or URLs of text, as .txt .md .jsonl .parquet; - is standard input. Also images (.png .jpg .webp), "
+    "folders of frames, or sounds (.wav)."
+)
 
-_Limit = Annotated[int | None, typer.Option(help="Largest number of windows or images.", show_default="all")]
 
-# What Python's `scan` takes by the same names: of the first a finished run knows what they were; with one of the second
-# the command asks more than that.
-_PLAIN = [
-    "tokenizer",
+@options.takes(
+    *options.READING,
+    "target",
     "window",
-    "stride",
     "limit",
-    "batch_size",
-    "statistics",
-    "band",
-    "offsets",
-    "observation",
-    "clusters",
-    "seed",
-    "field",
-    "by_line",
-    "device",
-    "dtype",
-]
-_APART = [
-    "repair",
-    "revision",
-    "trust_remote_code",
     "chat",
     "chat_template",
     "device_map",
-    "task",
-    "pool",
-    "until",
-    "rows",
-    "by",
-]
-
-
+    "max_memory",
+    "seed",
+    *options.UNITS,
+    "batch_size",
+    "repair",
+    *options.WRITING,
+    text=(
+        Annotated[list[options.PathOrUrl] | None, typer.Argument(parser=options.path_or_url, help=_TEXT)],
+        None,
+    ),
+    window=options.varied("window", show_default="the model's length, at most 2048"),
+    limit=options.varied("limit", help="Largest number of windows or images."),
+    batch_size=options.varied("batch_size", show_default="about 2048 tokens"),
+    target=options.varied(
+        "target", help="Translation for the decoder, or transcripts of sounds, line by line; may be repeated."
+    ),
+    examples=(
+        ("attnscope scan", "the bundled model on the bundled text"),
+        ("attnscope scan gpt2 corpus.txt --limit 100 --window 512", "a model of the hub on a file"),
+        ("attnscope scan ./my-model corpus/ --out run --task 1/4", "a quarter of a large run"),
+    ),
+)
 def scan(
-    model: options.Model = options.BUNDLED,
-    text: _Texts = None,
-    target: _Target = None,
-    out: options.Out = None,
-    repair: options.Repair = False,
-    task: options.Task = None,
-    ray: options.Ray = None,
-    workers: options.Workers = None,
-    ray_gpus: options.RayGpus = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    device_map: options.DeviceMap = None,
-    max_memory: options.MaxMemory = None,
     statistics: _Statistics = None,
-    window: _Window = None,
-    stride: _Stride = None,
-    limit: _Limit = None,
-    batch_size: _BatchSize = None,
-    pool: _Pool = None,
-    until: _Until = None,
-    rows: _Rows = None,
     band: _Band = None,
     offsets: _Offsets = None,
     observation: _Observation = None,
-    clusters: _Clusters = None,
-    seed: options.Seed = 0,
-    field: options.Field = None,
-    by_line: options.ByLine = False,
     groups: _Groups = None,
-    chat: options.Chat = False,
-    chat_template: options.ChatTemplate = None,
-    words: _Words = None,
     by: _By = None,
-    tokenizer: options.Tokenizer = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    report: options.Report = True,
+    clusters: _Clusters = None,
+    rows: _Rows = None,
+    stride: _Stride = None,
+    words: _Words = None,
+    pool: _Pool = None,
+    until: _Until = None,
     show: _Show = None,
-    figures: options.Figures = options.USUAL_FIGURES,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    *,
+    reading: options.Reading,
+    output: options.Output,
 ) -> None:
-    """Where does every head look? Stream texts, images, videos or sounds through a model; measure every head."""
-    given = dict(locals())  # what was typed, by name
+    """Measure where every attention head attends, in texts, images, videos or sounds."""
     if statistics == "list":
         list_statistics()
         return
+    from attnscope.measure.scan import scan as run_scan
     from attnscope.measure.stored import default_out
 
-    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
-    formats, shown = options.formats_of(figures, report=report), _shown(show, report=report)
+    shown = _shown(show, report=output.report)
     _reject_unused(observation, statistics)
-    settings = {name: given[name] for name in _PLAIN}
-    settings["observation"] = _LAST if observation is None else observation
-    settings["offsets"] = None if offsets is None else options.offsets_of("--offsets", offsets)
-    apart = {name: given[name] for name in _APART} | {"targets": target or None}
-    place = OutputFolder(out, default_out)
-    rules = {
-        "groups": options.rule_or_file(groups, options.GROUPS),
-        "words": options.rule_or_file(words, options.WORDS),
-    }
-    requested = {"out": place, "show": False if shown is None else shown, "ray": ray, "workers": workers}
-    requested |= {"ray_gpus": ray_gpus, "max_memory": options.memory_of(max_memory)}
-    results = _measured(model, text or None, **requested, **rules, **apart, **settings)
+    place = OutputFolder(output.out, default_out)
+    with progress_bar("scan") as told:
+        results = run_scan(
+            **reading,
+            statistics=statistics,
+            band=band,
+            offsets=None if offsets is None else options.offsets_of("--offsets", offsets),
+            observation=_LAST if observation is None else observation,
+            groups=options.rule_or_file(groups, options.GROUPS),
+            by=by,
+            clusters=clusters,
+            rows=rows,
+            stride=stride,
+            words=options.rule_or_file(words, options.WORDS),
+            pool=pool,
+            until=until,
+            out=place,
+            show=False if shown is None else shown,
+            progress=told,
+        )
     if not results.data_vars:  # another process keeps and prints them
         print_note(results.attrs.get("task", ""))
         return
@@ -248,9 +187,9 @@ def scan(
     from attnscope.results.scanned import report as report_of
 
     with place.reading(folder):
-        page = None if shown is None else draw(results, folder, formats, shown)
-        found = report_of(results, data=as_json or as_csv)
-        print_in(found, place, folder, page, as_json=as_json, as_csv=as_csv)
+        page = None if shown is None else draw(results, folder, output.formats, shown)
+        found = report_of(results, data=output.as_json or output.as_csv)
+        print_in(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
 
 
 def _shown(show: str | None, *, report: bool) -> list[tuple[int, int]] | None:
@@ -270,13 +209,6 @@ def _reject_unused(observation: int | None, statistics: str | None) -> None:
             "--observation is of the statistics recent_..., and none of them is asked for: name one, as by "
             "--statistics recent_top_key, or leave it out"
         )
-
-
-def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any) -> xr.Dataset:
-    from attnscope.measure.scan import scan as run_scan
-
-    with progress_bar("scan") as told:
-        return run_scan(model, texts, progress=told, **settings)
 
 
 def draw(

@@ -145,8 +145,8 @@ def test_a_run_is_kept_opened_and_printed(saved):
     at = opened.span_weight.mean(("sequence", "step")).sel(layer=1, head=2, span="question")
     [row] = [row for row in rows if (row["layer"], row["head"]) == ("1", "2")]
     assert float(row["weight question"]) == pytest.approx(float(at))
-    assert "all 2 prompts" in command("show", "run", cwd=place).stdout
-    assert "generate" in command("ls", "run", cwd=place).stdout
+    assert "all 2 prompts" in command("runs", "show", "run", cwd=place).stdout
+    assert "generate" in command("runs", "list", "run", cwd=place).stdout
 
 
 def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monkeypatch):
