@@ -11,7 +11,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
 from attnscope.measure import by_workers as _by_workers
 from attnscope.measure import measurement as _measurement
-from attnscope.measure.measurement import Measurement
+from attnscope.measure.texts import TextReader
 from attnscope.measure.units import Opened
 from attnscope.read.windows import Windows
 from attnscope.store.arrays import unpacked
@@ -108,7 +108,7 @@ def test_pools_of_values_are_those_of_one_process(values, tmp_path):
 def test_what_others_measured_is_not_cut_again(more, monkeypatch):
     """A worker that begins late, and each time it is asked for more, goes on from where a unit is known to begin."""
     cut, passed = [], []
-    own, over = Windows._cut, Measurement.pass_over
+    own, over = Windows._cut, TextReader.pass_over
 
     def counted(windows, place):
         for window in own(windows, place):
@@ -120,10 +120,10 @@ def test_what_others_measured_is_not_cut_again(more, monkeypatch):
         over(job, batch)
 
     monkeypatch.setattr(Windows, "_cut", counted)
-    monkeypatch.setattr(Measurement, "pass_over", noted)
+    monkeypatch.setattr(TextReader, "pass_over", noted)
     found = scan(ray="local", workers=3, **more)
     jumping = len(cut), len(passed)
-    monkeypatch.setattr(Measurement, "standing", lambda _: None)
+    monkeypatch.setattr(TextReader, "standing", lambda _: None)
     cut.clear(), passed.clear()
     assert scan(ray="local", workers=3, **more).identical(found)
     assert jumping[0] < 0.8 * len(cut)
@@ -168,8 +168,8 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
         measured.append(len(batch))
         return own(measurement, batch, first)
 
-    own = Measurement.measure
-    monkeypatch.setattr(Measurement, "measure", note)
+    own = TextReader.measure
+    monkeypatch.setattr(TextReader, "measure", note)
     found = scan(out=out, **(by_workers if first != "workers" else {}))
     assert found.identical(whole)
     if first == "workers":

@@ -13,7 +13,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
 from attnscope.measure import measurement as _measurement
 from attnscope.measure import writing as _keep
-from attnscope.measure.measurement import Measurement
+from attnscope.measure.texts import TextReader
 from attnscope.results.merge import merge
 from attnscope.store import tasks as _parts
 from attnscope.store.arrays import unpacked
@@ -97,13 +97,13 @@ def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):
     scan(out, "2/2")
     assert not out.exists()
     measured = []
-    measure = Measurement._measure
+    measure = TextReader.measure_batch
 
     def noted(self, batch, numbers):
         measured.extend(numbers)
         return measure(self, batch, numbers)
 
-    monkeypatch.setattr(Measurement, "_measure", noted)
+    monkeypatch.setattr(TextReader, "measure_batch", noted)
     assert scan(out, "1/2").identical(whole)
     assert measured
     assert not set(measured) & set(held)

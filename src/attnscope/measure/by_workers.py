@@ -20,22 +20,18 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.measure.questions import ScanSettings
-    from attnscope.measure.windows import OfTexts
     from attnscope.read.encoded import Sources
     from attnscope.store.workers import Cluster
 
 
-def scan_by_workers(
-    model: object, texts: Sources, asked: ScanSettings, of_texts: OfTexts, cluster: Cluster
-) -> xr.Dataset:
-    """Measure as `scan_texts` does, by workers of Ray's; this process loads no model."""
-    texts, of_texts["targets"] = as_list(texts), as_list(of_texts["targets"])
-    check_sent(model, asked.processor, asked.loading.device, texts, of_texts["targets"])
+def scan_by_workers(model: object, texts: Sources, asked: ScanSettings, cluster: Cluster) -> xr.Dataset:
+    """Measure by workers of Ray's; this process loads no model."""
+    texts, targets = as_list(texts), as_list(asked.targets)
+    check_sent(model, asked.processor, asked.loading.device, texts, targets)
     recipe = Recipe(
         str(model),
         texts,
-        replace(asked, out=None, progress=None, task=None),
-        of_texts,
+        replace(asked, out=None, progress=None, task=None, targets=targets),
         Path.cwd(),
         show=asked.show is not None,
     )
@@ -96,5 +92,5 @@ def _measure(
     return units.measure(number, done, known)
 
 
-def _sample(results: xr.Dataset, asked: Sequence[tuple[int, int]], units: Units) -> xr.Dataset:
+def _sample(results: xr.Dataset, asked: Sequence[tuple[int, int]], units: Units) -> xr.Dataset | None:
     return units.job.sample(results, asked)

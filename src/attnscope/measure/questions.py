@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from attnscope.capture.processors import Processor
+    from attnscope.read.encoded import Sources
+    from attnscope.read.groups import Groups
     from attnscope.read.windows import Place
+    from attnscope.read.words import Words
 
 BAND = 10  # tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanSettings:
-    """What `attnscope.scan` is asked for of texts, images and sounds alike; see there."""
+    """The arguments of `attnscope.scan`, whatever it reads; see there."""
 
     # what reads for the model: tokenizer, image processor, feature extractor, or a folder of them
     processor: Processor = None
@@ -51,6 +54,18 @@ class ScanSettings:
     show: Sequence[tuple[int, int]] | None = None
     progress: Tell | None = None
     loading: Loading = AS_SAVED  # how the model is loaded
+    targets: Sources = None
+    window: int | None = None
+    stride: int | None = None
+    field: str | None = None
+    by_line: bool = False
+    clusters: int | None = None
+    groups: Groups | None = None
+    chat: bool = False
+    chat_template: str | Path | None = None
+    words: Words | None = None
+    by: str | None = None
+    offsets: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         check_whole(
@@ -90,9 +105,6 @@ class ScanSettings:
         """Where the run is kept; None keeps none."""
         place = self.out(signature) if callable(self.out) else self.out
         return None if place is None else local_folder(place)
-
-
-BY_DEFAULT = ScanSettings()
 
 
 class RankedHead(TypedDict):

@@ -24,14 +24,16 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.kernels.engines import attend_in_full, output_of
+from attnscope.measure.passed import MeasuredPass, collected
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import choose
 from attnscope.measure.questions import BAND, ScanSettings
 from attnscope.measure.sample import WordBatch
-from attnscope.measure.units import MeasuredPass, collected, first_of
+from attnscope.measure.scan import READERS
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import LinePairs
+from attnscope.read.sounds import Sounds
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
@@ -140,9 +142,13 @@ def weights(
             )
         if len(sense) > 1:
             raise _several(f"{len(sense)} images, videos, sounds or texts with images")
+        if targets is not None and not isinstance(sense, Sounds):
+            raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
         loading = Loading(revision, device, dtype, trust_remote_code)
-        asked = ScanSettings(limit=1, processor=tokenizer, loading=loading)
-        read = first_of(given, sense, asked, targets).watch_first(observe)
+        asked = ScanSettings(
+            limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",)
+        )
+        read = READERS[type(sense)](given, sense, asked).observe_first(observe)
     if layer is not None and not by_layer:
         raise AttnscopeError(
             f"there is no attention layer {layer}: give a smaller number; they are counted from 0"

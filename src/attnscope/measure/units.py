@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.capture.encoders import load_vision_model
-from attnscope.capture.modalities import load_pictured_model, load_video_model
-from attnscope.measure.image_text import PicturedMeasurement
-from attnscope.measure.images import ImageMeasurement
-from attnscope.measure.labels import labelled
-from attnscope.measure.passes import stacked
-from attnscope.measure.places import NEEDED
-from attnscope.measure.pools import joined, stretches
-from attnscope.measure.quantities import EQUAL, STATISTICS
+from attnscope.measure.pools import stretches
 from attnscope.measure.questions import ScanSettings
-from attnscope.measure.sounds import SoundMeasurement, loaded_for
-from attnscope.measure.summary import summarize
-from attnscope.measure.videos import VideoMeasurement
-from attnscope.measure.windows import OfTexts, prepared
-from attnscope.read.image_text import PicturedTexts
-from attnscope.read.images import Images
-from attnscope.read.videos import Videos
+from attnscope.measure.texts import TextReader, text_reader
 from attnscope.store.by_ray import enter
 from attnscope.store.signature import Signature
-from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
-
-    from attnscope.capture.load import Model
-    from attnscope.capture.modalities import Sense
-    from attnscope.capture.watch import Site
-    from attnscope.measure.measurement import Measurement
     from attnscope.measure.questions import ResumePoint
     from attnscope.read.encoded import Sources
     from attnscope.read.windows import Window
@@ -70,7 +48,7 @@ class UnitStart:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """What a worker says of the scan when it is ready: see `Prepared`."""
+    """What a worker says of the scan when it is ready: see `TextReader`."""
 
     signature: Signature
     attributes: dict[str, str]
@@ -80,7 +58,7 @@ class Opened:
 class Units:
     """Batches of a scan, or its pools, some at a time."""
 
-    def __init__(self, job: Measurement, said: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, job: TextReader, said: Callable[[], float] = lambda: 0.0) -> None:
         self.job, self.size, self.said = job, job.unit, said
         self._start()
 
@@ -137,7 +115,6 @@ class Recipe:
     model: str | Path
     texts: Sources
     asked: ScanSettings
-    of_texts: OfTexts
     folder: Path  # the one that names of files are relative to
     show: bool  # whether the attention over the first windows will be asked for
 
@@ -151,108 +128,6 @@ class Recipe:
             shares[0] = progress.share
 
         asked = replace(self.asked, progress=hear)
-        ready = prepared(self.model, self.texts, asked, self.of_texts, show=self.show)
-        units = Units(ready.job, lambda: shares[0])
-        return units, Opened(ready.signature, ready.attributes, ready.kinds)
-
-
-_NAMES = ("entropy",)  # nothing is measured, and something must be asked for
-
-
-def first_of(
-    model: Model, sense: Sense, asked: ScanSettings, targets: Sources = None
-) -> ImageMeasurement | PicturedMeasurement | SoundMeasurement | VideoMeasurement:
-    """Load the model and check it on the first image, sound, video or text with images."""
-    asked = replace(asked, limit=1)
-    if isinstance(sense, PicturedTexts | Images | Videos) and targets is not None:
-        raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
-    if isinstance(sense, PicturedTexts):
-        pictured = load_pictured_model(
-            model, processor=asked.processor, loading=asked.loading, videos=sense.has_videos
-        )
-        return PicturedMeasurement(pictured, sense, _NAMES, asked, None, None)
-    if isinstance(sense, Images):
-        vision = load_vision_model(
-            model, processor=asked.processor, need_processor=not sense.is_processed, loading=asked.loading
-        )
-        return ImageMeasurement(vision, sense, _NAMES, asked)
-    if isinstance(sense, Videos):
-        filmed = load_video_model(
-            model, processor=asked.processor, need_processor=not sense.is_processed, loading=asked.loading
-        )
-        return VideoMeasurement(filmed, sense, _NAMES, asked)
-    speech, _, said, _ = loaded_for(model, sense, asked, targets)
-    return SoundMeasurement(speech, sense, said, _NAMES, asked)
-
-
-@dataclass(eq=False)
-class MeasuredPass:
-    """What was measured of the calls of one forward pass."""
-
-    sites: list[Site] = field(default_factory=list)  # each call
-    measured: list[dict[str, Tensor]] = field(
-        default_factory=list
-    )  # statistics of each call, from `measure_call`
-    queries: list[Tensor] = field(
-        default_factory=list
-    )  # ``(batch,)`` for each call: its queries that are real tokens
-    reach: int = 0  # the largest offset that there was
-
-    def add(self, site: Site, measured: dict[str, Tensor], queries: Tensor, reach: int) -> None:
-        """One more call."""
-        self.sites.append(site)
-        self.measured.append(measured)
-        self.queries.append(queries.sum(1).cpu())
-        self.reach = max(self.reach, reach)
-
-    @property
-    def texts(self) -> int:
-        """How many texts were read at once."""
-        return len(self.queries[0])
-
-
-def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -> xr.Dataset:
-    """Passes as one Dataset, one text after the other; with kinds of heads where all is there that they need."""
-    reach = max(run.reach for run in passes)
-    layered = any(not torch.equal(own, run.queries[0]) for run in passes for own in run.queries)
-    parts: list[xr.Dataset] = []
-    first = 0
-    for run in passes:
-        sources = [(f"text {first + number + 1}", 0) for number in range(run.texts)]
-        part = labelled(
-            stacked(_alike([layer for each in passes for layer in each.measured], run.measured)),
-            run.sites,
-            band,
-            reach,
-            {"length": run.queries[0].numpy()},
-            sources,
-            first,
-        )
-        if layered:
-            own = np.stack([counts.numpy() for counts in run.queries], axis=1)
-            part["queries"] = (
-                ("text", "layer"),
-                own,
-                {"long_name": "Queries of a layer", "units": "tokens"},
-            )
-        parts.append(part)
-        first += run.texts
-    results = joined(parts)
-    if set(NEEDED) <= set(names):
-        results = results.merge(summarize(results), combine_attrs="no_conflicts")
-    return results
-
-
-_SIDES = {"offset_bin", "every_offset"}
-
-
-def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Layers with as many offsets, or bins, as the one that has most: what is missing lies outside, and is 0."""
-    sided = [name for name in own[0] if _SIDES & {*STATISTICS[name.removeprefix(EQUAL)].along}]
-    most = {name: max(layer[name].shape[-1] for layer in every) for name in sided}
-
-    def widened(name: str, value: Tensor) -> Tensor:
-        missing = (most[name] - value.shape[-1]) // 2 if name in most else 0
-        return torch.nn.functional.pad(value, (missing, missing)) if missing else value
-
-    return [{name: widened(name, value) for name, value in layer.items()} for layer in own]
+        reader = text_reader(self.model, self.texts, asked, show=self.show)
+        units = Units(reader, lambda: shares[0])
+        return units, Opened(reader.signature(), reader.attributes, reader.kinds())

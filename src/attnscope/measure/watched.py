@@ -15,9 +15,9 @@ from attnscope.capture.functional import PassObserver, calls_inside
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall
 from attnscope.measure.generation_texts import Written, generation_dataset
+from attnscope.measure.passed import MeasuredPass, collected
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import EQUAL, choose
-from attnscope.measure.units import MeasuredPass, collected
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_whole
 from attnscope.support.errors import AttnscopeError
