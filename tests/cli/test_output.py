@@ -63,7 +63,6 @@ def test_data_are_changed_for_a_terminal_alone(capsys, monkeypatch):
     ids=lambda words: words[0],
 )
 def test_names_do_nothing_to_the_terminal(words, tmp_path):
-    from tests.cli.command import attnscope
 
     found = attnscope(*words, cwd=tmp_path)
     assert not acting(found.stderr + found.stdout)
@@ -168,13 +167,3 @@ def test_the_bar_shows_what_is_done_its_share_and_what_is_told(capsys, monkeypat
         show(Progress("train", 0.5, {"update": 1200, "loss": 2.34567}))
     shown = capsys.readouterr().err
     assert all(part in shown for part in ("train", "50%", "left", "update 1,200  loss 2.346"))
-
-
-def test_of_processes_that_share_a_model_one_tells_what_is_wrong(tmp_path, monkeypatch):
-    shared = ("scan", "nowhere", "--tp-plan", "auto")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    silent = attnscope(*shared, cwd=tmp_path)
-    assert (silent.returncode, silent.stderr) == (2, "")
-    assert "nowhere" in attnscope("scan", "nowhere", cwd=tmp_path).stderr  # a task of its own tells of itself
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert "nowhere" in attnscope(*shared, cwd=tmp_path).stderr

@@ -10,7 +10,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
 from attnscope.measure import by_workers as _by_workers
-from attnscope.measure import measurement as _measurement
+from attnscope.measure import texts as _texts
 from attnscope.measure.texts import TextReader
 from attnscope.measure.units import Opened
 from attnscope.read.windows import Windows
@@ -40,7 +40,7 @@ def here(monkeypatch):
             pass
 
     monkeypatch.setattr(_by_workers, "RayEngine", Engine)
-    monkeypatch.setattr(_measurement, "UNIT", 3)
+    monkeypatch.setattr(_texts, "UNIT", 3)
 
 
 def scan(*given, **more):
@@ -195,7 +195,6 @@ def test_workers_that_read_other_texts_are_refused():
         ({"workers": 2}, "workers .--workers. and ray_gpus .--ray-gpus. are of Ray"),
         ({"ray_gpus": 0.5}, "are of Ray"),
         ({"ray": "local", "task": "1/2", "out": Path("run")}, r"task \(--task\) does not go with ray"),
-        ({"ray": "local", "tp_plan": "auto"}, "does not go with ray"),
         ({"ray": "local", "device": "cuda:1"}, "Ray says which GPU a worker has: give cuda"),
         ({"ray": "local", "texts": (one for one in ["a", "b"])}, "texts of a generator are not sent"),
         ({"ray": "local", "texts": Path("-")}, "- is read once, and each worker"),

@@ -11,7 +11,7 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
-from attnscope.measure import measurement as _measurement
+from attnscope.measure import texts as _texts
 from attnscope.measure import writing as _keep
 from attnscope.measure.texts import TextReader
 from attnscope.results.merge import merge
@@ -41,7 +41,7 @@ def pooled(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    monkeypatch.setattr(_measurement, "UNIT", 2)
+    monkeypatch.setattr(_texts, "UNIT", 2)
 
 
 def raising(error):
@@ -228,7 +228,6 @@ def test_the_environment_says_which(environment, task, monkeypatch):
         ({"task": "half"}, "expected I/N"),
         ({"task": "env"}, "the environment names no task"),
         ({"task": "1/2", "out": None}, "a task .--task. is a part of a run folder"),
-        ({"task": "1/2", "tp_plan": "auto"}, "does not go with tp_plan"),
     ],
 )
 def test_what_is_no_task_is_refused(given, said, tmp_path):

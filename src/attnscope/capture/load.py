@@ -18,7 +18,6 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
-from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
@@ -32,12 +31,10 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import (
     INTEGERS,
     Placement,
-    check_launched,
-    check_shares,
     parameters_of,
     plain,
     quantised,
-    reject_process_group,
+    reject_distributed,
 )
 from attnscope.capture.processors import (
     Tokenizer,
@@ -67,9 +64,7 @@ def load_model(
     dtype: str | None = None,
     trust_remote_code: bool = False,
     placement: Placement | None = None,
-    tp_plan: str | None = None,
     need_tokenizer: bool = True,
-    in_parts: bool = False,
 ) -> LoadedModel:
     """Load a model from a folder or the hub in the class that its config names, or take one as it is.
 
@@ -96,12 +91,8 @@ def load_model(
         Run code that came with the checkpoint. Only for sources that you trust.
     placement
         Where the layers go, of a model that is larger than one device.
-    tp_plan
-        ``auto`` shares the heads of each layer out among the processes that torchrun started.
     need_tokenizer
         Whether to look for a tokenizer.
-    in_parts
-        Whether a model will do of which this process has some heads only.
 
     Raises
     ------
@@ -129,15 +120,14 @@ def load_model(
         model, repository = source, None
         _reject_broken_numbers(model)
         _reject_other(model, device, dtype)
-        if not in_parts:
-            reject_process_group(model)
+        reject_distributed(model)
         name = model.config.name_or_path or type(model).__name__
         identity = {"sha256": state_sha256(model)}
     else:
         repository = _repository(str(source), revision)
         name = Path(source).name if repository.commit is None else str(source)
         model, identity = _placed(
-            repository, name, Loading(revision, device, dtype, trust_remote_code, placement, tp_plan)
+            repository, name, Loading(revision, device, dtype, trust_remote_code, placement)
         )
         _reject_broken_numbers(model)
         if dtype in INTEGERS:
@@ -224,9 +214,7 @@ def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTra
     on = usable_device(loading.device)  # before minutes are spent on reading
     with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
         model, identity = from_checkpoint(repository, loading)
-    if loading.tp_plan is not None:
-        check_shares(model)
-    if placement is None and loading.tp_plan is None:
+    if placement is None:
         with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
             model = model.to(cast("Any", on))
     return model, identity
@@ -293,12 +281,9 @@ class Loading:
     dtype: str | None = None
     trust_remote_code: bool = False
     placement: Placement | None = None
-    tp_plan: str | None = None
 
     def check(self) -> None:
         """Refuse what does not go together."""
-        if self.tp_plan is not None:
-            _check_plan(self)
         if self.placement is not None and (self.device is not None or self.dtype in INTEGERS):
             other = "device (--device)" if self.device is not None else f"dtype (--dtype) {self.dtype}"
             raise AttnscopeError(f"device_map (--device-map) does not go with {other}: leave out one of them")
@@ -318,19 +303,6 @@ def usable_device(name: str | None) -> torch.device:
         what = "it holds no numbers" if device.type == "meta" else "there is one cpu, number 0"
         raise AttnscopeError(f"device {name!r} cannot be used: {what}. {advice}")
     return device
-
-
-def _check_plan(loading: Loading) -> None:
-    if loading.tp_plan != "auto":
-        raise AttnscopeError(f"tp_plan (--tp-plan) is {loading.tp_plan!r:.40}; expected auto")
-    for name, given in (
-        ("device (--device)", loading.device),
-        ("device_map (--device-map)", loading.placement),
-        (f"dtype (--dtype) {loading.dtype}", loading.dtype in INTEGERS or None),
-    ):
-        if given is not None:
-            raise AttnscopeError(f"tp_plan (--tp-plan) does not go with {name}: leave out one of them")
-    check_launched()
 
 
 #: A folder, a hub id or ``"bundled"``; a model of transformers, also inside ``torch.compile``; a `LoadedModel`; a
@@ -372,8 +344,6 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
                 )
-                if loading.tp_plan is not None:
-                    make = partial(make, distributed_config=DistributedConfig(tp_plan="auto"))
                 model, report = make() if loading.placement is None else loading.placement.load(make)
         repository.refuse_changed()
         _reject_gaps(model, report, source)

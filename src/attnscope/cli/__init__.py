@@ -125,19 +125,12 @@ def _run() -> int:
             raise
         known = error if isinstance(error, AttnscopeError) else out_of_memory(error) or unimportable(error)
         if known is not None:
-            if not _printed_by_another():
-                print_note(f"attnscope: {known}")
+            print_note(f"attnscope: {known}")
             return 2
         if isinstance(error, OSError):
             return _unwritten(error)
         raise
     return 0
-
-
-def _printed_by_another() -> bool:
-    """Whether the first process of this machine runs the same command, and says the same: tensor parallelism."""
-    shared = any(word.partition("=")[0] == "--tp-plan" for word in sys.argv)
-    return shared and os.environ.get("LOCAL_RANK", "0") != "0"
 
 
 def _unwritten(error: OSError) -> int:

@@ -131,14 +131,6 @@ MaxMemory = Annotated[
         show_default="all that is free",
     ),
 ]
-TpPlan = Annotated[
-    str | None,
-    typer.Option(
-        metavar="auto",
-        help="Plan of tensor parallelism: the heads of each layer are shared out among the processes of torchrun.",
-        show_default="each process has the whole model",
-    ),
-]
 GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
 Chat = Annotated[
     bool,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -178,7 +177,6 @@ _APART = [
     "chat",
     "chat_template",
     "device_map",
-    "tp_plan",
     "task",
     "pool",
     "until",
@@ -201,7 +199,6 @@ def scan(
     dtype: options.Dtype = None,
     device_map: options.DeviceMap = None,
     max_memory: options.MaxMemory = None,
-    tp_plan: options.TpPlan = None,
     statistics: _Statistics = None,
     window: _Window = None,
     stride: _Stride = None,
@@ -284,8 +281,6 @@ def _reject_unused(observation: int | None, statistics: str | None) -> None:
 def _measured(model: str, texts: list[options.PathOrUrl] | None, **settings: Any) -> xr.Dataset:
     from attnscope.measure.scan import scan as run_scan
 
-    if settings["tp_plan"] is not None and os.environ.get("RANK", "0") != "0":  # the first process has a bar
-        return run_scan(model, texts, **settings)
     with progress_bar("scan") as told:
         return run_scan(model, texts, progress=told, **settings)
 

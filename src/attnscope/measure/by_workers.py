@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from attnscope.capture.placement import ProcessGroup
 from attnscope.measure.units import MeasuredUnit, Opened, Recipe, Units, UnitStart
 from attnscope.measure.writing import measured
 from attnscope.read.sources import as_list
@@ -53,7 +52,6 @@ class ByWorkers:
     def __init__(self, crew: Crew, tell: Tell) -> None:
         self.crew, self.tell = crew, tell
         self.notes: dict[str, str] = {}
-        self.team = ProcessGroup()
         self.unit = 1  # what the crew hands out is a unit already
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:

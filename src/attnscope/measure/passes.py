@@ -20,7 +20,7 @@ from attnscope.measure.row_samples import sampled_statistics
 from attnscope.measure.rows import FIRST, GroupMarks, SecondPass, indicator_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -44,8 +44,6 @@ class StatisticsObserver:
     groups: int = 0  # how many groups the tokens are in; 0 for none
     words: WordBatch | None = None  # the same windows by words, where these are measured instead of tokens
     sample: RowSample | None = None  # which rows are measured, where some stand for all
-    # from a site and what is measured of its heads here to that of all its heads, where other processes have some
-    heads_of: Callable[[Site, dict[str, Tensor]], dict[str, Tensor]] | None = None
     observation: int = OBSERVATION  # queries at the end of each text over which ``recent_...`` statistics are
     chosen: Sequence[int] = ()  # offsets at which ``weight_at`` is measured
     # by site index; under ``equal_...`` what equal weights over the visible tokens give, with one head
@@ -59,7 +57,6 @@ class StatisticsObserver:
         else:
             output = output_of(call)
             _, numbers = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
-        numbers = numbers if self.heads_of is None else self.heads_of(site, numbers)
         self.measured[site.index] = numbers
         return output
 

@@ -89,10 +89,6 @@ class ScanSettings:
                 raise AttnscopeError(
                     "until (--until) looks at all that is measured, and a task (--task) has a part of it: leave out one"
                 )
-            if self.loading.tp_plan is not None:
-                raise AttnscopeError(
-                    "until (--until) does not go with tp_plan (--tp-plan): leave out one of them"
-                )
         task_in(self.task, self.out)
 
     def band_within(self, reach: int, where: str) -> int:

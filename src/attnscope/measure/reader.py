@@ -13,7 +13,6 @@ import xarray as xr
 
 from attnscope.capture.forward import forward
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.placement import ProcessGroup
 from attnscope.capture.signature import Hashed, signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
@@ -94,7 +93,6 @@ class Reader(ABC):
         self.loaded, self.model, self.source, self.asked, self.names = loaded, model, source, asked, names
         self.watched = model  # the part of the model whose attention is measured
         self.progress = asked.progress or no_progress
-        self.team = ProcessGroup()
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
         self.attributes: dict[str, str] = {"model": loaded.name} | (
@@ -218,9 +216,8 @@ class Reader(ABC):
             len(self.groups),
             read.words,
             self.row_sample(numbers[0]),
-            self.every_head,
-            observation=self.asked.observation,
-            chosen=self.chosen,
+            self.asked.observation,
+            self.chosen,
         )
         self.run(read, observer, numbers)
         by = [window.by for window in read.windows]
@@ -252,14 +249,6 @@ class Reader(ABC):
         """More variables of each window."""
         return {}
 
-    def every_head(self, site: Site, own: dict[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG002
-        """The heads of all processes from those of this one."""
-        return own
-
-    def first_head(self, site: Site, heads: int) -> int:  # noqa: ARG002
-        """The number of the first head of this process."""
-        return 0
-
     def first_items(self) -> list[Any]:
         """The inputs that a page shows."""
         return list(islice(self.items(), WINDOWS))
@@ -273,17 +262,12 @@ class Reader(ABC):
         """The attention over the first windows; None where it is not from token to token."""
         if not self.has_maps:
             return None
-        team, items = self.team, self.first_items()
-        heads = team.agreed(lambda: results.sizes["head"])
+        items, heads = self.first_items(), results.sizes["head"]
         reads = [self.read([item], [number]) for number, item in enumerate(items)]
         windows = [in_words(read.windows[0]) for read in reads]
         tokens = [max(len(window), len(window.target or window)) for window in windows]
-        listed = team.agreed(
-            lambda: [
-                shown_heads(results, asked, min(ROWS, max(tokens)), count)
-                for count in (1, *[WINDOWS] * (WINDOWS - 1))
-            ]
-        )
+        longest = min(ROWS, max(tokens))
+        listed = [shown_heads(results, asked, longest, count) for count in (1, *[WINDOWS] * (WINDOWS - 1))]
         others = len(self.sites) * heads - len(listed[0])
         layer_done = self.layer_done(len(reads) * len(self.sites))
         last = (
@@ -296,19 +280,16 @@ class Reader(ABC):
         for read, of_window in zip(reads, listed, strict=False):
             observer = MapObserver(
                 of_window,
-                WEIGHTS // team.size,
-                tile_size(others, min(ROWS, max(tokens))) if others and not observed else 0,
+                WEIGHTS,
+                tile_size(others, longest) if others and not observed else 0,
                 layer_done,
                 read.words,
-                self.first_head,
                 _receiving(of_window, every=numbers <= KEYS) if self.shows_received else None,
                 last=last,
             )
             if self.shows_received and not observed and tokens[0] > ROWS:
                 observer.block = long_block(len(self.sites) * heads, tokens[0])
             self.run(read, observer)
-            for name in ("maps", "tiles", "received", "equal", "recent", "equal_recent", "blocks"):
-                setattr(observer, name, team.together(getattr(observer, name)))
             observed.append(observer)
             share_room([every.maps for every in observed], WEIGHTS)
         kinds = [site.kind for site in self.sites]

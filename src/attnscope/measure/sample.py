@@ -79,8 +79,6 @@ class MapObserver:
     tile: int  # tokens on a side of a tile; 0 for no tiles
     layer_done: Callable[[], None]  # called after each layer
     words: WordBatch | None = None  # the window by words, where these are shown instead of tokens
-    # from a site and its heads here to the number of the first, where other processes have those before
-    first_head: Callable[[Site, int], int] | None = None
     # heads of which it is also taken what each key receives; none by default
     receiving: Callable[[Place], bool] | None = None
     # the last so many queries, from which alone it is taken beside that; of none by default
@@ -104,8 +102,7 @@ class MapObserver:
         merged = None if self.words is None else self.words.merged(site.kind, call)
         call = call if merged is None else merged.call
         heads = call.query.shape[1]
-        first = 0 if self.first_head is None else self.first_head(site, heads)
-        places = [(site.index, first + head) for head in range(heads)]
+        places = [(site.index, head) for head in range(heads)]
         if self.receiving is not None and any(map(self.receiving, places)):
             self._receive(places, call, rows if merged is None else None, merged)
         if self.block:

@@ -81,7 +81,6 @@ def scan(
     trust_remote_code: bool = False,
     device_map: str | Mapping[str, int | str | torch.device] | None = None,
     max_memory: Mapping[int | str, int | str] | None = None,
-    tp_plan: str | None = None,
     groups: Groups | None = None,
     chat: bool = False,
     chat_template: str | Path | None = None,
@@ -180,9 +179,6 @@ def scan(
     device_map, max_memory
         Where the layers go, of a model that is larger than one device: ``"auto"``, and at most so much on each, such as
         ``{0: "10GiB", "cpu": "30GiB"}``, the rest on the disk. See `attnscope.capture.placement.Placement`.
-    tp_plan
-        ``"auto"``, in processes that torchrun started, shares the heads of each layer out among them. With `out` the
-        first process keeps and returns the results, and the others nothing.
     groups
         Measure too how much the tokens of one group look at those of another. A function from the tokens of a window,
         as they are shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of
@@ -243,9 +239,9 @@ def scan(
     True
     """
     texts, model = as_list(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
-    besides = {"task (--task)": task, "tp_plan (--tp-plan)": tp_plan, "until (--until)": until}
+    besides = {"task (--task)": task, "until (--until)": until}
     cluster = cluster_of(ray, workers, ray_gpus, besides=besides)
-    placement = _placement(device_map, max_memory, task=task, tp_plan=tp_plan)
+    placement = _placement(device_map, max_memory)
     asked = ScanSettings(
         processor=tokenizer,
         out=out,
@@ -262,7 +258,7 @@ def scan(
         seed=seed,
         show=_shown(show, out),
         progress=progress,
-        loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement, tp_plan),
+        loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement),
         targets=targets,
         window=window,
         stride=stride,
@@ -316,12 +312,7 @@ def _device_of(device: str | None, task: str | Task | None) -> str | None:
 def _placement(
     device_map: str | Mapping[str, int | str | torch.device] | None,
     max_memory: Mapping[int | str, int | str] | None,
-    *,
-    task: str | Task | None,
-    tp_plan: str | None,
 ) -> Placement | None:
-    if task is not None and tp_plan is not None:
-        raise AttnscopeError("task (--task) does not go with tp_plan (--tp-plan): leave out one of them")
     if device_map is not None:
         return Placement(device_map, max_memory)
     if max_memory is not None:

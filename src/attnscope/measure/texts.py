@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.capture.placement import ProcessGroup, device_of
+from attnscope.capture.placement import device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import is_causal_model, padding_difference
 from attnscope.capture.watch import Site
@@ -23,7 +23,6 @@ from attnscope.measure.observer import WindowBatch
 from attnscope.measure.offset_shares import bias_note
 from attnscope.measure.pools import in_pools, joined, pooled
 from attnscope.measure.quantities import (
-    EQUAL,
     OF_GROUPS,
     OF_OFFSETS,
     OF_POOLED_GROUPS,
@@ -95,7 +94,6 @@ class TextReader(Reader):
             chosen,
         )
         self.groups = () if grouping is None else grouping.names
-        self.team = ProcessGroup.of(loaded.model)
         self.reach, self.band = longest - 1, asked.band or BAND
         self.batch_size = asked.batch_size or max(1, 2048 // longest)
         self.has_decoder = loaded.model.config.is_encoder_decoder
@@ -312,34 +310,6 @@ class TextReader(Reader):
 
         return done
 
-    def every_head(self, site: Site, own: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The heads of all processes, where this one has a part; of equal weights there is one."""
-        heads = next(value.shape[1] for name, value in own.items() if not name.startswith(EQUAL))
-        if not self.team.has_part(self._module(site), heads, self._all_heads()):
-            return own
-        return {
-            name: value if name.startswith(EQUAL) else self.team.joined(value) for name, value in own.items()
-        }
-
-    def first_head(self, site: Site, heads: int) -> int:
-        """The number of the first head of this process."""
-        part = self.team.has_part(self._module(site), heads, self._all_heads())
-        return self.team.rank * heads if part else 0
-
-    def _module(self, site: Site) -> nn.Module:
-        return self.model.get_submodule(site.name)
-
-    @property
-    def heads(self) -> int:
-        """The most heads of any layer, those of all processes counted; known once the model is checked."""
-        parts = (self.team.has_part(self._module(site), site.heads, self._all_heads()) for site in self.sites)
-        return max(
-            site.heads * (self.team.size if part else 1) for site, part in zip(self.sites, parts, strict=True)
-        )
-
-    def _all_heads(self) -> int | None:
-        return getattr(self.model.config.get_text_config(), "num_attention_heads", None)
-
     def _check(self) -> None:
         """Reject a model that cannot be measured, on the first window, before anything is written."""
         first = self.read([self.first], [0])
@@ -403,7 +373,6 @@ class TextReader(Reader):
             "rows": asked.rows,
             "until": asked.until,
             "groups": None if self.grouping is None else self.grouping.signature,
-            "tensor_parallel": None if self.team.size == 1 else self.team.size,
             "words": None if rule is None else rule.signature,
             "merging": None if rule is None else "queries averaged, keys summed",
         }

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from attnscope.capture.placement import ProcessGroup
     from attnscope.measure.questions import ScanSettings
     from attnscope.store.signature import Signature
 
@@ -57,7 +56,6 @@ class Job(Protocol):
     """The forward passes of one scan."""
 
     notes: dict[str, str]
-    team: ProcessGroup
 
     @property
     def unit(self) -> int:
@@ -83,8 +81,6 @@ def measured(
     """The results of a scan with the kinds of its heads; in a run folder if one was asked for."""
     attributes = {"signature": signature.to_json(), **attributes}
     folder = asked.folder(signature)
-    if folder is not None and not job.team.leads:
-        return _followed(job, asked.show).assign_attrs(attributes)
     task = task_in(asked.task, asked.out)
     if folder is not None and task is not None and not is_finished(folder):
         return _part(job, asked, task, signature, kinds, attributes, folder)
@@ -157,17 +153,15 @@ def _in_folder(
     whole: bool = False,
 ) -> xr.Dataset:
     """What the run lacks is measured and kept; the results are read from it, as a later call will."""
-    team, show, held_before = job.team, asked.show, bool(run.pieces)
-    if team.agreed(lambda: not run.complete):
+    show, held_before = asked.show, bool(run.pieces)
+    if not run.complete:
         if not whole:
-            held = CompletedRanges(tuple(run.pieces))
-            done = held if team.size == 1 else lambda texts: team.agreed(lambda: held(texts))
-            _keep(run, _batches(job, asked, attributes, run, done))
+            _keep(run, _batches(job, asked, attributes, run, CompletedRanges(tuple(run.pieces))))
         with read_as(run.path) if held_before else nullcontext():
             end(run, kinds, attributes | job.notes)
     results = load_scan(run)
     keeps = show is None or not run.is_writable() or keeps_maps_of(run, show)
-    if show is not None and not team.agreed(lambda: keeps):
+    if show is not None and not keeps:
         sample = job.sample(results, show)
         if sample is not None:
             run.save(SAMPLE, sample)
@@ -198,17 +192,6 @@ def _batches(
     yield from enough.over(job.batches(enough.before(done)))
     each = "pools" if asked.pool else called_in(attributes)["windows"]
     job.notes |= enough.note(each)
-
-
-def _followed(job: Job, show: Sequence[tuple[int, int]] | None) -> xr.Dataset:
-    """Take part in the passes of a process that keeps the results."""
-    nothing = xr.Dataset()
-    if job.team.agreed(bool):
-        for _ in job.batches(lambda _: job.team.agreed(bool)):
-            pass
-    if show is not None and not job.team.agreed(bool):
-        job.sample(nothing, show)
-    return nothing
 
 
 def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
