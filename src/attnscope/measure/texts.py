@@ -423,7 +423,7 @@ def text_reader(model: Model, texts: Sources, asked: ScanSettings, *, show: bool
     _reject_together(asked, names, grouped=grouping is not None)
     rule = None if asked.words is None else word_rule_of(asked.words)
     tokenizer = cast("Tokenizer", asked.processor)  # what reads no text is rejected
-    loaded = load_model(model, tokenizer=tokenizer, in_parts=True, **vars(asked.loading))
+    loaded = load_model(model, tokenizer=tokenizer, **vars(asked.loading))
     length = window_length(loaded, asked.window)
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer)
