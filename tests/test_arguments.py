@@ -42,7 +42,7 @@ def test_every_public_function_knows_what_to_check():
 
 
 def test_every_public_function_checks():
-    assert len(PUBLIC) > 100
+    assert len(PUBLIC) > 20
     unchecked = {
         name
         for name, function in PUBLIC.items()
@@ -94,7 +94,7 @@ def test_a_model_is_given_in_the_same_forms_everywhere():
         if "model" in (parameters := inspect.signature(function).parameters)
         and name != "attnscope.detection.role_controls.control"  # it changes the weights of a model object
     }
-    assert len(given) > 30
+    assert len(given) > 10
     assert all("Model" in forms for forms in given.values())
     of_verbs = {form for verb in VERBS for form in given.get(f"attnscope.{verb}", ())}
     assert of_verbs == {"Model", "None"}
@@ -341,7 +341,10 @@ def fitting(parameter):
             )
         ),
         (lambda: attnscope.contrasts(object()), "results is of type object; expected xr.Dataset"),
-        (lambda: attnscope.explain(more=["a"]), "more is 'a' (str); expected analyses (mechanism.Analysis)"),
+        (
+            lambda: attnscope.explain(more=["a"]),
+            "more is 'a' (str); expected analyses (explanation.study.Analysis)",
+        ),
         (
             lambda: attnscope.scan(tokenizer=3),
             "tokenizer is 3 (int); expected a tokenizer, a processor, a folder or a hub id",

@@ -11,7 +11,7 @@ from attnscope.explanation import tokens as _tokens
 from attnscope.explanation.catalogue import known_analyses
 from attnscope.results.merge import merge
 from attnscope.store.runs import is_finished
-from attnscope.store.tasks import parts_of
+from attnscope.store.units import parts_of
 from tests.translation.small_translators import small_model, small_tokenizer
 
 TEXT = " ".join(np.random.default_rng(0).choice(list("abcdefgh"), 80))

@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.store.runs import RunFolder
-from attnscope.store.tasks import Share, Task
+from attnscope.store.units import Share, Task
 
 SIGNATURE = {
     "model": {"name": "小さな[bold]模型", "class": "Bert", "sha256": "ab" * 32},
@@ -106,7 +106,7 @@ def part_of(run, number, count, *, until=None):
     """What a task leaves: all that is its own; or, where it was killed, what it had until then."""
     task = Task(number, count)
     with RunFolder(task.folder(run), WHOLE) as part:
-        share = Share(task.does, part)
+        share = Share(task.does)
         for unit in UNITS[:until]:
             if not share(unit):
                 part.append(profiles(unit), unit.start)

@@ -14,7 +14,7 @@ from attnscope.store.files import MANIFEST
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
-from attnscope.store.tasks import Task
+from attnscope.store.units import Task
 from tests.results.planted import SIGNATURE, piece, scan_run
 
 

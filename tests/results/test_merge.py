@@ -8,7 +8,7 @@ import xarray as xr
 from attnscope import AttnscopeError, open_run
 from attnscope.results.merge import merge
 from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.tasks import Task, parts_of
+from attnscope.store.units import Task, parts_of
 from tests.results.planted import UNITS, WHOLE, part_of, profiles
 
 

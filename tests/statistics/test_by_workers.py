@@ -9,14 +9,11 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
-from attnscope.measure import by_workers as _by_workers
 from attnscope.measure import texts as _texts
 from attnscope.measure.texts import TextReader
-from attnscope.measure.units import Opened
-from attnscope.read.windows import Windows
+from attnscope.store import units as _units
 from attnscope.store.arrays import unpacked
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature
 from tests.families import tiny
 from tests.statistics.test_targets import TARGETS, TEXTS
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -39,7 +36,7 @@ def here(monkeypatch):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(_by_workers, "RayEngine", Engine)
+    monkeypatch.setattr(_units, "RayEngine", Engine)
     monkeypatch.setattr(_texts, "UNIT", 3)
 
 
@@ -88,8 +85,7 @@ def test_the_arrays_are_those_of_one_process(more, runs, tmp_path):
     shares = [one.share for one in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    count = int(found.window_count.sum()) if "pool" in more else found.sizes["text"]
-    assert max(one.told.get("windows", 0) for one in told) == count
+    assert max(one.told.get("texts", 0) for one in told) == found.sizes["text"]
 
 
 @pytest.mark.parametrize("values", [["en"], ["en", "ja", "de"]], ids=["one value", "three in turns"])
@@ -102,32 +98,6 @@ def test_pools_of_values_are_those_of_one_process(values, tmp_path):
     given = SIZES | {"pool": 3, "by": "by"}
     whole = attnscope.scan("bundled", path, **given)
     assert attnscope.scan("bundled", path, **given, ray="local", workers=3).identical(whole)
-
-
-@pytest.mark.parametrize("more", [{}, {"pool": 4}], ids=["windows", "pools"])
-def test_what_others_measured_is_not_cut_again(more, monkeypatch):
-    """A worker that begins late, and each time it is asked for more, goes on from where a unit is known to begin."""
-    cut, passed = [], []
-    own, over = Windows._cut, TextReader.pass_over
-
-    def counted(windows, place):
-        for window in own(windows, place):
-            cut.append(window)
-            yield window
-
-    def noted(job, batch):
-        passed.extend(batch)
-        over(job, batch)
-
-    monkeypatch.setattr(Windows, "_cut", counted)
-    monkeypatch.setattr(TextReader, "pass_over", noted)
-    found = scan(ray="local", workers=3, **more)
-    jumping = len(cut), len(passed)
-    monkeypatch.setattr(TextReader, "standing", lambda _: None)
-    cut.clear(), passed.clear()
-    assert scan(ray="local", workers=3, **more).identical(found)
-    assert jumping[0] < 0.8 * len(cut)
-    assert jumping[1] < 0.8 * len(passed)
 
 
 def test_unknown_tokens_are_counted_over_all_texts(tmp_path):
@@ -153,7 +123,7 @@ def test_translations_lie_beside_their_sources(tmp_path):
 @pytest.mark.parametrize("first", ["workers", "one process"])
 def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeypatch):
     def stop(progress):
-        if progress.told.get("windows", 0) > 15:
+        if max(progress.told.get("windows", 0), progress.told.get("texts", 0)) > 15:
             raise KeyboardInterrupt
 
     whole, out = runs()[1], tmp_path / "run"
@@ -176,16 +146,6 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
         assert sum(measured) == 36 - 24
     else:
         assert 36 - 12 <= sum(measured) <= 36 - 12 + 2 * 12  # two deaths lose a unit each, at most
-
-
-def test_workers_that_read_other_texts_are_refused():
-    agreed = _by_workers._agreeing()
-    for sha in ("a", "a"):
-        agreed(Opened(Signature("scan", corpus={"sha256": sha}), {}, None))
-    with pytest.raises(
-        AttnscopeError, match=r"workers do not agree: with one of them corpus\.sha256 is a, not b"
-    ):
-        agreed(Opened(Signature("scan", corpus={"sha256": "b"}), {}, None))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from attnscope.comparison.contrasts import describe_contrasts
 from attnscope.comparison.spans import group_pairs
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.merge import merge
-from attnscope.store.tasks import Parts
+from attnscope.store.units import Parts
 from tests.cli.command import attnscope as typed
 from tests.families import tiny
 from tests.sketched import sketched

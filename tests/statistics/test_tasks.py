@@ -15,10 +15,10 @@ from attnscope.measure import texts as _texts
 from attnscope.measure import writing as _keep
 from attnscope.measure.texts import TextReader
 from attnscope.results.merge import merge
-from attnscope.store import tasks as _parts
+from attnscope.store import units as _parts
 from attnscope.store.arrays import unpacked
 from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.tasks import Parts, Task, parts_of, task_of
+from attnscope.store.units import Parts, Task, parts_of, task_of
 from tests.process import Started
 
 SIZES = {"window": 32, "batch_size": 4, "limit": 30}

@@ -20,11 +20,10 @@ from attnscope.explanation import explain as _explain
 from attnscope.explanation.catalogue import known_analyses
 from attnscope.lineage import align as _work
 from attnscope.lineage.align import LINKS, RECORD
-from attnscope.store import by_ray as _by_ray
-from attnscope.store.by_ray import Agreed
+from attnscope.store import units as _units
 from attnscope.store.runs import is_finished
 from attnscope.store.signature import Signature
-from attnscope.store.tasks import parts_of
+from attnscope.store.units import parts_of
 from attnscope.store.workers import RayEngine
 from tests.translation.small_translators import small_model, small_tokenizer
 from tests.workers.simulated import Simulated
@@ -96,11 +95,11 @@ def same(found: object, whole: object, folders: tuple[Path, Path]):
 def here(monkeypatch, small_units):
     """In place of Ray, workers in this process that die, and what they measured."""
     measured, engines = [], []
-    own = _by_ray._measured
+    own = _units.WorkerUnits.measure
 
-    def noted(number, held, measure):
-        unit = own(number, held, measure)
-        measured.extend((number, first) for first, _ in (unit.pieces if unit else ()))
+    def noted(units, number, held):
+        unit = own(units, number, held)
+        measured.extend((number, first) for first, _ in (unit.results if unit else ()))
         return unit
 
     class Engine(Simulated):
@@ -114,8 +113,8 @@ def here(monkeypatch, small_units):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(_by_ray, "RayEngine", Engine)
-    monkeypatch.setattr(_by_ray, "_measured", noted)
+    monkeypatch.setattr(_units, "RayEngine", Engine)
+    monkeypatch.setattr(_units.WorkerUnits, "measure", noted)
     return measured, engines
 
 
@@ -157,7 +156,7 @@ def test_a_command_that_was_stopped_goes_on(verb, call, here, tmp_path):
 
 
 def test_workers_that_read_other_texts_are_refused():
-    agreed = Agreed(Signature("align", text={"source_sha256": "a"}))
+    agreed = _units.agreed_on(Signature("align", text={"source_sha256": "a"}))
     agreed(Signature("align", text={"source_sha256": "a"}))
     with pytest.raises(
         AttnscopeError, match=r"workers do not agree: with one of them text\.source_sha256 is"
@@ -204,7 +203,7 @@ def small_units_by_two(monkeypatch, tmp_path, small_units):
 
     def engine(cluster, begin):
         def begin_small():  # made here, its code goes to the workers as it is
-            for name in ("mechanism.evidence._gather.UNIT", "translation.alignment._work.UNIT"):
+            for name in ("explanation.evidence.UNIT", "lineage.align.UNIT"):
                 module, constant = f"attnscope.{name}".rsplit(".", 1)
                 setattr(importlib.import_module(module), constant, 1)
             importlib.import_module("attnscope.explanation.tokens").TOKENS_AT_ONCE = 24
@@ -218,7 +217,7 @@ def small_units_by_two(monkeypatch, tmp_path, small_units):
         return RayEngine(cluster, begin_small)
 
     monkeypatch.setattr(_work, "UNIT", 1)
-    monkeypatch.setattr(_by_ray, "RayEngine", engine)
+    monkeypatch.setattr(_units, "RayEngine", engine)
 
 
 @pytest.mark.slow

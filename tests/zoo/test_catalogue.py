@@ -53,7 +53,7 @@ def test_the_zoo_is_a_sequence_that_builds_when_asked():
     "name", ["induction", "induction-decoder-0", "reverse-decoder-1", "-decoder-1", "next-encoder-x"]
 )
 def test_what_is_no_animal_is_refused(name):
-    with pytest.raises(AttnscopeError, match="there is no animal"):
+    with pytest.raises(AttnscopeError, match="no planted model"):
         build(name)
 
 

@@ -71,7 +71,7 @@ class Role:
 
     Examples
     --------
-    >>> from attnscope.detection import ROLES
+    >>> from attnscope.detection.role import ROLES
     >>> role = ROLES["previous_token"]
     >>> role.title, role.probe, role.threshold
     ('previous token', 'text', 0.5)

@@ -22,14 +22,13 @@ from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.evidence import LayerSums, sums_of
 from attnscope.explanation.stored import OtherTable, StoredAnalyses, load_explanation
-from attnscope.explanation.study import DEFAULT_TEXTS, READING, Analysis, Study, pairs_of_windows
+from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
-from attnscope.store.by_ray import way_in
 from attnscope.store.files import InUseError, local_out
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.signature import Signature
-from attnscope.store.tasks import Part, Parts, Share, Task, do_share, pending
+from attnscope.store.units import Parts, Task, do_share, pending, task_for
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_seed, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
@@ -147,7 +146,7 @@ def explain(
     >>> bool(tree["verdict"].agree.sel(layer=0).any())
     True
     """
-    part = way_in(explain, locals(), share=READING)
+    part = task_for(explain, locals())
     check_whole(
         1, limit=limit, window=window, band=band, intervention_texts=intervention_texts, longest=longest
     )
@@ -203,7 +202,7 @@ def _check_kinds(completion: str, more: Sequence[Analysis]) -> None:
             f"completion (--completion) is {shortly(completion)}; expected one of {', '.join(COMPLETIONS)}"
         )
     for analysis in more:
-        check_kind("analyses (mechanism.Analysis)", Analysis, more=analysis)
+        check_kind("analyses (explanation.study.Analysis)", Analysis, more=analysis)
 
 
 def _stored(
@@ -240,8 +239,7 @@ def _by_task(
     ended: Callable[[RunFolder], xr.DataTree],
 ) -> xr.DataTree | None:
     """Do one task of the pass over the texts; where all others are done, end the run from what they have summed."""
-    measure = partial(_read_share, study)
-    parts = do_share(task, run.path, run.signature, measure, attributes, repair=run.repair)
+    parts = do_share(task, run.path, run.signature, study.gather_units, attributes, repair=run.repair)
     if not parts.is_whole():
         return None
     try:
@@ -250,12 +248,6 @@ def _by_task(
         return None
     with run:
         return ended(run)
-
-
-def _read_share(study: Study, part: Part, share: Share) -> None:
-    """A task's units of the pass over the texts."""
-    for sums in study.gather_units(share):
-        part.append(sums, int(sums.text[0]))
 
 
 def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, Any]:

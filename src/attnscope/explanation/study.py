@@ -111,12 +111,12 @@ class Study:
         self.share = READING
         return evidence
 
-    def gather_units(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset]:
-        """Sums of unit after unit of the texts, but those that are done, for `evidence` in another process."""
+    def gather_units(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset | None]:
+        """Sums of unit after unit of the texts, for `evidence` in another process; None for one that is done."""
         with borrowed(self.model):
             for texts in self._gathering.units():
-                if not done(texts):
-                    yield labelled_sums(self._gathering.read(texts, self._report_reading), texts)
+                read = None if done(texts) else self._gathering.read(texts, self._report_reading)
+                yield None if read is None else labelled_sums(read, texts)
 
     @cached_property
     def _gathering(self) -> Gathering:
@@ -208,11 +208,12 @@ def study(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> study = mechanism.study(limit=3)
-    >>> study.evidence.texts
+    >>> from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+    >>> from attnscope.explanation.analyses.waves import query_key_waves
+    >>> prepared = study(limit=3)
+    >>> prepared.evidence.texts
     3
-    >>> mechanism.cross_spectrum(study).band_offset.dims, mechanism.query_key_waves(study).periodic_columns.dims
+    >>> cross_spectrum(prepared).band_offset.dims, query_key_waves(prepared).periodic_columns.dims
     (('layer', 'head'), ('layer', 'head'))
     """
     check_whole(1, limit=limit, window=window, band=band)

@@ -23,7 +23,7 @@ from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import LinePairs
 from attnscope.read.windows import Window, window_name
 from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.tasks import by_task, pending
+from attnscope.store.units import by_task, pending
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from attnscope.capture.processors import Tokenizer
     from attnscope.read.encoded import Sources
     from attnscope.store.signature import Signature
-    from attnscope.store.tasks import Share, Task
+    from attnscope.store.units import Batches, Task
 
 AnyWindow = Window | Sequence[int]
 
@@ -156,7 +156,7 @@ def tree_in_folder(
     out: str | Path | Callable[[Signature], Path],
     signature: Signature,
     task: Task | None,
-    measure: Callable[[RunFolder, Share], object],
+    batches: Batches,
     whole: Callable[[RunFolder], xr.DataTree],
     attributes: dict[str, str],
     *,
@@ -167,7 +167,7 @@ def tree_in_folder(
     if task is None or is_finished(folder):
         with RunFolder(folder, signature, repair=repair) as run:
             return whole(run)
-    tree = by_task(task, folder, signature, measure, whole, attributes, repair=repair)
+    tree = by_task(task, folder, signature, batches, whole, attributes, repair=repair)
     return xr.DataTree(xr.Dataset(attrs=pending(task, folder, signature))) if tree is None else tree
 
 

@@ -42,11 +42,10 @@ from attnscope.intervention.verdicts import (
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.arrays import in_a_row
-from attnscope.store.by_ray import way_in
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
-from attnscope.store.tasks import Task
+from attnscope.store.units import CompletedRanges, Done, Share, Task, keep_each, task_for
 from attnscope.support.arguments import validated
 from attnscope.support.checks import STEPS, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
     from attnscope.intervention.edits import Forbidden
     from attnscope.intervention.session import Inquiry
     from attnscope.read.windows import Window
-    from attnscope.store.tasks import Part
 
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 
@@ -181,7 +179,7 @@ def intervene(
     >>> effects["effects"].loss_change.dims
     ('text', 'ablation', 'layer', 'head')
     """
-    part, chosen = way_in(intervene, locals(), share=0.9), _checked(ablations)
+    part, chosen = task_for(intervene, locals()), _checked(ablations)
     check_whole(1, limit=limit, window=window, batch_size=batch_size, variants=variants, band=band)
     check_whole(0, STEPS, steps=steps)
     check_seed(seed)
@@ -220,7 +218,7 @@ def intervene(
     if out is None:
         return _in_memory(job, attributes)
     whole = partial(_in_folder, job, attributes)
-    return tree_in_folder(out, signature, part, job.measure, whole, attributes, repair=repair)
+    return tree_in_folder(out, signature, part, job.batches, whole, attributes, repair=repair)
 
 
 def _settings(job: InterventionJob) -> dict[str, Any]:
@@ -291,16 +289,12 @@ class InterventionJob:
     def effects(self, run: RunFolder | None) -> xr.Dataset:
         """Effects on single texts, those that the run has not measured; all of them are returned."""
         if run is None:
-            return in_a_row(list(self._effects(lambda _: False)))
-        self.measure(run, run.holds)
+            return in_a_row([part for part in self.batches(lambda _: False) if part is not None])
+        keep_each(run, self.batches, Share(lambda _: True, CompletedRanges(tuple(run.pieces))))
         return run.results()
 
-    def measure(self, run: Part, done: Callable[[range], bool]) -> None:
-        """Add effects on single texts to a run, but those that are done."""
-        for part in self._effects(done):
-            run.append(part, int(part.text[0]))
-
-    def _effects(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset]:
+    def batches(self, done: Done) -> Iterator[xr.Dataset | None]:
+        """Effects on single texts, batch after batch; None for one that is done."""
         return effects(
             self.asked,
             self.ablations,

@@ -52,12 +52,14 @@ def effects(
     steps: int = 5,
     done: Callable[[range], bool] = lambda _: False,
     progress: Tell | None = None,
-) -> Iterator[xr.Dataset]:
-    """Effects of every head on every text, batch after batch."""
-    places = [place for place in inquiry.slices() if not done(range(place.start, place.stop))]
-    means = inquiry.means if "mean" in ablations and places else None
+) -> Iterator[xr.Dataset | None]:
+    """Effects of every head on every text, batch after batch; None for a batch that is done."""
     tell = progress or no_progress
-    for place in places:
+    for place in inquiry.slices():
+        if done(range(place.start, place.stop)):
+            yield None
+            continue
+        means = inquiry.means if "mean" in ablations else None
         yield _of_batch(inquiry, place, ablations, means, variants, steps)
         tell(Progress("heads taken out", place.stop / len(inquiry.windows), {"windows": place.stop}))
 

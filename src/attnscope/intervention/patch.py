@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,11 +44,10 @@ from attnscope.intervention.verdicts import order_agreement
 from attnscope.measure.intervals import by_document
 from attnscope.measure.windows import window_length
 from attnscope.store.arrays import in_a_row
-from attnscope.store.by_ray import way_in
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
-from attnscope.store.tasks import Part, Task
+from attnscope.store.units import CompletedRanges, Done, Share, Task, keep_each, task_for
 from attnscope.support.arguments import validated
 from attnscope.support.checks import STEPS, check_seed, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
@@ -157,7 +156,7 @@ def patch(
     >>> {name: int(place) for name, place in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """
-    part = way_in(patch, locals())
+    part = task_for(patch, locals())
     path = _receiver(receiver, what, by_position=by_position)
     towards = direction or ("denoising" if path is None else "noising")
     chosen: What = _among("what", what, WHATS)
@@ -197,32 +196,27 @@ def patch(
         tree.attrs = attributes
         return tree
 
-    measure = partial(_measure, job, batches, skips)
+    by_batch = partial(_batches, job, batches, skips)
 
     def in_folder(run: RunFolder) -> xr.DataTree:
         if not run.complete:
-            measure(run, run.holds)
+            keep_each(run, by_batch, Share(lambda _: True, CompletedRanges(tuple(run.pieces))))
             parts = _parts(_of_run(run), StoredParts(run), seed)
             run.finish(parts=list(parts), attributes=attributes)
         return load_patching(run)
 
-    return tree_in_folder(out, signature, part, measure, in_folder, attributes, repair=repair)
+    return tree_in_folder(out, signature, part, by_batch, in_folder, attributes, repair=repair)
 
 
-def _measure(
-    job: PatchJob,
-    batches: Sequence[tuple[list[int], EncodedPairs]],
-    skips: bool,
-    run: Part,
-    done: Callable[[range], bool],
-) -> None:
-    """Add the batches to a run that are not done."""
+def _batches(
+    job: PatchJob, batches: Sequence[tuple[list[int], EncodedPairs]], skips: bool, done: Done
+) -> Iterator[xr.Dataset | None]:
+    """Differences of batch after batch; None for one that is done."""
     first = 0
     for numbers, encoded in batches:
-        place = range(first, first + len(numbers))
-        if not done(place):
-            run.append(job.measured(numbers, encoded, skips).rename(pair="text"), first)
-        first = place.stop
+        pairs = range(first, first + len(numbers))
+        yield None if done(pairs) else job.measured(numbers, encoded, skips).rename(pair="text")
+        first = pairs.stop
 
 
 @validated

@@ -37,11 +37,10 @@ from attnscope.lineage.links import (
 from attnscope.lineage.parallel_text import Lines, check_parallel, is_unsegmented, lines_of_text
 from attnscope.lineage.word_weights import ForcedPair, Forcing, WordAlignment, forced_alignment
 from attnscope.store.arrays import in_a_row
-from attnscope.store.by_ray import way_in
 from attnscope.store.files import VIEWS, InUseError, explained, local_out
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.store.tasks import Part, Parts, Share, Task, do_share, pending
+from attnscope.store.units import Parts, Task, do_share, pending, task_for
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
@@ -143,7 +142,7 @@ def align(
     Traceback (most recent call last):
     attnscope.AttnscopeError: EncoderForMaskedLM is not an encoder-decoder: ...
     """
-    part = way_in(align, locals())
+    part = task_for(align, locals())
     check_whole(0, layer=layer, head=head, shown=shown)
     check_whole(1, batch_size=batch_size)
     check_whole(0, 1, gold_first=gold_first)
@@ -352,15 +351,11 @@ def as_list(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
         with OwnedFolder(folder, "align") as owned:
             return _written(work, owned, asked, shown)
 
-    def measure(part: Part, share: Share) -> None:
-        for unit in work.units(share):
-            part.append(unit, int(unit.text[0]))
-
     waiting = Aligned(
         work.identity["name"], None, None, False, [], None, None, 0, [], asked.to_json(),
         pending(task, folder, asked)["task"],
     )  # fmt: skip
-    if not do_share(task, folder, asked, measure, {}).is_whole():
+    if not do_share(task, folder, asked, work.units, {}).is_whole():
         return waiting
     try:
         owned = OwnedFolder(folder, "align").__enter__()
@@ -393,7 +388,7 @@ def _written(work: Work, folder: OwnedFolder, asked: Signature, shown: int) -> A
 
 def in_memory(work: Work) -> xr.Dataset | None:
     """All units; None where there are no pairs."""
-    units = list(work.units())
+    units = [unit for unit in work.units() if unit is not None]
     return in_a_row(units) if units else None
 
 
@@ -514,12 +509,14 @@ class Work:
         """Whether layer and head are those that agree best with people."""
         return self.every_head and self.layer is None and self.head is None
 
-    def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
-        """Links of unit after unit, but those that are done, by lines of Pharaoh's format."""
+    def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
+        """Links of unit after unit, by lines of Pharaoh's format; None for one that is done."""
         count, step = len(self.sources), UNIT * self.run["batch_size"]
         for start in range(0, count, step):
             lines = range(start, min(start + step, count))
-            if not done(lines):
+            if done(lines):
+                yield None
+            else:
                 pairs = [self._linked(pair) for pair in self._forcing.pairs(lines, self.tell)]
                 yield _labelled(pairs, lines)
         self.tell(Progress("align", 1.0, {"pairs": count}))

@@ -104,7 +104,7 @@ def translate(
     --------
     >>> import attnscope
     >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-    >>> from attnscope.lineage import train_subwords
+    >>> from attnscope.lineage.vocabulary import train_subwords
     >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
     >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
     >>> model = RecurrentForConditionalGeneration(config).eval()  # not trained

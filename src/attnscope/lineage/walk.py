@@ -477,7 +477,7 @@ def read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> Texts:
 
     Examples
     --------
-    >>> from attnscope.capture import load_model
+    >>> from attnscope.capture.load import load_model
     >>> read_texts("The tide is out.", None, load_model("bundled", device="cpu")).source.window.tokens[:2]
     ('<s>', ' The')
     """

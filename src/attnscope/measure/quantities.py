@@ -70,7 +70,7 @@ class Statistic:
 
     Examples
     --------
-    >>> from attnscope.measure import STATISTICS
+    >>> from attnscope.measure.quantities import STATISTICS
     >>> entropy = STATISTICS["entropy"]
     >>> entropy.needs, entropy.has_equal, entropy.is_row_wise
     (('entropy',), True, True)

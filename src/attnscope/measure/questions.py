@@ -16,7 +16,7 @@ from attnscope.measure.observer import LEAST_SHARE, MORE, OBSERVATION, beyond_ch
 from attnscope.measure.row_samples import RowSample
 from attnscope.store.files import local_folder
 from attnscope.store.signature import Signature
-from attnscope.store.tasks import Task, task_in
+from attnscope.store.units import Task
 from attnscope.support.checks import check_real, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Tell
@@ -47,7 +47,7 @@ class ScanSettings:
     band: int | None = None
     observation: int = OBSERVATION
     seed: int = 0
-    task: str | Task | None = None
+    task: Task | None = None
     pool: int | None = None
     until: float | None = None
     rows: int | None = None
@@ -89,7 +89,6 @@ class ScanSettings:
                 raise AttnscopeError(
                     "until (--until) looks at all that is measured, and a task (--task) has a part of it: leave out one"
                 )
-        task_in(self.task, self.out)
 
     def band_within(self, reach: int, where: str) -> int:
         """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most."""

@@ -24,7 +24,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.kernels.engines import attend_in_full, output_of
-from attnscope.measure.passed import MeasuredPass, collected
+from attnscope.measure.collected import MeasuredPass, collected
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import choose
 from attnscope.measure.questions import BAND, ScanSettings

@@ -195,14 +195,13 @@ class Reader(ABC):
         for item in self.items():
             yield [item]
 
-    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
-        """Measure batch after batch, but those that are done."""
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
+        """Measure batch after batch; None for one that is done."""
         stop = 0
         for items in self.side_by_side():
             numbers = range(stop, stop + len(items))
             stop = numbers.stop
-            if not done(numbers):
-                yield self.measure_batch(items, numbers)
+            yield None if done(numbers) else self.measure_batch(items, numbers)
             self.progress(Progress("scan", stop / self.count, {self.called: stop}))
 
     def measure_batch(self, items: Sequence[Any], numbers: Sequence[int]) -> xr.Dataset:

@@ -18,7 +18,9 @@ from attnscope.capture.modalities import modality_of
 from attnscope.capture.placement import Placement
 from attnscope.measure.by_workers import scan_by_workers
 from attnscope.measure.image_text import ImageTextReader
+from attnscope.measure.image_text import scan_pictured
 from attnscope.measure.images import ImageReader
+from attnscope.measure.images import scan_images
 from attnscope.measure.observer import OBSERVATION
 from attnscope.measure.questions import ScanSettings
 from attnscope.measure.reader import Reader
@@ -35,8 +37,7 @@ from attnscope.read.videos import Videos
 from attnscope.read.words import Words
 from attnscope.store.files import local_out
 from attnscope.store.signature import Signature
-from attnscope.store.tasks import Task
-from attnscope.store.workers import Cluster, cluster_of
+from attnscope.store.units import ByRay, Task, task_for
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Tell
@@ -238,6 +239,7 @@ def scan(
     >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
     True
     """
+    part = task_for(scan, locals(), in_memory=True)
     texts, model = as_list(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
     besides = {"task (--task)": task, "until (--until)": until}
     cluster = cluster_of(ray, workers, ray_gpus, besides=besides)
@@ -246,7 +248,7 @@ def scan(
         processor=tokenizer,
         out=out,
         repair=repair,
-        task=task,
+        task=part,
         limit=limit,
         batch_size=batch_size,
         pool=pool,
@@ -275,11 +277,9 @@ def scan(
     modality = modality_of(model, texts, field=field, revision=revision)
     if modality is not None:
         reader = READERS[type(modality)]
-        _reject_of_texts(reader, asked, cluster)
+        _reject_of_texts(reader, asked)
         return reader(model, modality, asked).scan()
-    if cluster is None:
-        return text_reader(model, texts, asked, show=asked.show is not None).scan()
-    return scan_by_workers(model, texts, asked, cluster=cluster)
+    return text_reader(model, texts, asked, show=asked.show is not None).scan()
 
 
 #: What reads each modality beside plain texts.
@@ -322,10 +322,10 @@ def _placement(
     return None
 
 
-def _reject_of_texts(reader: Any, asked: ScanSettings, ray: Cluster | None) -> None:
+def _reject_of_texts(reader: Any, asked: ScanSettings) -> None:
     """Reject arguments that images, videos or sounds have no use for."""
     for name in _OF_TEXTS:
-        value = ray if name == "ray" else getattr(asked, name)
+        value = isinstance(asked.task, ByRay) if name == "ray" else getattr(asked, name)
         if name not in reader.accepts and value is not None and value is not False:
             flag = "target" if name == "targets" else name.replace("_", "-")
             raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {reader.reads}: leave it out")

@@ -141,11 +141,12 @@ class TextReader(Reader):
         batch = WindowBatch.of(items, pad if pad is not None else tokenizer.eos_token_id or 0, device)
         return Read(batch, items, WordBatch.of(items, device) if items[0].words else None)
 
-    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
-        """Measure batch after batch, or pool after pool, but those that are done."""
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
+        """Measure batch after batch, or pool after pool; None for one that is done."""
         for texts, batch in self.walk():
             if done(texts):
                 self.pass_over(batch)
+                yield None
             else:
                 yield self.measure(batch, texts.start)
 
@@ -395,7 +396,7 @@ def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int =
     corpus = EncodedTexts([list(window.ids) for window in windows])
     asked = ScanSettings(band=max(1, min(band, longest - 1)))
     reader = TextReader(loaded, windows, corpus, asked, choose(None), longest, show=False)
-    results = joined(list(reader.batches()))
+    results = joined([batch for batch in reader.batches() if batch is not None])
     kinds = summarize(results, clusters=None, seed=0)
     return results.merge(kinds, combine_attrs="no_conflicts").assign_attrs(reader.notes)
 

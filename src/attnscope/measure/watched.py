@@ -13,9 +13,10 @@ from transformers import GenerationMixin, PreTrainedModel
 from attnscope.capture.forward import check_finite
 from attnscope.capture.functional import PassObserver, calls_inside
 from attnscope.capture.verify import TOLERANCE
+from attnscope.measure.collected import MeasuredPass, collected
 from attnscope.measure.generation_pass import GenerationCall
 from attnscope.measure.generation_texts import Written, generation_dataset
-from attnscope.measure.passed import MeasuredPass, collected
+from attnscope.measure.collected import MeasuredPass, collected
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import EQUAL, choose
 from attnscope.support.arguments import validated

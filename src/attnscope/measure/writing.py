@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import xarray as xr
@@ -23,9 +22,9 @@ from attnscope.measure.pools import (
     windows_of_pools,
 )
 from attnscope.measure.stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
-from attnscope.store.files import are_in, read_as
+from attnscope.store.files import read_as
 from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.tasks import Parts, Share, Task, by_task, pending, task_in
+from attnscope.store.units import ByRay, CompletedRanges, Parts, Share, Task, by_task, pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,22 +32,12 @@ if TYPE_CHECKING:
 
     from attnscope.measure.questions import ScanSettings
     from attnscope.store.signature import Signature
+    from attnscope.store.units import Batches
 
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
 FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces,
 FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
-
-
-@dataclass(frozen=True)
-class CompletedRanges:
-    """The texts that a run had when it was opened, to be asked for others, also in another process."""
-
-    pieces: tuple[range, ...] = ()
-
-    def __call__(self, texts: range) -> bool:
-        """Whether the run has these."""
-        return are_in(self.pieces, texts)
 
 
 @runtime_checkable
@@ -62,8 +51,8 @@ class Job(Protocol):
         """Batches that one process measures before the next has its turn, as many in every process."""
         ...
 
-    def batches(self, done: Callable[[range], bool] = ...) -> Iterator[xr.Dataset]:
-        """Measure batch after batch, but those that are done; in whatever order."""
+    def batches(self, done: Callable[[range], bool] = ...) -> Iterator[xr.Dataset | None]:
+        """Measure batch after batch; None for one that is done."""
         ...
 
     def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
@@ -81,13 +70,13 @@ def measured(
     """The results of a scan with the kinds of its heads; in a run folder if one was asked for."""
     attributes = {"signature": signature.to_json(), **attributes}
     folder = asked.folder(signature)
-    task = task_in(asked.task, asked.out)
+    task = None if isinstance(asked.task, ByRay) else asked.task
     if folder is not None and task is not None and not is_finished(folder):
         return _part(job, asked, task, signature, kinds, attributes, folder)
     if folder is not None:
         with RunFolder(folder, signature, repair=asked.repair) as run:
             return _in_folder(run, job, kinds, attributes, asked)
-    results = pools_alone(joined(in_order(_batches(job, asked, attributes, None, lambda _: False))))
+    results = pools_alone(joined(in_order(_batches(job, asked, signature, attributes, None))))
     if kinds is not None:
         results = results.merge(kinds(results), combine_attrs="no_conflicts")
     results = results.assign_attrs(attributes | job.notes)
@@ -106,11 +95,9 @@ def _part(
     folder: Path,
 ) -> xr.Dataset:
     """Do one task of a run; where all others are done, put their parts together."""
-    said = dict(attributes)
 
-    def measure(part: RunFolder, share: Share) -> None:
-        _keep(part, job.batches(share))
-        said.update(job.notes)
+    def keep(part: RunFolder, batches: Batches, share: Share) -> None:
+        _keep(part, (results for results in batches(share) if results is not None))
 
     def whole(run: RunFolder) -> xr.Dataset:
         # a process that finds its part done has no notes of its own: the parts tell what was noted
@@ -121,10 +108,12 @@ def _part(
         task,
         folder,
         signature,
-        measure,
+        job.batches,
         whole,
-        said,
+        attributes,
         unit=job.unit,
+        notes=job.notes,
+        keep=keep,
         repair=asked.repair,
         rows=rows_of_part,
     )
@@ -156,7 +145,7 @@ def _in_folder(
     show, held_before = asked.show, bool(run.pieces)
     if not run.complete:
         if not whole:
-            _keep(run, _batches(job, asked, attributes, run, CompletedRanges(tuple(run.pieces))))
+            _keep(run, _batches(job, asked, run.signature, attributes, run))
         with read_as(run.path) if held_before else nullcontext():
             end(run, kinds, attributes | job.notes)
     results = load_scan(run)
@@ -180,16 +169,19 @@ def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attrib
 def _batches(
     job: Job,
     asked: ScanSettings,
+    signature: Signature,
     attributes: Mapping[str, str],
     run: RunFolder | None,
-    done: Callable[[range], bool],
 ) -> Iterator[xr.Dataset]:
-    """All that are not done; as many as it takes, where that was asked for."""
+    """All that the run lacks, by this process or by Ray's actors; as many as it takes, where that was asked for."""
+    held, batches = CompletedRanges(() if run is None else tuple(run.pieces)), job.batches
+    if isinstance(asked.task, ByRay):
+        batches = asked.task.batches(batches, signature, Share(asked.task.does, held, job.unit, job.notes))
     if asked.until is None:
-        yield from job.batches(done)
+        yield from (results for results in batches(held) if results is not None)
         return
     enough = Enough(asked.until, run)
-    yield from enough.over(job.batches(enough.before(done)))
+    yield from enough.over(results for results in batches(enough.before(held)) if results is not None)
     each = "pools" if asked.pool else called_in(attributes)["windows"]
     job.notes |= enough.note(each)
 

@@ -11,7 +11,7 @@ from attnscope.results.open import known_run
 from attnscope.store.files import InUseError, local_folder, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.tasks import Parts, parts_of
+from attnscope.store.units import Parts, parts_of
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError

@@ -11,7 +11,7 @@ from attnscope.lineage.align import LINKS, RECORD
 from attnscope.lineage.links import Gold
 from attnscope.lineage.word_weights import Forcing
 from attnscope.results.merge import merge
-from attnscope.store.tasks import parts_of
+from attnscope.store.units import parts_of
 from tests.translation.small_translators import small_model, small_tokenizer
 
 PAIRS = 5  # with batches of two, three units

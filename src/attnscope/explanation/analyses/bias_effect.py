@@ -56,16 +56,16 @@ def bias_effect(
 
     Examples
     --------
-    >>> from attnscope import mechanism
+    >>> from attnscope.explanation.analyses.bias_effect import bias_effect
     >>> from transformers import T5Config, T5EncoderModel
     >>> config = T5Config(d_model=8, d_kv=4, num_heads=2, num_layers=1, d_ff=8, vocab_size=9)
-    >>> effects = mechanism.bias_effect(T5EncoderModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
+    >>> effects = bias_effect(T5EncoderModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
     >>> effects.variant.values.tolist(), effects.effect.dims
     (['model', 'without_bias'], ('variant', 'layer', 'head', 'offset'))
 
     A model without such a bias is refused:
 
-    >>> mechanism.bias_effect("bundled", limit=2)
+    >>> bias_effect("bundled", limit=2)
     Traceback (most recent call last):
     ...
     attnscope.AttnscopeError: bias_effect is not defined for small-mlm: no bias is added to the scores. Choose \

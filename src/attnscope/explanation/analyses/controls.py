@@ -83,8 +83,8 @@ def shift_controls(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> controls = mechanism.shift_controls("bundled", limit=2, heads=[(0, 1)], draws=1)
+    >>> from attnscope.explanation.analyses.controls import shift_controls
+    >>> controls = shift_controls("bundled", limit=2, heads=[(0, 1)], draws=1)
     >>> controls.sizes["layer"], controls.sizes["head"]
     (1, 1)
     """

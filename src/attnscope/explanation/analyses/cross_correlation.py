@@ -70,8 +70,8 @@ def cross_correlation(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> mechanism.cross_correlation("bundled", limit=2).trace.dims
+    >>> from attnscope.explanation.analyses.cross_correlation import cross_correlation
+    >>> cross_correlation("bundled", limit=2).trace.dims
     ('layer', 'head', 'offset')
     """
     check_whole(1, columns=columns)

@@ -65,8 +65,8 @@ def cross_spectrum(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> mechanism.cross_spectrum("bundled", limit=2, band=(3, 10)).band_offset.dims
+    >>> from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+    >>> cross_spectrum("bundled", limit=2, band=(3, 10)).band_offset.dims
     ('layer', 'head')
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)

@@ -78,8 +78,8 @@ def interventions(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> mechanism.interventions("bundled", limit=2, changes=["words-zero"]).change.values.tolist()
+    >>> from attnscope.explanation.analyses.interventions import interventions
+    >>> interventions("bundled", limit=2, changes=["words-zero"]).change.values.tolist()
     ['words-zero']
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)

@@ -63,8 +63,8 @@ def phase_map(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> mechanism.phase_map("bundled", limit=2, completion="haar").energy.dims
+    >>> from attnscope.explanation.analyses.phase_map import phase_map
+    >>> phase_map("bundled", limit=2, completion="haar").energy.dims
     ('layer', 'head', 'frequency', 'angle')
     """
     check_seed(seed)

@@ -63,8 +63,8 @@ def position_cca(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> mechanism.position_cca("bundled", limit=4).correlation.dims
+    >>> from attnscope.explanation.analyses.position_cca import position_cca
+    >>> position_cca("bundled", limit=4).correlation.dims
     ('layer', 'component')
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)

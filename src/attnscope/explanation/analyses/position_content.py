@@ -90,8 +90,8 @@ def position_content(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> mechanism.position_content("bundled", limit=2, layers=[0]).share.dims
+    >>> from attnscope.explanation.analyses.position_content import position_content
+    >>> position_content("bundled", limit=2, layers=[0]).share.dims
     ('layer', 'head', 'term')
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)

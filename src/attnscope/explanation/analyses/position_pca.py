@@ -42,8 +42,8 @@ def position_pca(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> float(mechanism.position_pca("bundled").cumulative_share[-1].round(6))
+    >>> from attnscope.explanation.analyses.position_pca import position_pca
+    >>> float(position_pca("bundled").cumulative_share[-1].round(6))
     1.0
     """
     return principal_components(table_of_model(model, part), centred=centred)

@@ -66,8 +66,8 @@ def position_spectrum(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> spectra = mechanism.position_spectrum("bundled")
+    >>> from attnscope.explanation.analyses.position_spectrum import position_spectrum
+    >>> spectra = position_spectrum("bundled")
     >>> spectra["mean"].dims, spectra.sizes["frequency"]
     (('frequency',), 65)
     """

@@ -90,8 +90,8 @@ def repeated_tokens(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> scores = mechanism.repeated_tokens("bundled", limit=2)
+    >>> from attnscope.explanation.analyses.repeated_tokens import repeated_tokens
+    >>> scores = repeated_tokens("bundled", limit=2)
     >>> scores.induction.dims, float(scores.induction.max().round(1))
     (('layer', 'head'), 0.1)
     """

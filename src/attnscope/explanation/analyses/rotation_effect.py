@@ -67,18 +67,18 @@ def rotation_effect(
 
     Examples
     --------
-    >>> from attnscope import mechanism
+    >>> from attnscope.explanation.analyses.rotation_effect import rotation_effect
     >>> from transformers import LlamaConfig, LlamaModel
     >>> config = LlamaConfig(
     ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
     ... )
-    >>> effects = mechanism.rotation_effect(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
+    >>> effects = rotation_effect(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
     >>> effects.variant.values.tolist()
     ['model', 'none', 'fast', 'middle', 'slow']
 
     A model without rotation is refused:
 
-    >>> mechanism.rotation_effect("bundled", limit=2)
+    >>> rotation_effect("bundled", limit=2)
     Traceback (most recent call last):
     ...
     attnscope.AttnscopeError: rotation_effect is not defined for small-mlm: queries and keys are not turned by \

@@ -70,18 +70,18 @@ def scheme_kernel(
 
     Examples
     --------
-    >>> from attnscope import mechanism
+    >>> from attnscope.explanation.analyses.scheme_kernel import scheme_kernel
     >>> from transformers import LlamaConfig, LlamaModel
     >>> config = LlamaConfig(
     ...     hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
     ... )
-    >>> kernel = mechanism.scheme_kernel(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
+    >>> kernel = scheme_kernel(LlamaModel(config).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]], band=2)
     >>> kernel.scheme, kernel.kernel.dims
     ('rotation', ('layer', 'head', 'offset'))
 
     A model with a table of positions is refused:
 
-    >>> mechanism.scheme_kernel("bundled", limit=2)
+    >>> scheme_kernel("bundled", limit=2)
     Traceback (most recent call last):
     ...
     attnscope.AttnscopeError: scheme_kernel is not defined for small-mlm: queries and keys are not turned by \

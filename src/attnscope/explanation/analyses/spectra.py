@@ -58,8 +58,8 @@ def spectra_by_layer(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> mechanism.spectra_by_layer("bundled", limit=2).maximum.dims
+    >>> from attnscope.explanation.analyses.spectra import spectra_by_layer
+    >>> spectra_by_layer("bundled", limit=2).maximum.dims
     ('layer', 'side', 'frequency')
     """
     given = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)

@@ -64,8 +64,8 @@ def wave_removal(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> mechanism.wave_removal("bundled", limit=2, band=4).profile_expected.dims
+    >>> from attnscope.explanation.analyses.wave_removal import wave_removal
+    >>> wave_removal("bundled", limit=2, band=4).profile_expected.dims
     ('layer', 'head', 'offset')
     """
     given = few_texts(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=limit)

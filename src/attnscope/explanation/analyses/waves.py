@@ -65,8 +65,8 @@ def query_key_waves(
 
     Examples
     --------
-    >>> from attnscope import mechanism
-    >>> mechanism.query_key_waves("bundled", limit=2, permutations=0).periodic_columns.dims
+    >>> from attnscope.explanation.analyses.waves import query_key_waves
+    >>> query_key_waves("bundled", limit=2, permutations=0).periodic_columns.dims
     ('layer', 'head')
     """
     check_whole(0, permutations=permutations)

@@ -135,7 +135,7 @@ def position_content(
     Examples
     --------
     >>> from attnscope.bundled import MODEL
-    >>> from attnscope.capture import load_model
+    >>> from attnscope.capture.load import load_model
     >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
     >>> texts = np.random.default_rng(0).integers(5, 500, (3, 16)).tolist()
     >>> parts = position_content(model, texts, layers=[0], band=4)

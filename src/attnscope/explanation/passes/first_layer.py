@@ -75,7 +75,7 @@ def first_layer_split(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Firs
     >>> model = BertModel(config).eval()
     >>> given = {"input_ids": torch.tensor([[5, 6, 7]])}
     >>> (split,) = first_layer_split(model, given).values()
-    >>> from attnscope.explanation import capture_inputs
+    >>> from attnscope.explanation.inputs import capture_inputs
     >>> (x,) = capture_inputs(model, given).values()
     >>> bool(np.allclose(split.position + split.content, x))
     True

@@ -120,7 +120,7 @@ def interventions(
     Examples
     --------
     >>> from attnscope.bundled import MODEL
-    >>> from attnscope.capture import load_model
+    >>> from attnscope.capture.load import load_model
     >>> model = load_model(MODEL, device="cpu", need_tokenizer=False).model
     >>> texts = np.random.default_rng(0).integers(5, 500, (2, 16)).tolist()
     >>> effects = interventions(model, texts, ["words-shuffled", "positions-reversed"], band=4)

@@ -137,7 +137,7 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
     --------
     >>> import numpy as np
     >>> import xarray as xr
-    >>> from attnscope.results.figures import block_shares
+    >>> from attnscope.results.figures.maps import block_shares
     >>> held = np.random.default_rng(0).random((2, 4, 8, 3))
     >>> result = xr.Dataset(
     ...     {"block_recall": (("text", "layer", "head", "kept"), held)}, coords={"kept": [5, 10, 25]}
@@ -249,7 +249,7 @@ def form_comparison(result: xr.Dataset, heads: Sequence[int] | None = None) -> F
     Examples
     --------
     >>> import torch
-    >>> from attnscope.measure import compare_forms
+    >>> from attnscope.measure.forms import compare_forms
     >>> x = torch.randn(1, 2, 30, 4, generator=torch.Generator().manual_seed(0))
     >>> figure = form_comparison(compare_forms(x, x, x), heads=[1])
     >>> [axes.get_xlabel() for axes in figure.axes][0]
@@ -466,7 +466,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
     --------
     >>> import numpy as np
     >>> import xarray as xr
-    >>> from attnscope.results.figures import offset_shares
+    >>> from attnscope.results.figures.maps import offset_shares
     >>> sums = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3, 4)) * 20
     >>> result = xr.Dataset(
     ...     {"band_sum": (("text", "layer", "head", "offset"), sums), "length": ("text", [20, 20])},

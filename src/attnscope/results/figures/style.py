@@ -288,8 +288,8 @@ def restyled(settings: dict[str, Any]) -> Generator[None]:
     --------
     >>> import numpy as np
     >>> import xarray as xr
-    >>> from attnscope.results.figures import (restyled)
-    >>> from attnscope.results.figures import overview
+    >>> from attnscope.results.figures.style import restyled
+    >>> from attnscope.results.figures.scan import overview
     >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), np.ones((1, 2, 2)))})
     >>> with restyled({"axes.titlesize": 12}):
     ...     figure = overview(result, "entropy")

@@ -1,4 +1,4 @@
-"""The measured calls of forward passes as one result: what `watch` and `measure_weights` return."""
+"""Forward passes that a caller runs, put together as one result: what `watch` and `measure_weights` return."""
 
 from __future__ import annotations
 

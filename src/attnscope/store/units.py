@@ -1,0 +1,612 @@
+"""One unit of work, the same for one process, `--task I/N` and Ray's actors: claimed, measured, kept, joined."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from attnscope.read.files import is_standard_input
+from attnscope.store.arrays import in_a_row
+from attnscope.store.files import TASKS, InUseError, are_in
+from attnscope.store.folder import OwnedFolder, manifest_of
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import Signature
+from attnscope.store.workers import Crew, RayEngine, cluster_of
+from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.progress import Progress, Tell, no_progress
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnscope.store.workers import Cluster
+
+#: Whether a batch, whose texts it is called with, needs no measuring; called with every batch in turn.
+Done: TypeAlias = Callable[[range], bool]
+#: The results of every batch in turn, measured as they are asked for; None for one that is done.
+Batches: TypeAlias = "Callable[[Done], Iterator[xr.Dataset | None]]"
+#: Adds to a part of a run what batches come to.
+Keep: TypeAlias = "Callable[[RunFolder, Batches, Share], object]"
+
+
+@dataclass(frozen=True)
+class CompletedRanges:
+    """The texts that a run had when it was opened; can be sent to other processes."""
+
+    pieces: tuple[range, ...] = ()
+
+    def __call__(self, texts: range) -> bool:
+        """Whether the run has these."""
+        return are_in(self.pieces, texts)
+
+
+@dataclass(eq=False)
+class Share:
+    """What one process has to do: called with each batch in turn, it says which are not its own or done already."""
+
+    does: Callable[[int], bool]  # of a unit, counted from 0
+    held: CompletedRanges = field(default_factory=CompletedRanges)
+    unit: int = 1  # batches
+    notes: dict[str, str] = field(default_factory=dict[str, str])  # about the texts, written as they are read
+    batches: int = 0
+    first: int = 0  # text of the last batch
+    texts: int = 0
+    starts: list[int] = field(default_factory=list[int])  # first text of each unit
+
+    def __call__(self, texts: range) -> bool:
+        """Whether to pass over the next batch."""
+        if self.batches % self.unit == 0:
+            self.starts.append(texts.start)
+        mine = self.does(self.batches // self.unit)
+        self.batches += 1
+        self.first, self.texts = texts.start, texts.stop
+        return not mine or self.held(texts)
+
+    def state(self) -> dict[str, Any]:
+        """What is noted of it when all of it is measured."""
+        return {TEXTS: self.texts, STARTS: self.starts}
+
+
+TEXTS, STARTS = "texts", "units"  # in the state of a part that is done
+_IN_NUMBERS = re.compile("([0-9]{1,6})/([0-9]{1,6})")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which part of a run a process does: every so-many-th unit.
+
+    Attributes
+    ----------
+    number, count
+        From 1 to `count`.
+
+    Examples
+    --------
+    >>> task_of("2/3")
+    Task(number=2, count=3)
+    """
+
+    number: int
+    count: int
+
+    def does(self, unit: int) -> bool:
+        """Whether a unit of the corpus, counted from 0, is this task's."""
+        return unit % self.count == self.number - 1
+
+    def batches(self, own: Batches, signature: Signature, share: Share) -> Batches:  # noqa: ARG002 for other ways
+        """What measures the batches of its share: this process itself."""
+        return own
+
+    def folder(self, run: Path) -> Path:
+        """The folder of its part, beside the run."""
+        return parts_of(run) / f"{self.number}-of-{self.count}"
+
+
+def parts_of(run: Path) -> Path:
+    """The folder of the parts of a run."""
+    if run.name in {"", ".."}:
+        raise AttnscopeError(
+            f"{run} has no name of its own, beside which parts could lie: write the folder's own name"
+        )
+    return run.with_name(run.name + TASKS)
+
+
+def task_of(text: str) -> Task:
+    """Read a task: ``2/3``, or ``env`` for what torchrun or a Slurm array says."""
+    if text == "env":
+        return _of_environment()
+    matched = _IN_NUMBERS.fullmatch(text)
+    if matched is None or not 1 <= int(matched[1]) <= int(matched[2]):
+        raise AttnscopeError(f"task (--task) is {text[:40]!r}; expected I/N with I from 1 to N, or env")
+    return Task(int(matched[1]), int(matched[2]))
+
+
+def _of_environment() -> Task:
+    for number, count, first in (
+        ("RANK", "WORLD_SIZE", "0"),  # torchrun
+        ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", os.environ.get("SLURM_ARRAY_TASK_MIN", "0")),
+    ):
+        with suppress(KeyError, ValueError):
+            return task_of(f"{int(os.environ[number]) - int(first) + 1}/{int(os.environ[count])}")
+    raise AttnscopeError(
+        "task (--task) is env, and the environment names no task (RANK and WORLD_SIZE of torchrun, or "
+        "SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT): give I/N"
+    )
+
+
+_OWN = {
+    "out",
+    "task",
+    "ray",
+    "workers",
+    "ray_gpus",
+    "progress",
+    "repair",
+    "also",
+    "show",
+}  # of this process alone
+
+
+def task_for(
+    verb: Callable[..., object], arguments: Mapping[str, Any], *, in_memory: bool = False
+) -> Task | None:
+    """How a verb does its units, by its arguments: all in this process (None), one task of them, or by Ray."""
+    task, out, beside = arguments["task"], arguments["out"], {"task (--task)": arguments["task"]}
+    if "until" in arguments:
+        beside["until (--until)"] = arguments["until"]
+    cluster = cluster_of(arguments["ray"], arguments["workers"], arguments["ray_gpus"], besides=beside)
+    if cluster is None:
+        if task is not None and out is None:
+            raise AttnscopeError("a task (--task) is a part of a run folder: name it with out")
+        return task_of(task) if isinstance(task, str) else task
+    if out is None and not in_memory:
+        raise AttnscopeError("what workers (--ray) measure is kept in a run folder: name it with out (--out)")
+    read = [arguments[name] for name in ("texts", "targets", "pairs") if name in arguments]
+    _check_sent(arguments["model"], arguments["tokenizer"], arguments["device"], *read)
+    sent = {name: value for name, value in arguments.items() if name not in _OWN}
+    return ByRay(1, 1, cluster, Beginning(verb, sent, Path.cwd()), arguments["progress"] or no_progress)
+
+
+def _check_sent(model: object, tokenizer: object, device: str | None, *texts: Any) -> None:
+    """Reject what each worker would need, and this process alone has."""
+    for name, value in {"model": model, "tokenizer": tokenizer}.items():
+        if value is not None and not isinstance(value, str | Path):
+            raise AttnscopeError(
+                f"the {name} is an object in this process, which is not sent to workers (--ray): give its folder or "
+                "hub id"
+            )
+    for sources in texts:
+        if isinstance(sources, Iterator):
+            raise AttnscopeError(
+                "texts of a generator are not sent to workers (--ray): write them to a file, and give its path"
+            )
+        for source in sources if isinstance(sources, list) else [sources]:
+            if isinstance(source, Path) and (is_standard_input(source) or _is_pipe(source)):
+                raise AttnscopeError(
+                    f"{source} is read once, and each worker (--ray) reads all texts: write it to a file"
+                )
+    if device is not None and ":" in device:
+        raise AttnscopeError(f"device (--device) is {device}, and Ray says which GPU a worker has: give cuda")
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+@dataclass(frozen=True)
+class ByRay(Task):
+    """The one task of a run whose units Ray's actors measure; this process alone writes."""
+
+    cluster: Cluster
+    begin: Beginning  # makes ready in each of them what the units need
+    tell: Tell  # called with a `Progress` after each unit
+
+    def batches(self, own: Batches, signature: Signature, share: Share) -> Batches:  # noqa: ARG002 others measure
+        """The results that workers send, unit by unit as they are ready."""
+
+        def by_workers(_: Done) -> Iterator[xr.Dataset]:
+            self.tell(Progress("start workers", 0.0))
+            with RayEngine(self.cluster, self.begin) as engine:
+                crew, done, texts = Crew(engine, engine.size, agreed_on(signature)), 0.0, 0
+                for unit in crew.hand_out(
+                    lambda number: partial(WorkerUnits.measure, number=number, held=share.held)
+                ):
+                    for share.first, results in unit.results:
+                        yield results
+                    done, texts = min(1.0, done + unit.share), texts + len(unit.texts)
+                    self.tell(Progress("units by workers", done, {"texts": texts, "workers": crew.ready}))
+                ((share.texts, share.starts, notes),) = crew.hand_out(lambda _: WorkerUnits.end, 1)
+                share.notes |= notes
+
+        return by_workers
+
+
+def agreed_on(signature: Signature) -> Callable[[Signature], None]:
+    """Checks that a worker measures the same as this process."""
+
+    def check(other: Signature) -> None:
+        differing = signature.differences(other)
+        if differing:
+            raise AttnscopeError(
+                f"workers do not agree: with one of them {differing[0]}. All need the same files and versions"
+            )
+
+    return check
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """All that a worker needs to measure units of a verb."""
+
+    verb: Callable[..., object]
+    arguments: Mapping[str, Any]
+    folder: Path  # the one that names of files are relative to
+
+    def __call__(self) -> tuple[WorkerUnits, Signature]:
+        """Load the model and open the texts, on one thread; how units are measured, and of which run."""
+        import torch
+
+        with explaining(
+            f"{self.folder} is not there on a worker's machine", "Work on a disk that all machines share"
+        ):
+            os.chdir(self.folder)
+        torch.set_num_threads(1)
+        shares = [0.0]
+        with tempfile.TemporaryDirectory() as temporary:
+            try:
+                self.verb(
+                    **self.arguments,
+                    out=Path(temporary) / "run",
+                    task=_OnlyPrepare(1, 1),
+                    progress=lambda progress: shares.__setitem__(0, progress.share),
+                )
+            except _Prepared as ready:
+                return WorkerUnits(ready.own, ready.share, lambda: shares[0]), ready.signature
+        raise AssertionError("a verb that has tasks measures its share of one")
+
+
+class _Prepared(BaseException):
+    """It is known how units are measured."""
+
+    def __init__(self, own: Batches, signature: Signature, share: Share) -> None:
+        self.own, self.signature, self.share = own, signature, share
+
+
+class _OnlyPrepare(Task):
+    """A task that measures nothing."""
+
+    def batches(self, own: Batches, signature: Signature, share: Share) -> Batches:
+        """End the verb here."""
+        raise _Prepared(own, signature, share)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredUnit:
+    """What a worker measured of a unit."""
+
+    results: list[tuple[int, xr.Dataset]]  # by first text, of what the run did not have
+    texts: range
+    share: float  # of all work
+
+
+class WorkerUnits:
+    """The units of a run in a worker: it reads the texts once, as long as it is asked for later and later units."""
+
+    def __init__(self, own: Batches, share: Share, told: Callable[[], float]) -> None:
+        self.own, self.size, self.notes, self.told = own, share.unit, share.notes, told
+        self._start()
+
+    def measure(self, number: int, held: CompletedRanges) -> MeasuredUnit | None:
+        """A unit, counted from 0, without what is held; None where there is no such unit."""
+        if number < self.next:
+            self._start()
+        while self.next < number:
+            if not self._unit():
+                return None
+        self.wanted, self.share.held, before = number, held, self.told()
+        results = self._unit()
+        if not results:
+            return None
+        measured = [(first, arrays) for first, arrays in results if arrays is not None]
+        return MeasuredUnit(
+            measured, range(self.share.starts[number], self.share.texts), max(0.0, self.told() - before)
+        )
+
+    def end(self) -> tuple[int, list[int], dict[str, str]]:
+        """How many texts there are, where units begin, and the notes, once all texts are read."""
+        while self._unit():
+            pass
+        return self.share.texts, self.share.starts, self.notes
+
+    def _start(self) -> None:
+        self.next, self.wanted = 0, -1
+        self.share = Share(lambda unit: unit == self.wanted, unit=self.size)
+        self.walk = self.own(self.share)
+
+    def _unit(self) -> list[tuple[int, xr.Dataset | None]]:
+        """The batches of the next unit, each with its first text."""
+        batches = [(self.share.first, results) for results in islice(self.walk, self.size)]
+        self.next += bool(batches)
+        return batches
+
+
+def keep_each(part: RunFolder, batches: Batches, share: Share) -> None:
+    """Add batches to a part of a run, each as it comes."""
+    for results in batches(share):
+        if results is not None:
+            part.append(results, share.first)
+
+
+#: What a part has of some texts: the part, one of its pieces, and which rows of that; what is kept apart, by kind.
+Rows: TypeAlias = "Callable[[RunFolder, range, slice], tuple[xr.Dataset, dict[str, xr.Dataset]]]"
+_PART = re.compile("[0-9]{1,6}-of-[0-9]{1,6}")
+_FEW = 12  # units that are named
+PIECE_BYTES = 1 << 26  # of results, about, that are put together to one piece
+
+
+def plain_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
+    """Some texts of a piece, of which nothing is kept apart."""
+    return part.piece(piece).isel(text=chosen), {}
+
+
+class Parts:
+    """The parts of one run, as they are now."""
+
+    def __init__(self, run: Path, signature: Signature | None = None) -> None:
+        self.run, self.signature = run, signature
+        self.folders: list[RunFolder] = []
+        for path in part_folders(run):
+            self.signature = self.signature or _signature(path)
+            if self.signature is not None:
+                self.folders.append(_part(path, self.signature))
+
+    @property
+    def done(self) -> list[RunFolder]:
+        """Those whose tasks came to their end."""
+        return [part for part in self.folders if part.complete and TEXTS in part.state]
+
+    @property
+    def texts(self) -> int:
+        """How many texts there are in all; 0 where no task has come to its end, and so nobody knows."""
+        return max((int(part.state[TEXTS]) for part in self.done), default=0)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """What the first that is done says of the results."""
+        return self.done[0].state.get("attributes", {}) if self.done else {}
+
+    def lacking(self, run: RunFolder | None = None) -> list[range]:
+        """Texts that no part has, nor the run."""
+        there = [piece for part in (*self.folders, *([run] if run else [])) for piece in part.pieces]
+        return list(_gaps(there, 0, self.texts))
+
+    def is_whole(self) -> bool:
+        """Whether all texts are there."""
+        return bool(self.texts) and not self.lacking()
+
+    def rows(
+        self, there: Sequence[range], rows: Rows
+    ) -> Iterator[tuple[int, xr.Dataset, dict[str, xr.Dataset]]]:
+        """What the parts have beyond `there`, each text once and in order, with its first."""
+        there, chosen = list(there), list[tuple[range, RunFolder, range]]()
+        for part in self.folders:
+            for texts in part.pieces:
+                for lacking in list(_gaps(there, texts.start, texts.stop)):
+                    chosen.append((lacking, part, texts))
+                    there.append(lacking)
+        for lacking, part, texts in sorted(chosen, key=lambda row: row[0].start):
+            yield (
+                lacking.start,
+                *rows(part, texts, slice(lacking.start - texts.start, lacking.stop - texts.start)),
+            )
+
+    def gather(self, run: RunFolder, rows: Rows = plain_rows) -> None:
+        """Take what the parts have into the run."""
+        waiting = _Waiting(run)
+        for first, measured, apart in self.rows(list(run.pieces), rows):
+            waiting.add(first, measured, apart)
+        waiting.write()
+
+    def results(self) -> xr.Dataset:
+        """What the parts have, in memory."""
+        return in_a_row([measured for _, measured, _ in self.rows([], plain_rows)])
+
+    def piece(self, texts: range) -> xr.Dataset | None:
+        """What a part has of texts that it keeps as one piece; None where none does."""
+        return next((part.piece(texts) for part in self.folders if texts in part.pieces), None)
+
+    def drop(self) -> None:
+        """Take the parts away, as the run has all that they have; but none to which a process is writing."""
+        held: list[RunFolder] = []
+        try:
+            for part in self.folders:
+                part.lock()
+                held.append(part)
+        except InUseError:
+            return
+        finally:
+            for part in held:
+                part.__exit__(None, None, None)
+        for path in part_folders(self.run):
+            with suppress(AttnscopeError):  # what is not ours stays
+                OwnedFolder(path, self.folders[0].command).look().remove()
+        with suppress(OSError):
+            parts_of(self.run).rmdir()
+
+    def describe_missing(self, run: RunFolder | None = None) -> str:
+        """What there is not, by units, and whose tasks they are; empty where nothing is missing."""
+        if self.texts and not self.lacking(run):
+            return ""
+        known = sorted((part.path.name for part in self.folders), key=_numbers)
+        if not self.texts:
+            return (
+                f"none of its tasks ({', '.join(known)}) has come to its end, so nobody knows how many units there "
+                "are: let one end, or give its command again"
+            )
+        starts: Sequence[int] = next(part.state[STARTS] for part in self.done)
+        lacking = sorted(
+            {
+                unit
+                for gap in self.lacking(run)
+                for unit in range(bisect_right(starts, gap.start) - 1, bisect_right(starts, gap.stop - 1))
+            }
+        )
+        count = Counter(_numbers(name)[1] for name in known).most_common(1)[0][0]
+        tasks = sorted({unit % count + 1 for unit in lacking})
+        named = ", ".join(str(unit + 1) for unit in lacking[:_FEW]) + ", ..." * (len(lacking) > _FEW)
+        again = ", ".join(f"--task {task}/{count}" for task in tasks[:_FEW]) + ", ..." * (len(tasks) > _FEW)
+        return (
+            f"{len(lacking)} of {len(starts)} units {'is' if len(lacking) == 1 else 'are'} missing ({named}): give the "
+            f"command of {again} again, or wait for {'it' if len(tasks) == 1 else 'them'}"
+        )
+
+
+class _Waiting:
+    """Results of texts that follow each other, until they are enough for a piece: few pieces are read faster."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.first = self.stop = self.bytes = 0
+        self.measured: list[xr.Dataset] = []
+        self.apart: dict[str, list[xr.Dataset]] = {}
+
+    def add(self, first: int, measured: xr.Dataset, apart: dict[str, xr.Dataset]) -> None:
+        if first != self.stop or self.bytes > PIECE_BYTES or {*apart} != {*self.apart}:
+            self.write()
+            self.first = self.stop = first
+        self.measured.append(measured)
+        for kind, arrays in apart.items():
+            self.apart.setdefault(kind, []).append(arrays)
+        self.bytes += sum(arrays.nbytes for arrays in (measured, *apart.values()))
+        self.stop += measured.sizes["text"]
+
+    def write(self) -> None:
+        if self.measured:
+            apart = {kind: in_a_row(arrays, "") for kind, arrays in self.apart.items()}
+            self.run.append(in_a_row(self.measured), self.first, **apart)
+        self.measured, self.apart, self.bytes = [], {}, 0
+
+
+def _part(path: Path, signature: Signature) -> RunFolder:
+    """A part of the run that has this signature."""
+    part = RunFolder(path, signature)
+    part.look()
+    differing = Signature.of(part.state.get("signature", {})).differences(signature)
+    if part.state and differing:
+        raise AttnscopeError(
+            f"{path} is a part of another run: its {differing[0]}. Choose a new folder with --out"
+        )
+    return part
+
+
+def _signature(path: Path) -> Signature | None:
+    """The signature of a part; None where nothing says so yet."""
+    manifest = manifest_of(path)
+    parts: Any = None if manifest is None else manifest.state.get("signature")
+    return None if parts is None else Signature.of(parts)
+
+
+def part_folders(run: Path) -> list[Path]:
+    """The folders that the tasks of a run have, in order."""
+    found = [
+        path for path in sorted(parts_of(run).glob("*-of-*")) if _PART.fullmatch(path.name) and path.is_dir()
+    ]
+    for path in found:
+        if path.is_symlink():
+            raise AttnscopeError(f"{path} is a link; expected a folder: put there what it leads to")
+    return found
+
+
+def _numbers(name: str) -> tuple[int, int]:
+    """Number and count of a part, from its folder's name."""
+    number, _, count = name.partition("-of-")
+    with suppress(ValueError):
+        return int(number), int(count)
+    return 0, 1
+
+
+def _gaps(pieces: Sequence[range], start: int, stop: int) -> Iterator[range]:
+    """The texts from `start` to `stop` that are in none of the pieces."""
+    for texts in sorted(pieces, key=lambda texts: texts.start):
+        if texts.start >= stop:
+            break
+        if texts.start > start:
+            yield range(start, texts.start)
+        start = max(start, texts.stop)
+    if start < stop:
+        yield range(start, stop)
+
+
+Whole = TypeVar("Whole")
+
+
+def by_task(
+    task: Task,
+    folder: Path,
+    signature: Signature,
+    batches: Batches,
+    whole: Callable[[RunFolder], Whole],
+    attributes: dict[str, str],
+    *,
+    repair: bool = False,
+    rows: Rows = plain_rows,
+    **how: Any,
+) -> Whole | None:
+    """Do one task of a run; where all others are done, put their parts together."""
+    parts = do_share(task, folder, signature, batches, attributes, repair=repair, **how)
+    if not parts.is_whole():
+        return None
+    try:
+        run = RunFolder(folder, signature, repair=repair).__enter__()
+    except InUseError:  # another one that was done at the same moment
+        return None
+    with run:
+        parts.gather(run, rows)
+        made = whole(run)
+    parts.drop()
+    return made
+
+
+def do_share(
+    task: Task,
+    folder: Path,
+    signature: Signature,
+    batches: Batches,
+    attributes: dict[str, str],
+    *,
+    unit: int = 1,
+    notes: dict[str, str] | None = None,
+    repair: bool = False,
+    keep: Keep = keep_each,
+) -> Parts:
+    """Do one task of a run, as `by_task` does, and say what parts there are then."""
+    with RunFolder(task.folder(folder), signature, repair=repair) as part:
+        if not part.complete:
+            share = Share(
+                task.does, CompletedRanges(tuple(part.pieces)), unit, {} if notes is None else notes
+            )
+            keep(part, task.batches(batches, signature, share), share)
+            part.finish(**share.state(), attributes=attributes | share.notes)
+    return Parts(folder, signature)
+
+
+def pending(task: Task, folder: Path, signature: Signature) -> dict[str, str]:
+    """Attributes of what a task returns that is done before others are: no results yet, and where they will be."""
+    note = (
+        f"Task {task.number} of {task.count} is done. The last one to finish puts the parts together; where one was "
+        "stopped, give its command again."
+    )
+    return {"signature": signature.to_json(), "task": note, "run": str(folder)}
