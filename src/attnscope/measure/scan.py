@@ -16,11 +16,8 @@ from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import modality_of
 from attnscope.capture.placement import Placement
-from attnscope.measure.by_workers import scan_by_workers
 from attnscope.measure.image_text import ImageTextReader
-from attnscope.measure.image_text import scan_pictured
 from attnscope.measure.images import ImageReader
-from attnscope.measure.images import scan_images
 from attnscope.measure.observer import OBSERVATION
 from attnscope.measure.questions import ScanSettings
 from attnscope.measure.reader import Reader
@@ -241,8 +238,6 @@ def scan(
     """
     part = task_for(scan, locals(), in_memory=True)
     texts, model = as_list(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
-    besides = {"task (--task)": task, "until (--until)": until}
-    cluster = cluster_of(ray, workers, ray_gpus, besides=besides)
     placement = _placement(device_map, max_memory)
     asked = ScanSettings(
         processor=tokenizer,

@@ -16,7 +16,6 @@ from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.collected import MeasuredPass, collected
 from attnscope.measure.generation_pass import GenerationCall
 from attnscope.measure.generation_texts import Written, generation_dataset
-from attnscope.measure.collected import MeasuredPass, collected
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import EQUAL, choose
 from attnscope.support.arguments import validated
