@@ -15,9 +15,8 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from attnscope.measure.quantities import STATISTICS
 from attnscope.read import shown as _tokens
-from attnscope.read import windows as windows_module
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Place, Window, collate, cut_windows
+from attnscope.read.windows import Window, collate, cut_windows
 from attnscope.support.errors import AttnscopeError
 
 MODELS = Path(os.environ.get("ATTNSCOPE_MODELS", Path(__file__).parents[2] / "../shared/models"))
@@ -184,28 +183,6 @@ def test_windows_put_together_are_the_text(tokenizer):
         ]
         assert joined == expected[: len(expected) - cut.dropped_tokens]
     assert all(len(window) == 23 for window in parts[:-1])
-
-
-@pytest.mark.parametrize("limit", [None, 7])
-def test_windows_are_cut_from_any_place_on(limit, tokenizer, monkeypatch):
-    """As the whole has them, and no text before is tokenized; behind the last window there are none."""
-    texts = [some_text(4), " ", some_text(5), "", some_text(6)]
-    windows = cut_windows(Corpus.from_sources(texts), tokenizer, length=15, stride=9, limit=limit)
-    cutting = windows.beginning(Place())
-    whole = list(cutting)
-    assert len({window.source for window in whole}) >= 3 if limit is None else len(whole) == limit
-    read = []
-    monkeypatch.setattr(
-        windows_module, "tokenize", lambda *given: read.append(given[1]) or _tokens.tokenize(*given)
-    )
-    begins = [number for number, window in enumerate(whole) if window.source != whole[number - 1].source]
-    assert len(begins) >= 2 or limit is not None
-    for number in sorted({0, 1, 2, *begins, *range(0, len(whole), 20), len(whole) - 1, len(whole)}):
-        place = cutting.place(number)
-        read.clear()
-        assert list(windows.beginning(place)) == whole[number:]
-        assert place.windows == number
-        assert read == texts[place.documents :][: len(read)]
 
 
 def test_spans_cover_the_text(named_tokenizer):

@@ -248,7 +248,7 @@ class PatchObserver:
     """Measures each attention call of images side by side."""
 
     names: Sequence[str]  # which statistics, and the largest offset in patches
-    band: int  # which statistics, and the largest offset in patches
+    band: int
     grid: Grid | None  # grid of these images; None where patches are not known
     images: int  # how many there are
     # sites whose queries or keys are not the tokens of `grid`, such as windows and pooled layers

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from attnscope.capture.processors import Processor
     from attnscope.read.encoded import Sources
     from attnscope.read.groups import Groups
-    from attnscope.read.windows import Place
     from attnscope.read.words import Words
 
 BAND = 10  # tokens
@@ -191,16 +190,3 @@ def majority_names(results: xr.Dataset) -> list[list[str]] | None:
     shares = results.label_share.transpose("layer", "head", "cluster")
     names = results.cluster.values
     return [[str(names[cluster]) for cluster in row] for row in shares.fillna(-1).argmax("cluster").values]
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """What a scan has counted of all before a batch or a pool, and where that begins."""
-
-    parts: int  # how many batches or pools come before
-    place: Place  # where its first window begins
-    share: float  # part of all characters that came before
-    tokens: int  # how many came before, and how many of them the tokenizer does not know
-    unknown: int  # how many came before, and how many of them the tokenizer does not know
-    doubled: int = 0  # windows before with a special token twice at an end, and with several documents
-    packed: int = 0  # windows before with a special token twice at an end, and with several documents

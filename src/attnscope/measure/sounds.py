@@ -206,7 +206,7 @@ class Piece:
     """As much of one sound as a model reads at once."""
 
     source: str  # name of the sound, and from which second on
-    start: int  # name of the sound, and from which second on
+    start: int
     samples: np.ndarray  # at the model's rate
     said: Window | None  # what the decoder reads; None without one
     left_out: float = 0.0  # seconds of the sound behind it that are not read

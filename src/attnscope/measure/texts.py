@@ -30,7 +30,7 @@ from attnscope.measure.quantities import (
     STATISTICS,
     choose,
 )
-from attnscope.measure.questions import BAND, ResumePoint, ScanSettings
+from attnscope.measure.questions import BAND, ScanSettings
 from attnscope.measure.reader import UNIT, Read, Reader
 from attnscope.measure.row_samples import RowSample, rows_note
 from attnscope.measure.sample import WINDOWS, WordBatch
@@ -43,7 +43,7 @@ from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
 from attnscope.read.groups import GroupedWindows
 from attnscope.read.pairs import LinePairs
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Cutting, Place, Window, Windows, window_name
+from attnscope.read.windows import Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
 from attnscope.store.signature import Signature
 from attnscope.support.checks import check_whole, shortly
@@ -101,10 +101,9 @@ class TextReader(Reader):
         self.first = self.shown[0] if show else next(iter(windows))
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
         self.characters = corpus.characters()
-        self.seen = self.parts = 0
-        self.furthest = -1  # the largest number of a window that the walk has come to
-        self.cutting: Cutting | None = None
-        self.numbers: list[int] = []  # of the windows that the walk has come to
+        self.seen = 0
+        self.furthest = -1  # the largest number of a window so far
+        self.numbers: list[int] = []  # of the windows of the batch, or the pool
         self.tokens = self.unknown = self.doubled = self.packed = 0
         self.is_chat = isinstance(corpus, ChatTexts)
         self._check()
@@ -143,30 +142,24 @@ class TextReader(Reader):
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
         """Measure batch after batch, or pool after pool; None for one that is done."""
-        for texts, batch in self.walk():
-            if done(texts):
-                self.pass_over(batch)
-                yield None
-            else:
-                yield self.measure(batch, texts.start)
-
-    def walk(self, start: ResumePoint | None = None) -> Iterator[tuple[range, list[Window]]]:
-        """Read the texts anew: each batch, or pool, and its numbers; each is to be measured or passed over."""
-        self.share, self.seen, self.tokens, self.unknown, self.parts = 0.0, 0, 0, 0, 0
+        self.share, self.seen, self.tokens, self.unknown = 0.0, 0, 0, 0
         self.doubled = self.packed = 0
-        if start is not None:
-            self.share, self.tokens, self.unknown = start.share, start.tokens, start.unknown
-            self.seen, self.parts = start.place.windows, start.parts
-            self.doubled, self.packed = start.doubled, start.packed
-        self.furthest = self.seen - 1
+        self.furthest = -1
         self.notes.pop("unknown", None)
+        pool, numbered = self.asked.pool, enumerate(self.windows)
+        parts = _chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
         try:
-            for number, part in enumerate(self._parts(start.place if start else Place()), self.parts):
-                self.numbers, self.parts = [*part], number + 1
+            for number, part in enumerate(parts):
+                self.numbers, windows = [*part], [*part.values()]
                 self.furthest = max(self.furthest, *self.numbers)
-                texts = range(self.seen, self.seen + len(part))
-                yield texts if self.asked.pool is None else range(number, number + 1), [*part.values()]
-                self.seen = texts.stop
+                stop = self.seen + len(part)
+                texts = range(self.seen, stop) if pool is None else range(number, number + 1)
+                if done(texts):
+                    self.pass_over(windows)
+                    yield None
+                else:
+                    yield self.measure(windows, texts.start)
+                self.seen = stop
         finally:  # also where enough is measured
             self._note_unknown_tokens()
             self._note_special_tokens()
@@ -174,33 +167,11 @@ class TextReader(Reader):
             self._note_pools()
         self._tell(self._of_all())
 
-    def standing(self) -> ResumePoint | None:
-        """Where the walk stands behind its last batch, or pool, once that is measured or passed over."""
-        windows = self.seen + len(self.numbers)
-        if self.cutting is None or self.furthest + 1 != windows:
-            return None
-        place = self.cutting.place(windows)
-        return place and ResumePoint(
-            self.parts, place, self.share, self.tokens, self.unknown, self.doubled, self.packed
-        )
-
     def measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
-        """Measure a batch, or a pool, of the walk."""
+        """Measure a batch, or a pool, by its windows."""
         if self.asked.pool is not None:
             return self._measure_pool(batch, first)
         return self._measure_batch(batch, self.numbers)
-
-    def _parts(self, start: Place) -> Iterator[dict[int, Window]]:
-        """Batches, or pools, from a place on: windows by their numbers."""
-        windows, self.cutting = self.windows, None
-        if isinstance(windows, Windows):
-            windows = self.cutting = windows.beginning(start)
-        numbered = enumerate(windows, start.windows)
-        return (
-            _chunked(numbered, self.batch_size)
-            if self.asked.pool is None
-            else in_pools(numbered, self.asked.pool)
-        )
 
     def _measure_pool(self, windows: Sequence[Window], number: int) -> xr.Dataset:
         first = self.seen

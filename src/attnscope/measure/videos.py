@@ -186,8 +186,8 @@ class Tubelets:
     """The tokens of one video."""
 
     steps: int  # how many tubelets there are in time, and in each frame
-    rows: int  # how many tubelets there are in time, and in each frame
-    columns: int  # how many tubelets there are in time, and in each frame
+    rows: int
+    columns: int
     together: int  # frames in one tubelet
     first: int  # the token of the first tubelet
     strides: tuple[
