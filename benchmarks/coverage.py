@@ -29,11 +29,11 @@ from scipy.stats import false_discovery_control
 from attnscope.comparison.contrasts import _welch, contrasts
 from attnscope.comparison.diff import LEVEL, _chances
 from attnscope.explanation.passes.cause import _fits
-from attnscope.explanation.passes.content import _exact_shares, _shares_of_means, split_halves
-from attnscope.intervention.verdicts import heads_of, order_agreement
+from attnscope.explanation.passes.content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
+from attnscope.intervention.per_head import heads_of, order_agreement
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope.lineage.score import _intervals, _value
-from attnscope.measure.documents import DRAWS, LEAST, interval, jackknife_interval, without_each
+from attnscope.measure.documents import DRAWS, FEW, LEAST, interval, jackknife_interval, without_each
 from attnscope.measure.independence import independence
 from attnscope.measure.intervals import above_zero, by_document
 
@@ -42,7 +42,7 @@ UNITS = (2, 5, 6, 8, 12, 20, 50)
 KINDS = ("normal", "skewed", "very skewed")
 TEST_KINDS = ("normal", "long tails", "skewed", "very skewed")
 MANY = 4000  # rounds, where a function takes columns or is fast
-SOME = 400  # rounds, where it is not
+SOME = 400  # rounds, where it is not: three times as many for scores, exact shares and missing values
 SEEDS = 8  # of the bootstrap, over which columns are shared out
 HEADS = 12
 
@@ -202,7 +202,7 @@ def of_fit(random: np.random.Generator, units: int, kind: str) -> float:
     expected = 0.9 * change + 0.01 * np.random.default_rng(2).normal(size=change.shape)
     true = 1 - ((change - expected) ** 2).sum() / (change**2).sum()
     held = []
-    for _ in range(SOME // 2):
+    for _ in range(SOME):
         after, foretold = (
             part + 0.02 * drawn(random, kind, (units, 1, HEADS, 9)) for part in (change, expected)
         )
@@ -216,9 +216,9 @@ def of_fit(random: np.random.Generator, units: int, kind: str) -> float:
 def of_exact_shares(random: np.random.Generator, units: int, kind: str) -> float:
     terms = np.random.default_rng(1).normal(size=(4, 9)) * np.array([2, 1, 1, 1])[:, None]
     true, held = _exact_shares(terms)[-1], []
-    for _ in range(SOME):
+    for _ in range(3 * SOME):
         trace = terms + 0.5 * drawn(random, kind, (units, 4, 9))
-        if units < LEAST:
+        if units < FEWEST_EXACT:
             return np.nan
         left = np.array([_exact_shares(np.tensordot(kept, trace, 1)) for kept in without_each(range(units))])
         low, high = jackknife_interval(_exact_shares(trace.mean(0)), left)
@@ -282,8 +282,8 @@ def chrf(counts: np.ndarray) -> np.ndarray:
 
 def sentences(random: np.random.Generator, metric: str, count: int, kind: str) -> np.ndarray:
     """What sentences add to a score: of their own quality, between 0.05 and 0.95."""
-    quality = np.clip(0.5 + 0.15 * drawn(random, kind, (SOME, count)), 0.05, 0.95)
-    length = random.integers(8, 30, (SOME, count)) * (1 if metric == "BLEU" else 5)
+    quality = np.clip(0.5 + 0.15 * drawn(random, kind, (3 * SOME, count)), 0.05, 0.95)
+    length = random.integers(8, 30, (3 * SOME, count)) * (1 if metric == "BLEU" else 5)
     made = length + random.integers(-2, 3, length.shape)
     orders = 4 if metric == "BLEU" else 6
     right, parts = made, []
@@ -437,7 +437,7 @@ def contrasted(random: np.random.Generator, units: int, kind: str) -> float:
 
 def beyond_chance(random: np.random.Generator, units: int, kind: str) -> float:
     """Any of 12 heads and 9 pairs of groups, or of turns; long tails below 0, the worse side of this test."""
-    if units < 6:
+    if units < FEW:
         return np.nan
     rounds = (-drawn(random, kind, (units, 9 * HEADS)) for _ in range(SOME))
     return float(np.mean([above_zero([values], units)[0].any() for values in rounds]))

@@ -1,15 +1,15 @@
 """Which measure finds the heads and tokens that matter, in models where that is known.
 
-    python benchmarks/zoo.py --markdown             # 6 animals of every kind and form: some minutes
+    python benchmarks/zoo.py --markdown             # 6 models of every kind and form: some minutes
     python benchmarks/zoo.py --each 2 --by-kind     # a quick look, and every kind by itself
-    python benchmarks/zoo.py --each 4 --only search # recall of the search by random sets on 200 animals
+    python benchmarks/zoo.py --each 4 --only search # recall of the search by random sets on 200 models
 
-Each row is a method: AUROC and precision at k, means over the animals of `attnscope.testing`, with 95% bootstrap
+Each row is a method: AUROC and precision at k, means over the models of `attnscope.testing`, with 95% bootstrap
 intervals
-over kinds; k is the number of heads (or tokens of a prediction) that matter. A method ranks the heads of one animal,
-or the tokens that one prediction could see. A kind misleads a method if its AUROC is below 0.5 in more animals of the
+over kinds; k is the number of heads (or tokens of a prediction) that matter. A method ranks the heads of one planted,
+or the tokens that one prediction could see. A kind misleads a method if its AUROC is below 0.5 in more models of the
 kind than chance allows, and the method is blind to a kind if it is neither below nor above 0.5 in more of them (sign
-test, 5% over all kinds; a kind of too few animals to tell is not named).
+test, 5% over all kinds; a kind of too few models to tell is not named).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from attnscope.read.windows import Batch, Window
 from attnscope.testing.catalogue import Zoo, names, zoo
 from attnscope.testing.zoo import PlantedModel
 
-KINDS = {re.sub(r"-(decoder|encoder|encoder-decoder)-\d+$", "", name) for name in names(1)}
+CIRCUITS = {re.sub(r"-(decoder|encoder|encoder-decoder)-\d+$", "", name) for name in names(1)}
 LEVEL = 0.05  # of chance, over all kinds
 Method = Callable[[PlantedModel], "Tensor | np.ndarray"]
 
@@ -61,7 +61,7 @@ Method = Callable[[PlantedModel], "Tensor | np.ndarray"]
 
 
 @lru_cache(maxsize=1)
-def attention_of(animal: PlantedModel) -> tuple[Tensor, ...]:
+def attention_of(planted: PlantedModel) -> tuple[Tensor, ...]:
     """Weights of every call, (text, head, query, key)."""
     found: list[Tensor] = []
 
@@ -70,12 +70,12 @@ def attention_of(animal: PlantedModel) -> tuple[Tensor, ...]:
         found.append(weights)
         return output
 
-    with torch.no_grad(), watching(animal.model, observe):
-        animal.model(**animal.inputs)
+    with torch.no_grad(), watching(planted.model, observe):
+        planted.model(**planted.inputs)
     return tuple(found)
 
 
-def statistic(name: str, sign: float, animal: PlantedModel) -> Tensor:
+def statistic(name: str, sign: float, planted: PlantedModel) -> Tensor:
     """A statistic of `attnscope.scan`, mean over texts."""
     found: list[Tensor] = []
 
@@ -88,19 +88,19 @@ def statistic(name: str, sign: float, animal: PlantedModel) -> Tensor:
         found.append(reduce_call(rows, [name], queries, keys)[name].mean(0))
         return output
 
-    with torch.no_grad(), watching(animal.model, observe):
-        animal.model(**animal.inputs)
+    with torch.no_grad(), watching(planted.model, observe):
+        planted.model(**planted.inputs)
     return sign * torch.stack(found)
 
 
 # Which heads matter: (layer, head)
 
 
-def zero_ablation(animal: PlantedModel) -> Tensor:
+def zero_ablation(planted: PlantedModel) -> Tensor:
     """Change of the loss when one head's output is 0."""
-    before = animal.loss(animal.logits())
-    found = torch.zeros(animal.heads.shape)
-    for layer, head in np.ndindex(*animal.heads.shape):
+    before = planted.loss(planted.logits())
+    found = torch.zeros(planted.heads.shape)
+    for layer, head in np.ndindex(*planted.heads.shape):
 
         def silence(site: Site, call: AttentionCall, layer: int = layer, head: int = head) -> Tensor:
             output = attend_in_full(call)[0]
@@ -108,8 +108,8 @@ def zero_ablation(animal: PlantedModel) -> Tensor:
                 output[:, head] = 0.0
             return output
 
-        with torch.no_grad(), watching(animal.model, silence):
-            found[layer, head] = (animal.loss(animal.model(**animal.inputs).logits) - before).abs()
+        with torch.no_grad(), watching(planted.model, silence):
+            found[layer, head] = (planted.loss(planted.model(**planted.inputs).logits) - before).abs()
     return found
 
 
@@ -121,62 +121,62 @@ def plain_window(ids: list[int], number: int) -> Window:
 
 
 class _Asked(Inquiry):
-    """An animal's task as `attnscope.intervene` asks questions: each text one window, all in one batch."""
+    """An planted's task as `attnscope.intervene` asks questions: each text one window, all in one batch."""
 
-    def __init__(self, animal: PlantedModel) -> None:
-        windows = [plain_window(ids, number) for number, ids in enumerate(animal.ids.tolist())]
+    def __init__(self, planted: PlantedModel) -> None:
+        windows = [plain_window(ids, number) for number, ids in enumerate(planted.ids.tolist())]
         super().__init__(
-            LoadedModel(animal.model, None, animal.name, {}), windows, "next", batch_size=len(windows)
+            LoadedModel(planted.model, None, planted.name, {}), windows, "next", batch_size=len(windows)
         )
-        self.animal = animal
+        self.planted = planted
 
     def batch(self, place: slice) -> Questions:
         """Some of the texts."""
-        read = [self.animal.ids, self.animal.ids if self.animal.target is None else self.animal.target]
+        read = [self.planted.ids, self.planted.ids if self.planted.target is None else self.planted.target]
         text, target = (
             Batch(
                 ids[place], torch.ones_like(ids[place], dtype=torch.bool), torch.zeros_like(ids[place]).bool()
             )
             for ids in read
         )
-        labels = self.animal.labels[place]
+        labels = self.planted.labels[place]
         places = torch.arange(labels.shape[1]).expand_as(labels)
         return Questions(WindowBatch(text, target), places, labels, self.windows[place])
 
 
 @lru_cache(maxsize=1)
-def effects_of(animal: PlantedModel) -> xr.Dataset:
+def effects_of(planted: PlantedModel) -> xr.Dataset:
     """Effects under every ablation and their estimates, by means over texts."""
-    return next(effects(_Asked(animal), ABLATIONS, steps=5)).mean("text")
+    return next(effects(_Asked(planted), ABLATIONS, steps=5)).mean("text")
 
 
-def effect(ablation: str, animal: PlantedModel) -> np.ndarray:
+def effect(ablation: str, planted: PlantedModel) -> np.ndarray:
     """Size of the change of the loss when something stands in for a head."""
-    return np.abs(effects_of(animal).loss_change.sel(ablation=ablation).values)
+    return np.abs(effects_of(planted).loss_change.sel(ablation=ablation).values)
 
 
-def estimate(estimator: str, ablation: str, animal: PlantedModel) -> np.ndarray:
+def estimate(estimator: str, ablation: str, planted: PlantedModel) -> np.ndarray:
     """Size of the change as a gradient estimates it."""
-    return np.abs(effects_of(animal).estimate.sel(estimator=estimator, ablation=ablation).values)
+    return np.abs(effects_of(planted).estimate.sel(estimator=estimator, ablation=ablation).values)
 
 
-def importance(animal: PlantedModel) -> np.ndarray:
+def importance(planted: PlantedModel) -> np.ndarray:
     """Head importance of Michel et al. (2019)."""
-    return effects_of(animal).importance.values
+    return effects_of(planted).importance.values
 
 
-def searched(animal: PlantedModel) -> np.ndarray:
+def searched(planted: PlantedModel) -> np.ndarray:
     """Size of each head's part in what random sets of heads change, by sparse regression."""
-    return np.abs(search_heads(_Asked(animal)).searched.values)
+    return np.abs(search_heads(_Asked(planted)).searched.values)
 
 
-def random_heads(animal: PlantedModel) -> Tensor:
+def random_heads(planted: PlantedModel) -> Tensor:
     """The null."""
-    return torch.rand(animal.heads.shape, generator=own_generator(animal))
+    return torch.rand(planted.heads.shape, generator=own_generator(planted))
 
 
-def own_generator(animal: PlantedModel) -> torch.Generator:
-    return torch.Generator().manual_seed(animal.seed)
+def own_generator(planted: PlantedModel) -> torch.Generator:
+    return torch.Generator().manual_seed(planted.seed)
 
 
 METHODS: dict[str, Method] = {
@@ -200,90 +200,90 @@ METHODS: dict[str, Method] = {
 # Which tokens matter: (text, query, token)
 
 
-def onto_inputs(animal: PlantedModel) -> list[Tensor]:
+def onto_inputs(planted: PlantedModel) -> list[Tensor]:
     """Weights whose queries are asked and whose keys are the tokens judged: beside an encoder, cross-attention."""
-    calls = attention_of(animal)
-    if animal.target is None:
+    calls = attention_of(planted)
+    if planted.target is None:
         return list(calls)
     encoder = len(calls) // 3  # encoders and decoders of the zoo have as many layers
     return list(calls[encoder + 1 :: 2])
 
 
-def mean_weight(animal: PlantedModel) -> Tensor:
+def mean_weight(planted: PlantedModel) -> Tensor:
     """Mean over all heads."""
-    return torch.stack(onto_inputs(animal)).mean((0, 2))
+    return torch.stack(onto_inputs(planted)).mean((0, 2))
 
 
-def last_layer(animal: PlantedModel) -> Tensor:
+def last_layer(planted: PlantedModel) -> Tensor:
     """Mean over the heads of the last layer."""
-    return onto_inputs(animal)[-1].mean(1)
+    return onto_inputs(planted)[-1].mean(1)
 
 
-def strongest_weight(animal: PlantedModel) -> Tensor:
+def strongest_weight(planted: PlantedModel) -> Tensor:
     """Largest over all heads."""
-    return torch.stack(onto_inputs(animal)).amax((0, 2))
+    return torch.stack(onto_inputs(planted)).amax((0, 2))
 
 
-def random_offsets(animal: PlantedModel) -> Tensor:
+def random_offsets(planted: PlantedModel) -> Tensor:
     """The null: what a positional head drawn at random looks at."""
-    length = animal.ids.shape[1]
-    weight = torch.rand(2 * length, generator=own_generator(animal))
+    length = planted.ids.shape[1]
+    weight = torch.rand(2 * length, generator=own_generator(planted))
     place = torch.arange(length)
-    return weight[place - place[:, None] + length].expand(len(animal.ids), -1, -1)
+    return weight[place - place[:, None] + length].expand(len(planted.ids), -1, -1)
 
 
-def exchange(animal: PlantedModel) -> Tensor:
+def exchange(planted: PlantedModel) -> Tensor:
     """Change of the answer's log-probability when a token is exchanged for any other token of the texts."""
-    generator = own_generator(animal)
-    before = answers(animal, animal.inputs)
-    found = torch.zeros(*animal.labels.shape, animal.ids.shape[1])
-    every = animal.ids.unique()
-    for place in range(animal.ids.shape[1]):
-        ids = animal.ids.clone()
+    generator = own_generator(planted)
+    before = answers(planted, planted.inputs)
+    found = torch.zeros(*planted.labels.shape, planted.ids.shape[1])
+    every = planted.ids.unique()
+    for place in range(planted.ids.shape[1]):
+        ids = planted.ids.clone()
         others = (every != ids[:, place, None]).double()
         ids[:, place] = every[torch.multinomial(others, 1, generator=generator)[:, 0]]
-        found[:, :, place] = (answers(animal, animal.inputs | {"input_ids": ids}) - before).abs()
+        found[:, :, place] = (answers(planted, planted.inputs | {"input_ids": ids}) - before).abs()
     return found
 
 
 @torch.no_grad()
-def answers(animal: PlantedModel, inputs: dict[str, Tensor]) -> Tensor:
+def answers(planted: PlantedModel, inputs: dict[str, Tensor]) -> Tensor:
     """Log-probability of what is asked, (text, query)."""
-    told = animal.model(**inputs).logits.log_softmax(-1)
-    return told.gather(-1, animal.labels.clamp_min(0)[..., None])[..., 0]
+    told = planted.model(**inputs).logits.log_softmax(-1)
+    return told.gather(-1, planted.labels.clamp_min(0)[..., None])[..., 0]
 
 
 @lru_cache(maxsize=1)
-def contributions(animal: PlantedModel) -> xr.DataArray:
+def contributions(planted: PlantedModel) -> xr.DataArray:
     """Scores of the tokens judged by every kind of `token_contributions`, (kind, text, query, token): some predictions
     of the first texts, NaN for all others.
     """
     kinds = list(TOKEN_ROWS.values())
-    found = np.full((len(kinds), *animal.labels.shape, animal.ids.shape[1]), np.nan)
-    assert animal.tokens is not None  # noqa: S101 asked of animals that have them
-    hangs = animal.tokens.any(-1)
+    found = np.full((len(kinds), *planted.labels.shape, planted.ids.shape[1]), np.nan)
+    assert planted.tokens is not None  # noqa: S101 asked of models that have them
+    hangs = planted.tokens.any(-1)
     for text in range(TEXTS):
         places = hangs[text].nonzero().flatten().tolist()[:PLACES]
         if places:
-            one = InterventionInput(animal.model, [_window(animal, text)], animal.name, None)
-            outcomes = animal.labels[text, places].tolist()
+            one = InterventionInput(planted.model, [_window(planted, text)], planted.name, None)
+            outcomes = planted.labels[text, places].tolist()
             scores = token_contributions(one, places=places, outcomes=outcomes, kinds=kinds).score
             found[:, text, places] = scores.values[:, :, (scores.side == "source").values]
     return xr.DataArray(found, dims=("kind", "text", "query", "token"), coords={"kind": kinds})
 
 
-def contribution(kind: str, animal: PlantedModel) -> np.ndarray:
+def contribution(kind: str, planted: PlantedModel) -> np.ndarray:
     """One kind of `token_contributions`."""
-    return contributions(animal).sel(kind=kind).values
+    return contributions(planted).sel(kind=kind).values
 
 
-def _window(animal: PlantedModel, text: int) -> Window:
+def _window(planted: PlantedModel, text: int) -> Window:
     """A text as `attnscope.scan` cuts windows, with what a decoder reads beside it."""
-    target = None if animal.target is None else plain_window(animal.target[text].tolist(), text)
-    return replace(plain_window(animal.ids[text].tolist(), text), target=target)
+    target = None if planted.target is None else plain_window(planted.target[text].tolist(), text)
+    return replace(plain_window(planted.ids[text].tolist(), text), target=target)
 
 
-TEXTS, PLACES = 3, 6  # of an animal, that the slow methods are asked of
+TEXTS, PLACES = 3, 6  # of a planted model, that the slow methods are asked of
 TOKEN_ROWS = {
     "norms, mean of layers": "norms_mean",
     "block norms, rollout": "block_norms_rollout",
@@ -325,46 +325,46 @@ def precision_at_k(truth: np.ndarray, scores: np.ndarray, judged: np.ndarray) ->
     return (((truth & above).sum(-1, keepdims=True) + share * places) / count)[..., 0]
 
 
-def judge_heads(animal: PlantedModel, method: Method) -> tuple[float, float]:
+def judge_heads(planted: PlantedModel, method: Method) -> tuple[float, float]:
     """AUROC and precision at k."""
     truth, scores = (
-        np.asarray(one, dtype=kind).ravel() for one, kind in ((animal.heads, bool), (method(animal), float))
+        np.asarray(one, dtype=kind).ravel() for one, kind in ((planted.heads, bool), (method(planted), float))
     )
     judged = np.ones_like(truth)
     return float(auroc(truth, scores, judged)), float(precision_at_k(truth, scores, judged))
 
 
-def judge_tokens(animal: PlantedModel, method: Method) -> tuple[float, float] | None:
-    """Means over the predictions of an animal that hang on tokens; None if no single token decides."""
-    if animal.tokens is None:
+def judge_tokens(planted: PlantedModel, method: Method) -> tuple[float, float] | None:
+    """Means over the predictions of a planted model that hang on tokens; None if no single token decides."""
+    if planted.tokens is None:
         return None
-    every = np.asarray(method(animal), dtype=float)
-    hangs = animal.tokens.any(-1).numpy() & ~np.isnan(every).any(
+    every = np.asarray(method(planted), dtype=float)
+    hangs = planted.tokens.any(-1).numpy() & ~np.isnan(every).any(
         -1
     )  # slow methods are asked of some predictions
-    truth, scores = animal.tokens.numpy()[hangs], every[hangs]
+    truth, scores = planted.tokens.numpy()[hangs], every[hangs]
     judged = np.ones_like(truth)
-    if animal.form == "decoder":
+    if planted.form == "decoder":
         judged = np.arange(truth.shape[1]) <= hangs.nonzero()[1][:, None]
     return float(auroc(truth, scores, judged).mean()), float(precision_at_k(truth, scores, judged).mean())
 
 
 @dataclass
 class Column:
-    """What a method got, by animal."""
+    """What a method got, by planted."""
 
     auroc: list[float] = field(default_factory=list)
     precision: list[float] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
 
-    def add(self, animal: PlantedModel, judged: tuple[float, float] | None) -> None:
+    def add(self, planted: PlantedModel, judged: tuple[float, float] | None) -> None:
         if judged is not None:
             self.auroc.append(judged[0])
             self.precision.append(judged[1])
-            self.kinds.append(animal.kind)
+            self.kinds.append(planted.circuit)
 
     def by_kind(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """AUROC and precision of the animals of each kind."""
+        """AUROC and precision of the models of each kind."""
         kinds, values = np.array(self.kinds), (np.array(self.auroc), np.array(self.precision))
         return {kind: tuple(one[kinds == kind] for one in values) for kind in dict.fromkeys(self.kinds)}
 
@@ -385,37 +385,37 @@ def is_rare(on_one_side: np.ndarray, on_the_other: np.ndarray) -> bool:
     """Whether so many on one side of chance are more than chance gives, in as many tests as there are kinds."""
     count = int(on_one_side.sum())
     tried = count + int(on_the_other.sum())
-    return tried > 0 and binomtest(count, tried, alternative="greater").pvalue < LEVEL / len(KINDS)
+    return tried > 0 and binomtest(count, tried, alternative="greater").pvalue < LEVEL / len(CIRCUITS)
 
 
-def tells(animals: int) -> bool:
-    """Whether so many animals, were all on one side, would be more than chance gives."""
-    return is_rare(np.ones(animals, dtype=bool), np.zeros(0, dtype=bool))
+def tells(models: int) -> bool:
+    """Whether so many models, were all on one side, would be more than chance gives."""
+    return is_rare(np.ones(models, dtype=bool), np.zeros(0, dtype=bool))
 
 
 def listed(chosen: list[str], of: dict[str, tuple[np.ndarray, np.ndarray]]) -> str:
     if not of:
-        return "too few animals"
+        return "too few models"
     return f"all {len(of)}" if len(chosen) == len(of) else ", ".join(chosen) or "none"
 
 
 def interval(values: list[float], kinds: list[str]) -> str:
-    """Mean with a 95% bootstrap interval over kinds, whose animals are alike."""
+    """Mean with a 95% bootstrap interval over kinds, whose models are alike."""
     found = by_document(np.array(values), kinds)
     return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
-def scored(animals: Zoo) -> dict[str, dict[str, Column]]:
+def scored(models: Zoo) -> dict[str, dict[str, Column]]:
     """Both questions, every method."""
     found = {
         "heads": {name: Column() for name in METHODS},
         "tokens": {name: Column() for name in TOKEN_METHODS},
     }
-    for animal in track(animals, "animals", console=Console(file=sys.stderr)):
+    for planted in track(models, "models", console=Console(file=sys.stderr)):
         for name, method in METHODS.items():
-            found["heads"][name].add(animal, judge_heads(animal, method))
+            found["heads"][name].add(planted, judge_heads(planted, method))
         for name, method in TOKEN_METHODS.items():
-            found["tokens"][name].add(animal, judge_tokens(animal, method))
+            found["tokens"][name].add(planted, judge_tokens(planted, method))
     return found
 
 
@@ -432,7 +432,7 @@ def show(title: str, headings: list[str], rows: list[list[str]], *, markdown: bo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--each", type=int, default=6, help="Animals of every kind and form")
+    parser.add_argument("--each", type=int, default=6, help="PlantedModels of every kind and form")
     parser.add_argument("--markdown", action="store_true", help="Print Markdown")
     parser.add_argument("--by-kind", action="store_true", help="Print AUROC and precision by kind as well")
     parser.add_argument("--only", help="Part of the name of the methods that are tried; by default all")
@@ -441,15 +441,15 @@ def main() -> None:
         for name in [name for name in methods if (options.only or "") not in name]:
             del methods[name]
     torch.set_num_threads(1)
-    animals = zoo(options.each)
-    found = scored(animals)
+    models = zoo(options.each)
+    found = scored(models)
     rows = [
         [question, name, *column.cells()]
         for question, methods in found.items()
         for name, column in methods.items()
     ]
     headings = ["which", "method", "AUROC", "precision at k", "misled by", "blind to"]
-    show(f"{len(animals)} animals", headings, rows, markdown=options.markdown)
+    show(f"{len(models)} models", headings, rows, markdown=options.markdown)
     for question, methods in found.items():
         if not (options.by_kind and methods):
             continue

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from attnscope.lineage.checkpoints import Checkpoints, read_log
 from attnscope.results.figures.style import save_figure
+from attnscope.store.folder import OwnedFolder
 
 TABLE = "encoder.add_positions.position_embeddings.weight"
 
@@ -25,7 +26,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("stem", type=Path)
     options = parser.parse_args()
-    checkpoints = Checkpoints(options.run / "checkpoints")
+    checkpoints = Checkpoints(OwnedFolder(options.run, "train").look())
     steps = checkpoints.updates()
     tables = np.stack([checkpoints.mean_weights([step])[TABLE].double().numpy() for step in steps])
     spectra = np.abs(np.fft.rfft(tables, axis=1)).mean(-1)[:, 1:]  # (step, frequency), without the mean

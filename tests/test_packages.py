@@ -28,6 +28,7 @@ ORDER = (
     {"read"},
     {"models"},
     {"kernels"},
+    {"results.schema"},  # what verbs report with
     {"bundled", "support"},
 )
 FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}

@@ -22,8 +22,8 @@ from attnscope.measure.over_documents import over_documents
 from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.page.explain import write_explain_report
-from attnscope.results.page.intervene import write_intervention_report
 from attnscope.results.page.scan import write_report
+from attnscope.results.reports import report_of
 
 
 def of(verb, result):
@@ -45,11 +45,7 @@ READERS = {
         explain_figures,
         lambda tree: write_explain_report(tree, "page.html", []),
     ),
-    "intervene": (
-        verdicts,
-        faithfulness_headline,
-        lambda tree: write_intervention_report(tree, "page.html"),
-    ),
+    "intervene": (verdicts, faithfulness_headline, lambda tree: report_of("intervene", tree)),
     "patch": (patched_positions, patch_headline),
     "roles": (counts_of, detection_headline),
     "diff": (changes_of, difference_headline),

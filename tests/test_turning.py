@@ -51,7 +51,7 @@ def test_places_foretell_heads_that_know_nothing_else():
     assert own[0, -1] - places[0, -1] > 0.1
 
 
-def result(own, places, texts=12):
+def result(own, places, texts=20):
     dims = ("sequence", "step", "layer", "head", "span")
     equal = np.broadcast_to(np.linspace(0, 0.4, STEPS)[None, :, None, None], (texts, STEPS, 1, 1))
     return xr.Dataset(
@@ -68,8 +68,8 @@ def result(own, places, texts=12):
 def test_one_head_that_turns_is_told_from_those_that_do_not():
     generator = np.random.default_rng(0)
     grown = np.linspace(0, 0.6, STEPS)[None, :, None]
-    places = np.broadcast_to(grown, (12, STEPS, 20))
-    own = places + generator.normal(0, 0.05, (12, STEPS, 20))
+    places = np.broadcast_to(grown, (20, STEPS, 20))
+    own = places + generator.normal(0, 0.05, (20, STEPS, 20))
     assert not any(row.beyond_chance for row in own_output_shares(result(own, places)))
     own[..., 7] += np.linspace(0, 0.2, STEPS)
     found = own_output_shares(result(own, places))
@@ -80,6 +80,6 @@ def test_one_head_that_turns_is_told_from_those_that_do_not():
 
 
 def test_few_texts_and_short_ones_say_nothing():
-    places = np.zeros((3, STEPS, 2))
-    assert all(row.beyond_chance is None for row in own_output_shares(result(places, places, texts=3)))
-    assert own_output_shares(result(places, places, texts=3).assign(length=("sequence", [5, 5, 5]))) == []
+    places = np.zeros((19, STEPS, 2))
+    assert all(row.beyond_chance is None for row in own_output_shares(result(places, places, texts=19)))
+    assert own_output_shares(result(places, places, texts=19).assign(length=("sequence", [5] * 19))) == []

@@ -9,8 +9,8 @@ import pytest
 import attnscope
 from attnscope.cli import main
 
-HYPOTHESES = ["the cat sat on the mat today", "a dog"] * 3
-REFERENCES = ["the cat sat on the mat", "a dog barks"] * 3
+HYPOTHESES = ["the cat sat on the mat today", "a dog"] * 10
+REFERENCES = ["the cat sat on the mat", "a dog barks"] * 10
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def test_json_is_the_result(files, monkeypatch, capfd):
         assert row["BLEU"]["upper"] == float(at["upper"].item())
     assert found["systems"][0]["BLEU"]["p_value"] is None
     assert found["systems"][1]["BLEU"]["difference"] > 0
-    assert found["sentences_by_length"] == {"1-3": 3, "4-9": 3, "10+": 0}
+    assert found["sentences_by_length"] == {"1-3": 10, "4-9": 10, "10+": 0}
     assert found["systems"][1]["chrF"]["by_length"]["10+"]["score"] is None
-    of_three = found["systems"][1]["chrF"]["by_length"]["1-3"]
-    assert of_three["score"] > 0
-    assert of_three["lower"] is of_three["upper"] is None
+    of_ten = found["systems"][1]["chrF"]["by_length"]["1-3"]
+    assert of_ten["score"] > 0
+    assert of_ten["lower"] is of_ten["upper"] is None
 
 
 def test_the_table_has_systems_intervals_buckets_and_signatures(files, monkeypatch, capfd):
@@ -58,21 +58,25 @@ def test_the_table_has_systems_intervals_buckets_and_signatures(files, monkeypat
         monkeypatch, capfd, files / "one.txt", files / "two.txt", "--target", files / "reference.txt",
         "--text", files / "one.txt", "--by-length", "3",
     )  # fmt: skip
-    for word in ("6 sentences", "one.txt", "two.txt", "baseline", "100.00 to 100.00", "by source length"):
+    for word in ("20 sentences", "one.txt", "two.txt", "baseline", "100.00 to 100.00", "by source length"):
         assert word in out
     assert "BLEU|nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out
 
 
-def test_of_few_sentences_there_is_no_interval_and_no_test(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("sentences", [5, 19])
+def test_of_few_sentences_there_is_no_interval_and_of_fewer_no_test(sentences, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "160")
     for name, lines in (("one", HYPOTHESES), ("two", REFERENCES)):
-        (tmp_path / name).write_text("\n".join(lines[:5]) + "\n")
+        (tmp_path / name).write_text("\n".join(lines[:sentences]) + "\n")
     asked = [tmp_path / "one", tmp_path / "two", "--target", tmp_path / "two"]
     out = run(monkeypatch, capfd, *asked)
-    assert "No interval and no test of fewer than 6 sentences." in out
-    assert not [word for word in ("95% interval", " p ", "bs:") if word in out]
+    assert "No interval of scores: fewer than 20 sentences" in out
+    assert ("not tested: fewer than 6" in out) == (sentences < 6)
+    assert [word in out for word in ("95% interval", " p ", "bs:")] == [sentences >= 6] * 3
     (_, system) = json.loads(run(monkeypatch, capfd, *asked, "--json"))["systems"]
     assert system["BLEU"]["difference"] > 0
-    assert system["BLEU"]["p_value"] is system["BLEU"]["lower"] is None
+    assert system["BLEU"]["lower"] is None
+    assert (system["BLEU"]["p_value"] is None) == (sentences < 6)
 
 
 def test_standard_input_is_a_system(files, monkeypatch, capfd):

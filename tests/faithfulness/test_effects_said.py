@@ -1,14 +1,14 @@
 """Which of many heads is named: the largest effect, and whether it is significant."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import xarray as xr
 
 from attnscope.intervention.patch_findings import patch_headline
-from attnscope.intervention.verdicts import _describe_search, headline, heads_of, verdicts
-from attnscope.results.figures.intervene import effect_intervals, intervention_captions
+from attnscope.intervention.per_head import heads_of
+from attnscope.intervention.verdicts import headline, verdicts
+from attnscope.results.figures.intervene import captions, effect_intervals
+from attnscope.results.reports import report_of
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 
@@ -26,14 +26,13 @@ def test_the_largest_of_many_is_not_held_up_where_none_is_told_from_0():
         " ablation). It is not significant (corrected for all heads and ablations)."
     )
     assert " to " not in _largest(said)
-    assert "Of 6 heads, none is shown to change the loss" in said[1]
+    assert said[1].startswith("None of 6 heads significantly changes the loss")
 
 
 def test_the_largest_is_named_and_whether_it_is_significant_and_then_the_largest_that_is():
     tree = planted_intervention(wild=0.8)
     first = verdicts(tree)[0]
-    assert (first.layer, first.head) == (1, 2)
-    assert not any(effect.shown for effect in first.effects.values())
+    assert (first["layer"], first["head"], first["matters"]) == (1, 2, 0)
     said = headline(tree)
     place = said.index(_largest(said))
     assert "nats, without head 1.2 (" in said[place]
@@ -67,7 +66,7 @@ def test_heads_are_counted_in_whole_sentences():
     said = headline(planted_intervention())[1]
     assert said.startswith(
         "Of 6 heads taken out one at a time, 1 raises the loss and 0 lower it under each of zero, mean and resample "
-        "ablation; for 1 more it depends on the ablation; 4 are not shown to change it ("
+        "ablation; for 1 more it depends on the ablation; 4 have no significant effect ("
     )
 
 
@@ -95,21 +94,19 @@ def test_the_largest_patched_place_is_named_before_a_smaller_one_that_is_signifi
 
 
 def test_rings_are_drawn_for_what_is_not_told_from_0():
-    tree = planted_intervention()
-    axes = effect_intervals(tree).axes[0]
+    report = report_of("intervene", planted_intervention())
+    axes = effect_intervals(report).axes[0]
     filled = np.concatenate([marks.get_facecolor()[:, :3].min(1) < 1 for marks in axes.collections])
-    shown = [row.effects[name].shown for name in ("zero", "mean", "resample") for row in verdicts(tree)]
+    shown = [row[f"{name}_shown"] for name in ("zero", "mean", "resample") for row in report.rows]
     assert filled.tolist() == shown
     assert 0 < sum(shown) < len(shown)
-    assert "rings have not" in intervention_captions(tree)["effect-intervals"][1]
+    assert "rings have not" in captions(report)["effect-intervals"][1]
 
 
 def test_a_search_is_said_beside_what_each_head_does_alone():
     tree = planted_intervention(effect=0.0)
     tree["heads"]["shown"] = xr.zeros_like(tree["heads"].shown)
-    rows = [replace(row, searched=0.1 * row.head) for row in verdicts(tree)]
-    tree["search"] = xr.Dataset(attrs={"passes": 10, "removed": 2})
-    (said,) = _describe_search(tree, rows)
-    assert said.endswith(
-        "It is an estimate without a test; none of these is told from 0 when taken out alone."
-    )
+    searched = 0.1 * xr.ones_like(tree["heads"].effect.isel(ablation=0, drop=True))
+    tree["search"] = xr.Dataset({"searched": searched}, attrs={"passes": 10, "removed": 2})
+    (said,) = (sentence for sentence in headline(tree) if sentence.startswith("Search"))
+    assert said.endswith("It is an estimate without a test; none of these has a significant effect alone.")

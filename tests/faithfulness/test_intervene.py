@@ -68,8 +68,8 @@ def test_effects_are_those_of_whole_passes_with_a_head_set_to_zero(tree):
 
 def test_heads_that_look_at_neighbours_are_needed_and_the_verdict_says_why(tree):
     rows = verdicts(tree)
-    assert {(row.layer, row.head) for row in rows[:2]} == {(0, 1), (0, 3)}
-    assert {row.kind for row in rows[:2]} == {"previous", "next"}
+    assert {(row["layer"], row["head"]) for row in rows[:2]} == {(0, 1), (0, 3)}
+    assert {row["kind"] for row in rows[:2]} == {"previous", "next"}
     assert len(rows) == 12
 
 
@@ -151,10 +151,10 @@ def test_a_rule_is_measured_beside_the_ablations(tmp_path, renormalise):
     np.testing.assert_allclose(node.effect, alone.loss_change.mean("text"), atol=1e-6)
     np.testing.assert_allclose(node.forbidden_weight, alone.weight.mean("text"), atol=1e-6)
     assert attnscope.open_run(tmp_path / "run").identical(found)
-    best = max(verdicts(found), key=lambda row: row.forbidden.mean)
-    assert (best.layer, best.head) == (0, 3)
-    assert best.forbidden_weight > 0.8
-    assert any("may not look at offset −1 and token '.'" in sentence for sentence in headline(found))
+    best = max(verdicts(found), key=lambda row: row["forbidden_mean"])
+    assert (best["layer"], best["head"]) == (0, 3)
+    assert best["forbidden_weight"] > 0.8
+    assert any("may not attend to offset −1 and token '.'" in sentence for sentence in headline(found))
 
 
 def test_cross_attention_has_no_offsets_that_could_be_forbidden():
@@ -166,7 +166,7 @@ def test_cross_attention_has_no_offsets_that_could_be_forbidden():
     unknown = np.isnan(found["forbidden"].effect.values).all(1)
     assert unknown.tolist() == (kinds == "cross").tolist()
     assert unknown.any()
-    assert {row.forbidden is None for row in verdicts(found) if row.attention == "cross"} == {True}
+    assert {row["forbidden_mean"] is None for row in verdicts(found) if row["attention"] == "cross"} == {True}
 
 
 def test_weights_that_may_not_look_before_cost_the_head_that_does():

@@ -11,7 +11,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.intervention.effects import checked_sets, joint_ablation
 from attnscope.intervention.measured_effects import effects
-from attnscope.results.page.intervene import write_intervention_report
+from attnscope.results.reports import report_of, write_page
 from attnscope.testing.catalogue import build
 
 TEXTS = [
@@ -37,9 +37,9 @@ def test_a_set_of_one_is_that_head_and_a_pair_is_more_than_either(tmp_path):
     assert (found.effect.isel(set=1) > single.sel(layer=0, head=[1, 3]).mean("text").max()).all()
     alone = single.sel(layer=0, head=[1, 3]).sum("head").mean("text")
     np.testing.assert_allclose(found.alone.isel(set=1), alone, atol=1e-9)
-    page = write_intervention_report(tree, tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_page(report_of("intervene", tree), tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'id="together"' in page
-    assert '<td class="left ">0.1 0.3</td>' in page
+    assert "<bdi>0.1 0.3</bdi>" in page
 
 
 @pytest.mark.parametrize("name", ["redundant-decoder-1", "spare-encoder-2"])

@@ -273,6 +273,8 @@ def _interventions(looks, rng):
             "profile_before": ((*GRID, "offset"), before),
             "profile_after": (("change", *GRID, "offset"), after),
             "profile_by_id": (("change", *GRID, "offset"), by_id),
+            "mass_before": (GRID, before[..., REACH - 1]),
+            "mass_after": (("change", *GRID), after[..., REACH - 1]),
             "mass_change": (("change", *GRID), lost),
             "mass_change_low": (("change", *GRID), lost - 0.01),
             "mass_change_high": (("change", *GRID), lost + 0.01),

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import xarray as xr
 
-from attnscope.intervention.verdicts import agreement_of, heads_of
+from attnscope.intervention.per_head import agreement_of, heads_of
 
 
 def planted_intervention(effect=0.5, wild=0.0):
@@ -73,6 +73,6 @@ def planted_intervention(effect=0.5, wild=0.0):
         "model": "made-up",
         "asked": "masked",
         "skipped": json.dumps({"why": "no positions"}),
-        "signature": "{}",
+        "signature": json.dumps({"command": "intervene", "settings": {"window": 48}}),
     }
     return tree

@@ -14,10 +14,10 @@ from attnscope.results.page.alignment import write_alignment_report
 from attnscope.results.page.comparison import write_comparison_report
 from attnscope.results.page.explain import write_explain_report
 from attnscope.results.page.generation import write_generation_report
-from attnscope.results.page.intervene import write_intervention_report
 from attnscope.results.page.patch import write_patch_report
 from attnscope.results.page.roles import write_roles_report
 from attnscope.results.page.scan import write_report
+from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_intervention import planted_intervention
@@ -84,7 +84,9 @@ def pages(explained, tmp_path_factory):
                 folder / "scan.html",
             ),
             "explain": write_explain_report(explained, folder / "explain.html"),
-            "intervene": write_intervention_report(planted_intervention(), folder / "intervene.html"),
+            "intervene": write_page(
+                report_of("intervene", planted_intervention()), folder / "intervene.html"
+            ),
             "patch": write_patch_report(planted_patching(), folder / "patch.html"),
             "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
             "align": write_alignment_report(planted_alignment(), folder / "align.html"),
@@ -151,7 +153,9 @@ def test_the_paper_of_a_figure_is_the_card_that_it_lies_on(visit, tmp_path, sche
 def test_the_table_of_effects_fits_its_frame(visit, tmp_path, width):
     """What a head is worth stands in the last columns: they are not to be scrolled for."""
     with sketched():
-        page = visit(write_intervention_report(planted_trusted(), tmp_path / "page.html"), width=width)
+        page = visit(
+            write_page(report_of("intervene", planted_trusted()), tmp_path / "page.html"), width=width
+        )
     frame = page.locator("#heads .long")
     assert page.locator("#heads thead button").count() == 13
     assert frame.evaluate("one => one.scrollWidth - one.clientWidth") <= 1

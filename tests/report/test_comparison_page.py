@@ -23,7 +23,9 @@ def text(tmp_path_factory):
 
 
 def cells(text, table):
-    rows = re.findall("<tr>(.*?)</tr>", re.findall("<table>(.*?)</table>", text, re.DOTALL)[table], re.DOTALL)
+    rows = re.findall(
+        "<tr>(.*?)</tr>", re.findall("<table.*?>(.*?)</table>", text, re.DOTALL)[table], re.DOTALL
+    )
     return [
         [html.unescape(re.sub("<[^>]+>", "", cell)) for cell in re.findall("<t[hd].*?</t[hd]>", row)]
         for row in rows

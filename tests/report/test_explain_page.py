@@ -30,9 +30,9 @@ def text(explain_page):
 
 
 def test_each_analysis_has_a_section_with_its_figures(text):
-    assert re.findall(r'<section class="card" id="([a-z]+)"', text) == [
+    assert re.findall(r'<section class="card" id="([a-z-]+)"', text) == [
         "heads",
-        "verdicts",
+        "heads-table",
         "table",
         "waves",
         "shift",
@@ -40,8 +40,10 @@ def test_each_analysis_has_a_section_with_its_figures(text):
         "content",
         "scheme",
         "interventions",
+        "interventions-table",
+        "forms-table",
         "care",
-        "skipped",
+        "notes",
     ]
     assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 18
 
@@ -91,11 +93,6 @@ def test_a_model_of_12_by_12_heads_is_a_small_page(tmp_path):
     assert page.stat().st_size < 15e6
 
 
-def test_two_readings_are_not_called_three(text):
-    assert "two readings of its scores" in text
-    assert not re.search(r"[Tt]hree (independent )?(ways|agree|offsets)", text)
-
-
 @sketched()
 def test_the_page_says_where_the_mask_lets_heads_look(tree, tmp_path):
     causal = only(tree, "verdict")
@@ -105,16 +102,13 @@ def test_the_page_says_where_the_mask_lets_heads_look(tree, tmp_path):
     )
     page = write_explain_report(causal, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "The mask lets heads look at offsets −63 to 0. Peaks are looked for there alone" in page
-    bold = re.findall(r"<strong>(.*?)</strong>", page[: page.index("<nav")])
-    assert bold
-    assert not [sentence for sentence in bold if "mask" in sentence]  # what was found, not how
+    assert "mask" not in page[page.index("<h1") : page.index("<nav")]  # what was found, not how
 
 
 def test_one_analysis_alone_is_a_page(tree, tmp_path):
     alone = xr.DataTree.from_dict({"position_pca": tree["position_pca"].to_dataset()})
     page = write_explain_report(alone, tmp_path / "r.html").read_text(encoding="utf-8")
-    assert 'id="verdicts"' not in page
-    assert 'id="skipped"' not in page
+    assert 'id="heads-table"' not in page
 
 
 def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
@@ -123,7 +117,7 @@ def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
     asked = Section("sizes", "Sizes", "")
     added = Analysis("sizes", "", "", xr.Dataset, section=asked, pictures=(copy,), table=table)
     monkeypatch.setattr(_explain_content, "analyses_of", lambda _: [added])
-    drawn = _explain_content.PageFigure("spectrum", "", "", "", 1)
+    drawn = _explain_content.Picture("", 1, "spectrum")
     shown = [_explain_content.PageSection("waves", "", "", [drawn])]
     (made,) = _explain_content.text_tables(xr.DataTree.from_dict({"sizes": xr.Dataset()}), shown)
     assert made.elsewhere == [("figure-spectrum", "Plate IX")]
@@ -148,7 +142,6 @@ def test_attributes_that_are_no_json_do_no_harm(tree, tmp_path):
     odd.attrs |= {"skipped": "not {json", "signature": "by hand <i>"}
     page = write_explain_report(odd, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "by hand &lt;i&gt;" in page
-    assert 'id="skipped"' not in page
     odd.attrs["skipped"] = json.dumps(["a list"])
     write_explain_report(odd, tmp_path / "r.html")
 
@@ -163,7 +156,7 @@ def opened(visit, explain_page):
 
 def column(page, index):
     cells = page.eval_on_selector_all(
-        f".sortable tbody td:nth-child({index + 1})", "all => all.map(cell => cell.dataset.value)"
+        f"#heads-table tbody td:nth-child({index + 1})", "all => all.map(cell => cell.dataset.value)"
     )
     return np.array([float(cell) for cell in cells if cell])
 
@@ -178,7 +171,7 @@ def test_figures_are_drawn(opened):
 @pytest.mark.parametrize("index", [0, 2, 6, 7])
 def test_a_click_on_a_heading_sorts(opened, index):
     page = opened()
-    heading = page.locator(".sortable thead th").nth(index)
+    heading = page.locator("#heads-table thead tr").last.locator("th").nth(index)
     first = heading.get_attribute("data-first")
     heading.locator("button").click()
     assert heading.get_attribute("aria-sort") == first
@@ -186,10 +179,10 @@ def test_a_click_on_a_heading_sorts(opened, index):
     assert (sign * np.diff(column(page, index)) >= 0).all()
     heading.locator("button").click()
     assert (sign * np.diff(column(page, index)) <= 0).all()
-    page.locator(".sortable thead button").nth(1).focus()
+    other = page.locator("#heads-table thead button").nth(1 - min(index, 1))
+    other.focus()
     page.keyboard.press("Enter")
     assert heading.get_attribute("aria-sort") == "none"
-    assert column(page, 1).tolist() == sorted([0, 1, 2, 3] * 3)
 
 
 @sketched()
@@ -199,9 +192,9 @@ def test_kinds_of_attention_sort_as_words(visit, tree, tmp_path):
     several = only(tree, "verdict")
     several["position_content"] = xr.DataTree(content)
     page = visit(write_explain_report(several, tmp_path / "r.html"))
-    page.locator(".sortable thead button", has_text="Attention").click()
+    page.locator("#heads-table thead button", has_text="Attention").click()
     words = page.eval_on_selector_all(
-        ".sortable tbody td:nth-child(2)", "all => all.map(cell => cell.innerText)"
+        "#heads-table tbody td:nth-child(2)", "all => all.map(cell => cell.innerText)"
     )
     assert words == sorted(kinds * 4)
 
@@ -214,8 +207,8 @@ def test_what_is_not_known_comes_last(visit, tree, tmp_path):
     less["verdict"] = xr.DataTree(coherence)
     page = visit(write_explain_report(less, tmp_path / "r.html"))
     for _ in range(2):
-        page.locator(".sortable thead button", has_text="Coherence").click()
-        assert page.locator(".sortable tbody tr").last.locator("td").nth(10).get_attribute("data-value") == ""
+        page.locator("#heads-table thead button", has_text="Coherence").click()
+        assert page.locator("#heads-table tbody tr").last.locator("[data-value='']").count() > 0
 
 
 @pytest.mark.parametrize("width", [400, 1600])
@@ -239,7 +232,10 @@ def test_the_page_fits_any_screen_in_light_and_dark(opened, width):
 
 def test_reasons_and_signature_are_text(opened):
     page = opened()
-    assert page.locator("#skipped dd").all_text_contents() == list(SKIPPED.values())
+    assert all(
+        any(reason in note for note in page.locator("#notes p").all_text_contents())
+        for reason in SKIPPED.values()
+    )
     assert not page.is_visible("#signature pre")
     page.click("#signature summary")
     assert "<script>alert(2)</script>" in page.text_content("#signature pre")

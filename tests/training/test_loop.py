@@ -17,7 +17,7 @@ from attnscope.lineage import compare as held_out
 from attnscope.lineage.checkpoints import Log, build_model, read_log
 from attnscope.lineage.config import PRESETS, TrainConfig, read_config
 from attnscope.lineage.data import read_data
-from attnscope.lineage.loop import Processes, Training, rate_of
+from attnscope.lineage.loop import Processes, Training, learning_rate
 from attnscope.lineage.train import train
 from attnscope.lineage.translate import Translation, Translations
 from attnscope.store.folder import OwnedFolder
@@ -499,7 +499,7 @@ def test_pairs_that_are_left_out_are_told(tmp_path, caplog):
 
 def test_noam_goes_by_the_width_of_the_model():
     found = [
-        rate_of(TrainConfig(schedule="noam", warmup=4, learning_rate=1.0, **kind), 4)
+        learning_rate(TrainConfig(schedule="noam", warmup=4, learning_rate=1.0, **kind), 4)
         for kind in (RECURRENT | {"decoder_width": 64}, TRANSFORMER | {"width": 16})
     ]
     assert found == pytest.approx([64**-0.5 * 4**-0.5, 16**-0.5 * 4**-0.5])

@@ -8,6 +8,7 @@ from transformers import (
     get_inverse_sqrt_schedule,
 )
 
+from attnscope.lineage.config import TrainConfig
 from attnscope.lineage.loop import learning_rate
 
 PEERS = {
@@ -25,10 +26,8 @@ PEERS = {
     ],
 )
 def test_noam_is_equation_3_of_vaswani(width, warmup, rates):
-    found = {
-        step: learning_rate(step, "noam", peak=2.0, warmup=warmup, last=100_000, width=width)
-        for step in rates
-    }
+    config = TrainConfig(schedule="noam", learning_rate=2.0, warmup=warmup, updates=100_000, width=width)
+    found = {step: learning_rate(config, step) for step in rates}
     assert found == pytest.approx({step: 2 * rate for step, rate in rates.items()}, rel=1e-6)
 
 
@@ -41,7 +40,8 @@ def test_noam_is_equation_3_of_vaswani(width, warmup, rates):
     ],
 )
 def test_rates_after_a_warm_up_of_4(schedule, rates):
-    found = {step: learning_rate(step, schedule, peak=0.1, warmup=4, last=16) for step in rates}
+    config = TrainConfig(schedule=schedule, learning_rate=0.1, warmup=4, updates=16)
+    found = {step: learning_rate(config, step) for step in rates}
     assert found == pytest.approx({step: 0.1 * rate for step, rate in rates.items()}, abs=1e-8)
 
 
@@ -49,5 +49,6 @@ def test_rates_after_a_warm_up_of_4(schedule, rates):
 def test_rates_are_those_of_transformers(schedule):
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     (peer,) = PEERS[schedule](optimizer, 7, 50).lr_lambdas
+    config = TrainConfig(schedule=schedule, learning_rate=1.0, warmup=7, updates=50)
     for step in range(1, 51):
-        assert learning_rate(step, schedule, peak=1.0, warmup=7, last=50) == pytest.approx(peer(step))
+        assert learning_rate(config, step) == pytest.approx(peer(step))

@@ -7,7 +7,7 @@ import torch
 
 from attnscope import AttnscopeError, scan
 from attnscope.testing.architectures import ARCHITECTURES
-from attnscope.testing.catalogue import KINDS, build, names, zoo
+from attnscope.testing.catalogue import CIRCUITS, build, names, zoo
 
 
 def test_there_are_many_animals_of_every_form_and_architecture():
@@ -23,7 +23,7 @@ def test_there_are_many_animals_of_every_form_and_architecture():
 
 def test_every_kind_is_described():
     page = (Path(__file__).parents[2] / "docs" / "zoo.md").read_text(encoding="utf-8")
-    assert [kind for kind in KINDS if f"| `{kind}`" not in page and f", `{kind}`" not in page] == []
+    assert [kind for kind in CIRCUITS if f"| `{kind}`" not in page and f", `{kind}`" not in page] == []
 
 
 def test_an_animal_is_the_same_at_every_build_and_leaves_random_numbers_alone():
@@ -43,10 +43,10 @@ def test_numbers_give_others():
 
 
 def test_the_zoo_is_a_sequence_that_builds_when_asked():
-    animals = zoo(each=1)
-    assert len(zoo(each=3)) == 3 * len(animals)
-    assert animals[-1].name == animals.names[-1]
-    assert [animal.name for animal in animals[:2]] == list(animals.names[:2])
+    models = zoo(each=1)
+    assert len(zoo(each=3)) == 3 * len(models)
+    assert models[-1].name == models.names[-1]
+    assert [planted.name for planted in models[:2]] == list(models.names[:2])
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,17 @@ def test_what_is_no_animal_is_refused(name):
     "name", ["previous-decoder-1", "previous-decoder-2", "previous-encoder-1", "previous-encoder-2"]
 )
 def test_scan_names_the_planted_head(name):
-    animal = build(name)
-    found = scan(animal.model, animal.ids, tokenizer=animal.tokenizer, window=animal.ids.shape[1])
-    ((layer, head),) = animal.heads.nonzero().tolist()
+    planted = build(name)
+    found = scan(planted.model, planted.ids, tokenizer=planted.tokenizer, window=planted.ids.shape[1])
+    ((layer, head),) = planted.heads.nonzero().tolist()
     labels = found.attrs["kinds"], found.profile.mean("text").sel(layer=layer, head=head)
     assert int(labels[1].idxmax("offset")) == -1
     assert float(labels[1].sel(offset=-1)) > 0.8
 
 
 def test_roles_stand_beside_the_truth():
-    for animal in zoo(each=1)[::7]:
-        assert [len(call) for call in animal.roles] == [animal.heads.shape[1]] * len(animal.heads)
-        for call, truth in zip(animal.roles, animal.heads.tolist(), strict=True):
+    for planted in zoo(each=1)[::7]:
+        assert [len(call) for call in planted.roles] == [planted.heads.shape[1]] * len(planted.heads)
+        for call, truth in zip(planted.roles, planted.heads.tolist(), strict=True):
             for role, matters in zip(call, truth, strict=True):
                 assert not (matters and role.startswith(("idle", "sink", "random", "decoy")))

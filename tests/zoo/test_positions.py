@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 
 from attnscope.kernels.rotary import rotation
-from attnscope.testing.heads import Rotary, Waves, at
-from attnscope.testing.space import CONSTANT, Space
+from attnscope.testing.heads import CONSTANT, Rotary, Space, Waves, at
 
 LENGTH, HEAD_WIDTH = 20, 48
 SPACE = Space(60, token=20, position=16)
 
 
-def scores_of(positions, look):
+def scores_of(positions, rule):
     rng = np.random.default_rng(1)
-    query, key = positions.projections(look, SPACE, HEAD_WIDTH, rng)
+    query, key = positions.projections(rule, SPACE, HEAD_WIDTH, rng)
     table = positions.table(SPACE)
     states = CONSTANT * SPACE.rows("constant") + (np.zeros((LENGTH, 1)) if table is None else table)
     queries, keys = states @ query, states @ key
@@ -28,10 +27,10 @@ def scores_of(positions, look):
 @pytest.mark.parametrize("positions", [Waves(LENGTH, np.random.default_rng(0)), Rotary(LENGTH, HEAD_WIDTH)])
 @pytest.mark.parametrize("offset", [-3, 0, 2])
 def test_scores_are_the_kernel_moved_to_the_offset(positions, offset):
-    look = at(offset, SPACE.width)
+    rule = at(offset, SPACE.width)
     i, j = np.indices((LENGTH, LENGTH))
-    expected = positions.nats(look.shifts[0]) * positions.kernel((j - i - offset).astype(float))
-    assert np.allclose(scores_of(positions, look), expected)
+    expected = positions.nats(rule.shifts[0]) * positions.kernel((j - i - offset).astype(float))
+    assert np.allclose(scores_of(positions, rule), expected)
 
 
 @pytest.mark.parametrize("positions", [Waves(LENGTH, np.random.default_rng(0)), Rotary(LENGTH, HEAD_WIDTH)])

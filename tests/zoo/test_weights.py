@@ -9,8 +9,8 @@ import torch
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import attend_in_full
 from attnscope.testing.architectures import Setting, model_of, weights_of
+from attnscope.testing.circuits import cancel, induction
 from attnscope.testing.distractors import fill
-from attnscope.testing.kinds import cancel, induction
 
 
 def planned(plan, ids):
@@ -23,7 +23,7 @@ def planned(plan, ids):
         made, found = np.zeros_like(states), []
         for head in call:
             query, key = plan.positions.projections(
-                head.look, plan.space, plan.head_width, np.random.default_rng(0)
+                head.rule, plan.space, plan.head_width, np.random.default_rng(0)
             )
             scores = states @ query @ (states @ key).swapaxes(1, 2) + hidden
             share = np.exp(scores - scores.max(-1, keepdims=True))
@@ -47,19 +47,19 @@ def test_the_model_does_what_was_planned(kind, form, architecture):
     expected, shares = planned(plan, task.ids[:4])
     seen = []
 
-    def look(_, call):
+    def rule(_, call):
         output, weights = attend_in_full(call)
         seen.append(weights)
         return output
 
-    with torch.no_grad(), watching(model, look):
+    with torch.no_grad(), watching(model, rule):
         logits = model(torch.from_numpy(task.ids[:4])).logits.double().numpy()
-    asked = task.labels[:4] != -100
+    queried = task.labels[:4] != -100
     for found, share, call in zip(seen, shares, plan.calls, strict=True):
         planted = [number for number, head in enumerate(call) if head.matters]
         assert (np.abs(found.numpy() - share)[:, planted] < 0.1).all()
     # norms multiply by 1 / sqrt(1 + (what is said) / 60^2), which is 1 but for some hundredths
-    assert np.abs(logits - expected)[asked].max() < 0.08 * np.abs(expected[asked]).max()
+    assert np.abs(logits - expected)[queried].max() < 0.08 * np.abs(expected[queried]).max()
 
 
 def test_noise_is_of_the_size_that_was_asked_for():

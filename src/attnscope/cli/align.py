@@ -156,7 +156,7 @@ def align(
 
 
 def _draw(aligned: Aligned, out: Path, formats: tuple[str, ...]) -> None:
-    from attnscope.results.figures.alignment import alignment_map, error_rate_grid
+    from attnscope.results.figures.alignment import error_rate_grid, pair_map
     from attnscope.results.figures.style import save_figure
     from attnscope.results.page.alignment import compared_heads, write_alignment_report
     from attnscope.store.folder import OwnedFolder
@@ -169,15 +169,7 @@ def _draw(aligned: Aligned, out: Path, formats: tuple[str, ...]) -> None:
             chosen = None if aligned.layer is None or aligned.head is None else (aligned.layer, aligned.head)
             save_figure(error_rate_grid(heads, chosen), new / "figures" / "heads", formats)
         for pair in aligned.pairs:
-            figure = alignment_map(
-                pair.words.weights,
-                pair.words.source,
-                pair.words.target,
-                links=pair.found,
-                sure=pair.sure,
-                possible=pair.possible,
-                title=f"Line {pair.line}",
-            )
+            figure = pair_map(pair, f"Line {pair.line}")
             save_figure(figure, new / "figures" / f"pair-{pair.line}", formats)
 
     with OwnedFolder(out, "align") as folder:

@@ -219,7 +219,7 @@ def _table(rows: list[PatchedPosition]) -> Table:
             cells += [str(row.position), row.token]
         share = row.recovered
         cells += [
-            f"{row.effect.mean:+.{row.effect.digits}f}{'*' if row.effect.shown else ' '}",
+            f"{row.effect.mean:+.3f}{'*' if row.effect.shown else ' '}",
             f"{share.mean:.1%}",
             f"{share.low:.1%} to {share.high:.1%}" if math.isfinite(share.low) else "",
             *(f"{value:+.3f}" for value in row.estimates.values()),

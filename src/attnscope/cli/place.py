@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from attnscope.cli.output import emit, json_text, new_console, print_note
+from attnscope.cli.output import emit, emit_rows, json_text, new_console, print_note
 from attnscope.store.folder import OwnedFolder
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
+    from attnscope.results.schema import Report
     from attnscope.store.signature import Signature
 
 PAGE = "report.html"
@@ -66,6 +67,50 @@ class OutputFolder:
             )
         if self.finished:
             print_note(f"already finished in {where}: delete it or give another --out to measure again")
+
+
+def present(
+    result: xr.Dataset | xr.DataTree,
+    command: str,
+    place: OutputFolder,
+    formats: tuple[str, ...] | None,
+    *,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Draw the page of a finished run, unless `formats` is None, and print its results."""
+    from attnscope.results import reports
+
+    if "task" in result.attrs:  # another process stores and prints the results
+        print_note(result.attrs["task"])
+        return
+    folder = Path(result.attrs["run"])
+    with place.reading(folder):
+        report = reports.report_of(command, result)
+        page = None
+        if formats is not None:
+            page = draw_page(
+                result,
+                formats,
+                lambda _: reports.figures_of(report).items(),
+                lambda _, path, figures: reports.write_page(report, path, figures),
+            )
+        show(report, place, folder, page, as_json=as_json, as_csv=as_csv)
+
+
+def show(
+    report: Report, place: OutputFolder, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool
+) -> None:
+    """Print a report as JSON or CSV; else as tables, and where everything is."""
+    from attnscope.results import render
+
+    if as_json:
+        emit(json_text(render.as_json(report, folder)) + "\n")
+    elif as_csv:
+        emit_rows(render.as_csv(report))
+    else:
+        render.print_report(report, new_console())
+        place.say(folder, page)
 
 
 @dataclass(frozen=True)

@@ -145,12 +145,12 @@ def _print_tables(result: xr.Dataset) -> None:
         _print_scores(console, result, str(metric))
         if "bucket" in result.dims:
             _print_by_length(console, result, str(metric))
-    from attnscope.measure.documents import LEAST
+    from attnscope.measure.documents import FEW, LEAST
 
-    if result.attrs["sentences"] < LEAST:
-        console.print(
-            f"No interval and no test of fewer than {LEAST} sentences.", style="dim", highlight=False
-        )
+    if (sentences := result.attrs["sentences"]) < FEW:
+        untested = f"; not tested: fewer than {LEAST}" if sentences < LEAST else ""
+        note = f"No interval of scores: fewer than {FEW} sentences{untested}."
+        console.print(note, style="dim", highlight=False)
     if "note" in result.attrs:
         console.print(result.attrs["note"], style="bold", highlight=False, markup=False)
     for metric, signature in json.loads(result.attrs["signature"]).items():
@@ -163,11 +163,11 @@ def _print_scores(console: Console, result: xr.Dataset, metric: str) -> None:
 
     table = Table(title=f"{metric} over {_sentences(result)}", title_justify="left")
     table.add_column("system")
-    several, drawn = result.sizes["system"] > 1, bool(result["lower"].notnull().any())
-    interval = ("95% interval",) * drawn
-    headings = [metric, *interval]
+    several = result.sizes["system"] > 1
+    drawn, tested = (bool(result[name].notnull().any()) for name in ("lower", "p_value"))
+    headings = [metric, *["95% interval"] * drawn]
     if several:
-        headings += ["difference", *interval, *(("p",) * drawn)]
+        headings += ["difference", *["95% interval", "p"] * tested]
     for heading in headings:
         table.add_column(heading, justify="right")
     for i, system in enumerate(result["system"].values):
@@ -177,7 +177,7 @@ def _print_scores(console: Console, result: xr.Dataset, metric: str) -> None:
             row.append("baseline")
         elif several:
             row.append(_number(at["difference"], "+.2f"))
-        if drawn and several and i:
+        if tested and i:
             row += [
                 _interval(at["difference_lower"], at["difference_upper"], "+.2f"),
                 _number(at["p_value"], ".3f"),

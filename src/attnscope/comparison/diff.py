@@ -34,8 +34,8 @@ class Changes(NamedTuple):
     """Mean changes, ``(...)`` each."""
 
     mean: Float[np.ndarray, ...]  # the mean over texts and its 95% interval by the bootstrap over documents
-    low: Float[np.ndarray, ...]  # the mean over texts and its 95% interval by the bootstrap over documents
-    high: Float[np.ndarray, ...]  # the mean over texts and its 95% interval by the bootstrap over documents
+    low: Float[np.ndarray, ...]
+    high: Float[np.ndarray, ...]
     p: Float[np.ndarray, ...]  # chance of so large a mean without any change; NaN where nothing can be said
     changed: Bool[
         np.ndarray, ...

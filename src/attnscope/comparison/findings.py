@@ -20,15 +20,15 @@ class Change:
     """One statistic of one head, before and after."""
 
     layer: int  # which head, and which of the second model it is compared with
-    head: int  # which head, and which of the second model it is compared with
-    partner: int  # which head, and which of the second model it is compared with
+    head: int
+    partner: int
     statistic: str  # name and units
-    units: str  # name and units
+    units: str
     before: float  # means over texts, their difference and its 95% interval
-    after: float  # means over texts, their difference and its 95% interval
-    change: float  # means over texts, their difference and its 95% interval
-    low: float  # means over texts, their difference and its 95% interval
-    high: float  # means over texts, their difference and its 95% interval
+    after: float
+    change: float
+    low: float
+    high: float
     size: float  # the change in standard deviations of all heads of both models together
     p: float  # chance of so large a change without any
     # whether it is significant, corrected for all heads and statistics; None where that was not tested, with fewer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.measure.documents import LEAST, units_in
+from attnscope.measure.documents import FEW, LEAST, units_in
 from attnscope.measure.intervals import above_zero, by_document
 from attnscope.support.numbers import with_nulls
 
@@ -27,26 +27,15 @@ class SpanUse:
     # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
     # new tokens and texts
     weight: float
-    # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
-    # new tokens and texts
     equal: float
-    # mean weight on it over all heads, that of equal weights, and that by the places of each head alone; means over
-    # new tokens and texts
     places: float
     # the head whose weight is furthest above the larger of the other two; None where none is above, as where all keys
     # are of the span
     layer: int | None
-    # the head whose weight is furthest above the larger of the other two; None where none is above, as where all keys
-    # are of the span
     head: int | None
     most: float  # weights of that head, in the order of `weight, equal, places`
-    most_equal: float  # weights of that head, in the order of `weight, equal, places`
-    most_places: float  # weights of that head, in the order of `weight, equal, places`
-
-    @property
-    def named(self) -> str:
-        """The head as tables have it, ``layer.head``; a dash where there is none."""
-        return "–" if self.head is None else f"{self.layer}.{self.head}"
+    most_equal: float
+    most_places: float
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no NaN."""
@@ -111,34 +100,21 @@ _LEAST_TURN = (
 _SHORTEST = 6  # new tokens of a text that tells of its beginning and its end
 _OWN = "own output"
 
-#: What a reader of the turns has to know.
-CAUTION = (
-    "Own output: the weight on what the model has said so far, means over the first and the last third of the new "
-    "tokens. It grows by itself: equal weights over the same keys grow too (equal), and so does a head with the same "
-    "weight at each distance and on the first token, whatever stands there (places). Turn: by how much more it grows "
-    "than the larger of the two. Chance is that of texts: heads of untrained models that look at certain positions "
-    "turn too."
-)
-
 
 @dataclass(frozen=True)
 class OwnOutputShare:
     """How far a head turns to what the model itself has said."""
 
     layer: int  # the head
-    head: int  # the head
+    head: int
     # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
     # places alone: in the first third of the new tokens and in the last, means over texts
     own: tuple[float, float]
-    # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
-    # places alone: in the first third of the new tokens and in the last, means over texts
     equal: tuple[float, float]
-    # the share of its weight on the model's own output, that of equal weights over the same keys, and that by its
-    # places alone: in the first third of the new tokens and in the last, means over texts
     places: tuple[float, float]
     turn: float  # how much more its own share grows than the larger of the other two
     low: float  # 95% interval of the turn, by the bootstrap over texts; NaN with fewer than 6
-    high: float  # 95% interval of the turn, by the bootstrap over texts; NaN with fewer than 6
+    high: float
     texts: int  # how many there are
     # whether it turns by 0.02 or more, and more than by chance: if no head did, one would be called so in at most 5%
     # of results
@@ -159,7 +135,7 @@ def own_output_shares(results: xr.Dataset) -> list[OwnOutputShare]:
     grown = [np.diff(values, axis=1)[:, 0] for values in (own, places, np.broadcast_to(equal, own.shape))]
     larger = np.where(grown[1].mean(0) >= grown[2].mean(0), grown[1], grown[2]) if len(long) else grown[1]
     each = grown[0] - larger  # (text, layer, head)
-    told = above_zero([each[:, known]], len(long))[0] if len(long) >= LEAST else None
+    told = above_zero([each[:, known]], len(long))[0] if len(long) >= FEW else None
     heads = [tuple(int(place) for place in at) for at in np.argwhere(known)]
     rows: list[OwnOutputShare] = []
     for number, (layer, head) in enumerate(heads):
@@ -189,10 +165,7 @@ def describe_own_output(rows: Sequence[OwnOutputShare]) -> str:
             "output"
         )
     if rows[0].beyond_chance is None:
-        return (
-            f"With fewer than {LEAST} texts chance is not known, which alone makes some head turn to the model's own "
-            "output"
-        )
+        return f"Heads that turn to the model's own output beyond chance: not tested, fewer than {FEW} texts"
     turning = sum(row.beyond_chance is True for row in rows)
     told = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(
         turning, f"{turning} heads of {len(rows)} turn"
@@ -237,22 +210,19 @@ class GroupPair:
     """The head that looks most from the tokens of one group to those of another."""
 
     query: str  # the groups
-    key: str  # the groups
+    key: str
     layer: int  # the head, and the kind of attention of its layer
-    head: int  # the head, and the kind of attention of its layer
-    attention: str  # the head, and the kind of attention of its layer
+    head: int
+    attention: str
     # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     weight: float
-    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     equal: float
-    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
     places: float
     low: float  # 95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows
-    high: float  # 95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows
-    windows: (
-        int  # how many windows (in a scan of pools: pools) have both groups, and what the interval is over
-    )
-    over: str  # how many windows (in a scan of pools: pools) have both groups, and what the interval is over
+    high: float
+    # how many windows (in a scan of pools: pools) have both groups, and what the interval is over
+    windows: int
+    over: str
     # whether it is above both nulls beyond chance, by 0.01 or more: if no head were in any pair, one would be found
     # in at most 5% of results (see `group_pairs`)
     beyond_chance: bool | None
@@ -347,10 +317,7 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
         return "No pair of groups is there"
     told = [pair for pair in pairs if pair.above > 0 and pair.beyond_chance]
     if any(pair.beyond_chance is None for pair in pairs):
-        return (
-            f"With fewer than {LEAST} windows chance is not known, which alone puts some head above both nulls in most "
-            "pairs"
-        )
+        return f"Pairs of groups beyond chance: not tested, fewer than {FEW} documents"
     if not told:
         return f"In none of {len(pairs)} pairs a head is above both nulls beyond chance"
     return (
@@ -372,7 +339,7 @@ def _beyond_chance(
 ) -> np.ndarray | None:
     """Which weights are above both nulls beyond chance, ``(layer, head, query group, key group)``; None of too few."""
     names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    if len(names) < LEAST:
+    if len(names) < FEW:  # one-sided over many means: skewed values of fewer would often be found
         return None
     member = np.zeros((len(names), len(documents)))
     member[[names[name] for name in documents], np.arange(len(documents))] = 1

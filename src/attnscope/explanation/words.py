@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.capture.notes import numbering_note
-from attnscope.explanation.ranking import ERROR, READINGS, SAME, HeadExplanation, rank_explanations
+from attnscope.explanation.ranking import ERROR, READINGS, HeadExplanation, rank_explanations
 from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import count
 
@@ -100,11 +100,9 @@ def _or_more(count: int, chances: list[float]) -> float:
 
 @reads("explain")
 @validated
-def predicted_offsets(tree: xr.DataTree) -> str:
-    """In how many heads the position scheme alone foretells the offset, and how many chance would give, in a
-    sentence.
-    """
-    judged = _predicted_offsets(rank_explanations(tree))
+def predicted_offsets(tree: xr.DataTree, rows: Sequence[HeadExplanation] | None = None) -> str:
+    """In how many heads the position scheme alone predicts the offset, and in how many by chance, in a sentence."""
+    judged = _predicted_offsets(rank_explanations(tree) if rows is None else rows)
     if not judged:
         return ""
     agreeing, chances, likely = _of_scheme(judged)
@@ -178,10 +176,10 @@ def layer_numbers(tree: xr.DataTree) -> str:
 
 @reads("explain")
 @validated
-def findings(tree: xr.DataTree) -> list[str]:
+def findings(tree: xr.DataTree, rows: Sequence[HeadExplanation] | None = None) -> list[str]:
     """What was found, in sentences, without how it was looked for."""
-    rows = rank_explanations(tree)
-    said = (*summary(rows), peaks_of_noise(rows), predicted_offsets(tree), cause(tree))
+    rows = rank_explanations(tree) if rows is None else rows
+    said = (*summary(rows), peaks_of_noise(rows), predicted_offsets(tree, rows), cause(tree, rows))
     return [sentence for sentence in said if sentence]
 
 
@@ -236,33 +234,6 @@ def said_of(words: str | Callable[[xr.DataTree], str], tree: xr.DataTree) -> str
     return words if isinstance(words, str) else words(tree)
 
 
-#: What the columns of a table of heads are called, on the terminal and on the page.
-HEADINGS = {
-    "layer": "layer",
-    "attention": "attention",
-    "head": "head",
-    "peak_weight": "weight",
-    "offset_of_weights": "offset: weights",
-    "offset_of_spectrum": "offset: spectrum",
-    "offset_of_correlation": "offset: correlation",
-    "agree": "agree",
-    "chance": "by chance",
-    "offset_of_kernel": "offset: scheme",
-    "kernel_agrees": "scheme foretells",
-    "kernel_chance": "foretold by chance",
-    "position_share": "share of position",
-    "kernel_share": "share of scheme",
-    "prefers": "more than chance",
-    "coherence": "coherence",
-}
-
-_RANDOM = {
-    "rotation": "if the rotation had random phases",
-    "bias": "if the bias had its values in random order",
-    "rotation and bias": "if the rotation had random phases, and the bias its values in random order",
-}
-
-
 @validated
 def defined_columns(rows: Sequence[HeadExplanation]) -> set[str]:
     """Name the fields that some head has a value for."""
@@ -275,107 +246,6 @@ def scheme_of(tree: xr.DataTree) -> str:
     """How the position scheme within the scores is called: rotation, bias, or both."""
     kernel = tree["scheme_kernel"].attrs if "scheme_kernel" in tree.children else {}
     return str(kernel.get("scheme", "position scheme"))
-
-
-@validated
-def column_notes(
-    tree: xr.DataTree, rows: Sequence[HeadExplanation], names: Mapping[str, str], nothing: str
-) -> list[str]:
-    """How the columns of a table of heads are read, in sentences; of a column that is not there, none."""
-    known = defined_columns(rows)
-    there = {key: name for key, name in names.items() if key in known}
-    notes: list[str] = []
-    if "offset_of_weights" in there:
-        notes.append(
-            f"{there['offset_of_weights']}: the offset of the largest mean weight; {nothing} where that is no more "
-            "than chance."
-        )
-    return (
-        notes
-        + _of_estimates(rows, there, nothing)
-        + _columns_of_scheme(tree, there, nothing)
-        + _of_shares(tree, there, nothing)
-        + _in_data(there)
-    )
-
-
-def _in_data(there: Mapping[str, str]) -> list[str]:
-    """By which names the columns go where programs read them."""
-    others = [f"{name} is {key}" for key, name in there.items() if HEADINGS[key] != key]
-    return [f"In --json and --csv: {', '.join(others)}."] if others else []
-
-
-def _of_estimates(rows: Sequence[HeadExplanation], there: Mapping[str, str], nothing: str) -> list[str]:
-    notes: list[str] = []
-    readings = [there[key] for key in READINGS if key in there]
-    if readings:
-        noise = " (the spectrum of noise has one in 1 of 100 heads)" if READINGS[0] in there else ""
-        many = "two readings" if len(readings) > 1 else "a reading"
-        notes.append(
-            f"{', '.join(readings)}: {many} of one trace, the scores of queries and keys (without any bias) "
-            f"summed along offsets; {nothing} where it has no peak that stands out of noise{noise}."
-        )
-        found = [getattr(row, key) for row in rows for key in READINGS]
-        if any(value is not None and abs(value) <= SAME for value in found):
-            notes.append(
-                "An offset of about 0 there may be tokens that meet themselves: queries and keys are means over texts, "
-                "which keep some of their words; the noise that the readings are held against has no words."
-            )
-    if "agree" in there:
-        notes.append(
-            f"{there['agree']}: both lie within half a token of the weights' offset; asked of heads that position "
-            "explains."
-        )
-    if "chance" in there:
-        notes.append(f"{there['chance']}: how often the readings of another head would.")
-    return notes
-
-
-def _columns_of_scheme(tree: xr.DataTree, there: Mapping[str, str], nothing: str) -> list[str]:
-    scheme = scheme_of(tree)
-    said: list[str] = []
-    if "offset_of_kernel" in there:
-        said.append(
-            f"{there['offset_of_kernel']}: the offset at which the {scheme} alone is largest; {nothing} where it has "
-            "no peak, and for a head that prefers no offset where it is flat or a small part of the scores"
-        )
-    if "kernel_agrees" in there:
-        said.append(
-            f"{there['kernel_agrees']}: whether it is that of the weights, within 1 token, if these prefer one"
-        )
-    if "kernel_chance" in there:
-        by_chance = _RANDOM.get(scheme, "with its values in random order")
-        said.append(f"{there['kernel_chance']}: how often it would be {by_chance}")
-    return [f"{'; '.join(said)}."] if said else []
-
-
-def _of_shares(tree: xr.DataTree, there: Mapping[str, str], nothing: str) -> list[str]:
-    shares = [there[key] for key in ("position_share", "kernel_share") if key in there]
-    if not shares:
-        return []
-    content = tree["position_content"].attrs if "position_content" in tree.children else {}
-    first = f" of the first {content['texts']} windows" if "texts" in content else ""
-    said = (
-        f"{', '.join(shares)}: of the variance of the mean scores{first} over offsets; {nothing} for a head that "
-        "prefers none, where there is nothing to explain. Estimated between different texts, so that noise does not "
-        "add to it, a share may leave 0 to 1 a little; far outside, other parts of the scores work against it."
-    )
-    return [said]
-
-
-@validated
-def order_note(rows: Sequence[HeadExplanation]) -> str:
-    """In which order `rank_explanations` has the heads, in a sentence."""
-    known = defined_columns(rows)
-    positional = (
-        "heads that position explains" if "position_share" in known else "heads that prefer an offset"
-    )
-    first = (
-        f"agreeing heads come first, then other {positional}"
-        if "agree" in known
-        else f"{positional} come first"
-    )
-    return f"{first.capitalize()}, then the others; of each those with the largest mean weight."
 
 
 @validated
@@ -410,9 +280,9 @@ _NEAR = 0.5  # cycles: as near is the same frequency in a table of another lengt
 
 @reads("explain")
 @validated
-def cause(tree: xr.DataTree) -> str:
+def cause(tree: xr.DataTree, rows: Sequence[HeadExplanation] | None = None) -> str:
     """Whether heads change as the cross-spectrum says when its waves leave the position table, in a sentence."""
-    rows = rank_explanations(tree)
+    rows = rank_explanations(tree) if rows is None else rows
     if "wave_removal" not in tree.children or (rows and not any(row.prefers for row in rows)):
         return ""
     removed = tree["wave_removal"].to_dataset()
@@ -427,9 +297,8 @@ def cause(tree: xr.DataTree) -> str:
             return ""
         return f"{said}profiles hardly change ({moved:.1g}, root mean square): these waves are not seen to be a cause."
     exchanged = "" if np.isnan(others) else f"; with the heads exchanged {others:.2f}"
-    numbers = (
-        f"R² = {fit:.2f} ({low:.2f} to {high:.2f} over {count(removed.attrs['texts'], 'text')}{exchanged})"
-    )
+    interval = "" if np.isnan(low) else f"{low:.2f} to {high:.2f} "
+    numbers = f"R² = {fit:.2f} ({interval}over {count(removed.attrs['texts'], 'text')}{exchanged})"
     numbers = numbers.replace("-", "−")
     if low <= 0 or chance > BY_ACCIDENT:
         said += f"heads change otherwise than the cross-spectrum foretells: {numbers}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from attnscope.intervention.sets import changes_by_sets
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import DRAWS, interval, units_of
 from attnscope.measure.intervals import by_document
+from attnscope.results.schema import Effect
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import places
@@ -32,51 +33,29 @@ if TYPE_CHECKING:
     from attnscope.intervention.session import Inquiry
 
 
-@dataclass(frozen=True)
-class Effect:
-    """What one ablation of one head changes."""
-
-    mean: float  # change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one
-    low: float  # change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one
-    high: float  # change of the loss, nats, and its 95% interval; NaN bounds where there are too few texts for one
-    # whether it is significant, corrected for all that was tested together; None where that was not tested, with
-    # fewer than 6 windows
-    shown: bool | None
-
-    @property
-    def digits(self) -> int:
-        """Digits after the point: 3, or as many as show a small change that is told from 0."""
-        return places(self.mean, 3) if self.shown else 3
-
-    @property
-    def alone(self) -> Effect:
-        """Without interval: that of the largest of many is not about the largest."""
-        return Effect(self.mean, np.nan, np.nan, self.shown)
-
-
 @validated
 def describe_effect(effect: Effect) -> str:
-    """A change with its interval."""
-    digits = effect.digits
+    """A change with its interval; with more digits where it is small and significant."""
+    digits = places(effect.mean, 3) if effect.shown else 3
     text = f"{effect.mean:+.{digits}f}"
     if np.isfinite(effect.low):
         text += f" ({effect.low:+.{digits}f} to {effect.high:+.{digits}f})"
     return text.replace("-", "−")
 
 
-def describe_largest(effects: Sequence[Effect], said: Callable[[int, Effect], str], every: str) -> list[str]:
+def describe_largest(effects: Sequence[Effect], words: Callable[[int, Effect], str], every: str) -> list[str]:
     """The largest effect and whether it is significant; where it is not, the largest that is, too."""
     order = sorted(range(len(effects)), key=lambda number: -abs(effects[number].mean))
     first = effects[order[0]]
-    sentence = f"The largest change is {said(order[0], first if first.shown else first.alone)}."
+    sentence = f"The largest change is {words(order[0], first if first.shown else Effect(first.mean))}."
     if first.shown is None:
         return [sentence]
     if first.shown:
         return [f"{sentence} It is significant (corrected for all {every})."]
-    told = [number for number in order if effects[number].shown][:1]
+    largest = [number for number in order if effects[number].shown][:1]
     return [
         f"{sentence} It is not significant (corrected for all {every}).",
-        *(f"The largest significant change is {said(number, effects[number])}." for number in told),
+        *(f"The largest significant change is {words(number, effects[number])}." for number in largest),
     ]
 
 

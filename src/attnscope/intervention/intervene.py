@@ -30,15 +30,15 @@ from attnscope.intervention.effects import checked_sets, joint_ablation
 from attnscope.intervention.given import StoredParts, load_intervention, tree_in_folder
 from attnscope.intervention.measured_effects import effects
 from attnscope.intervention.passes.replacements import ABLATIONS, Ablation
-from attnscope.intervention.session import inquiry
-from attnscope.intervention.sets import half_of, removal_curves, search_heads
-from attnscope.intervention.verdicts import (
+from attnscope.intervention.per_head import (
     agreement_of,
     attention_of_heads,
     explanations_of_heads,
     heads_of,
     trust_in_weights,
 )
+from attnscope.intervention.session import inquiry
+from attnscope.intervention.sets import half_of, removal_curves, search_heads
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.arrays import in_a_row

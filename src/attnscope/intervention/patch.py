@@ -30,6 +30,7 @@ from attnscope.intervention.passes.pairs import (
 )
 from attnscope.intervention.passes.skipping import same_without_what_is_skipped
 from attnscope.intervention.patching import WHATS, What, estimated, patched, patched_through
+from attnscope.intervention.per_head import order_agreement
 from attnscope.intervention.session import (
     DIRECTIONS,
     TOKENS,
@@ -40,7 +41,6 @@ from attnscope.intervention.session import (
     ends_of,
     is_masked,
 )
-from attnscope.intervention.verdicts import order_agreement
 from attnscope.measure.intervals import by_document
 from attnscope.measure.windows import window_length
 from attnscope.store.arrays import in_a_row

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.stats import binom
 
-from attnscope.intervention.effects import Effect, describe_largest
+from attnscope.intervention.effects import describe_largest
 from attnscope.intervention.session import ends_of
 from attnscope.intervention.verdicts import SURE
 from attnscope.measure.documents import LEAST
+from attnscope.results.schema import Effect
 from attnscope.support.arguments import reads, validated
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _unsolved(right: int, pairs: int) -> list[str]:
 
 def _describe_share(row: PatchedPosition, effect: Effect) -> str:
     """How far the prediction goes, with an interval where the effect has one."""
-    share = row.recovered if np.isfinite(effect.low) else row.recovered.alone
+    share = row.recovered if np.isfinite(effect.low) else Effect(row.recovered.mean)
     return (
         f"{describe_patched_share(share)}, with {row.name if row.block is not None else f'head {row.name}'}"
     )

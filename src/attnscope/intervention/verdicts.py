@@ -2,168 +2,345 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
-from scipy import stats
 
-from attnscope.explanation.catalogue import ANALYSES
-from attnscope.explanation.study import Study
-from attnscope.intervention.contributions.run import contribution_profiles
 from attnscope.intervention.edits import HARDLY
-from attnscope.intervention.effects import Effect, describe_effect, describe_largest
-from attnscope.intervention.given import InterventionInput
-from attnscope.measure.documents import units_of
-from attnscope.measure.intervals import by_document
-from attnscope.measure.questions import majority_names
-from attnscope.measure.ranking import peaks
-from attnscope.measure.texts import statistics_of
+from attnscope.intervention.effects import describe_effect, describe_largest
+from attnscope.results.schema import (
+    Effect,
+    Finding,
+    Quantity,
+    Report,
+    Row,
+    Table,
+    effect_columns,
+    effect_quantity,
+    rows_of,
+)
+from attnscope.store.runs import skipped_of
 from attnscope.support.arguments import reads, validated
-from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
-if TYPE_CHECKING:
-    from attnscope.capture.loaded import LoadedModel
-    from attnscope.read.windows import Window
-
 SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head is called sharp here
-_FOUND = 5  # heads named of a search
-SURE = 0.05  # chance, below which an agreement of orders is told of without a warning
+_NAMED = 5  # heads named of a search
+_FORBIDDEN = 10  # heads in the table of what is forbidden
+SURE = 0.05  # chance, below which an agreement of orders is reported without a warning
+_CORRECTED = "for all heads and ablations"
+_LEAST = "6 or more windows"
 
-
-@dataclass(frozen=True)
-class HeadVerdict:
-    """Where a head looks, why, and whether it matters."""
-
-    layer: int  # which head, and whether it looks at its own text, its past, or across
-    head: int  # which head, and whether it looks at its own text, its past, or across
-    attention: str  # which head, and whether it looks at its own text, its past, or across
-    kind: str  # name of its kind, as `attnscope.scan` gives it
-    peak_offset: float  # the offset with the largest share of all weight, tokens, and that share
-    peak_weight: float  # the offset with the largest share of all weight, tokens, and that share
-    # share of the scores' variance over offsets that position explains; None where that is not known
-    position_share: float | None
-    # whether both readings of the scores lie at the weights' offset; None where that was not asked
-    scores_agree: bool | None
-    # the same as `peak_offset` and `peak_weight` of norm-based weights, which count the size of what is weighed; None
-    # where they are not known
-    norm_offset: float | None = None
-    # the same as `peak_offset` and `peak_weight` of norm-based weights, which count the size of what is weighed; None
-    # where they are not known
-    norm_weight: float | None = None
-    # share of the weights' squares that the head's output does not see; None where it is not known
-    null_share: float | None = None
-    # what the loss does when the head's weights are shuffled in each row; None where that was not tried
-    shuffled: Effect | None = None
-    effects: dict[str, Effect] = field(default_factory=dict[str, Effect])  # by ablation
-    # change of the loss without it, as a search by random sets finds; None without a search
-    searched: float | None = None
-    importance: float | None = (
-        None  # size of the loss's slope in a gate on the head, nats; None without estimates
-    )
-    # the same where the head may not look at certain places, and the share of its weight that lies there; None where
-    # nothing was forbidden, or it is not defined for the head
-    forbidden: Effect | None = None
-    # the same where the head may not look at certain places, and the share of its weight that lies there; None where
-    # nothing was forbidden, or it is not defined for the head
-    forbidden_weight: float | None = None
-
-    @property
-    def matters(self) -> int | None:
-        """1 where every ablation is shown to raise the loss, -1 where every one is shown to lower it, else 0."""
-        if any(effect.shown is None for effect in self.effects.values()):
-            return None
-        signs = {np.sign(effect.mean) if effect.shown else 0 for effect in self.effects.values()}
-        return int(signs.pop()) if len(signs) == 1 else 0
-
-    @property
-    def largest(self) -> float:
-        """Size of the largest effect, nats."""
-        return max((abs(effect.mean) for effect in self.effects.values()), default=0.0)
-
-
-@validated
-def effect_of(values: xr.Dataset, effect: str = "effect", told: str = "") -> Effect:
-    """The effect of one head, or one set of heads, with what is told of it."""
-    mean, low, high = (float(values[f"{effect}{end}"]) for end in ("", "_low", "_high"))
-    return Effect(mean, low, high, bool(values[f"{told}shown"]) if values[f"{told}tested"] else None)
+_WHERE, _WHY, _TRUST = "Where it attends", "Why there", "Are its weights to be trusted?"
+_WHETHER = "Change of the loss without it, nats"
+_PEAK = "offset (key position minus query position, in tokens) with the largest share of all weight"
+_LOSS = (
+    "change of the loss in nats when nothing (zero), the head's mean (mean) or its output on another text (resample) "
+    "replaces its output"
+)
+HEADS = (
+    Quantity("layer", unit="count", detail="data", meaning="layer of the head, from 0"),
+    Quantity("head", unit="head", meaning="layer.head, from 0", group=_WHERE),
+    Quantity(
+        "attention",
+        "type",
+        detail="data",
+        meaning="self: its own text, causal: its past, cross: another text",
+    ),
+    Quantity("kind", meaning="kind of the head, as scan has it", group=_WHERE),
+    Quantity("profile", unit="profile", detail="drawn", group=_WHERE),
+    Quantity("peak_offset", "peak", "tokens", _PEAK, group=_WHERE),
+    Quantity("peak_weight", "weight", "share", "share of all weight at the peak", group=_WHERE),
+    Quantity(
+        "position_share", "pos.", "share", "share of the scores' profile that position explains", group=_WHY
+    ),
+    Quantity(
+        "scores_agree",
+        "scores agree",
+        meaning="whether both estimates from the scores are at the offset of the weights",
+        detail="page",
+        group=_WHY,
+    ),
+    Quantity(
+        "norm_offset",
+        "peak by norms",
+        "tokens",
+        "the peak of weights times the size of what they weigh (Kobayashi et al. 2020)",
+        detail="page",
+        group=_TRUST,
+    ),
+    Quantity(
+        "norm_weight", "share there", "share", "share of those at that peak", detail="page", group=_TRUST
+    ),
+    Quantity(
+        "null_share",
+        "unseen by output",
+        "share",
+        "share of the weights' squares that the head's output does not depend on (Brunner et al. 2020)",
+        detail="page",
+        group=_TRUST,
+    ),
+    effect_quantity(
+        "shuffled",
+        heading="shuffled",
+        meaning="change of the loss when each row of the head's weights is shuffled among the keys that it may attend "
+        "to; near 0, it does not matter where the head attends (Jain and Wallace 2019)",
+        group=_TRUST,
+    ),
+    *(
+        effect_quantity(name, heading=name, meaning=_LOSS, group=_WHETHER)
+        for name in ("zero", "mean", "resample")
+    ),
+    Quantity(
+        "searched",
+        "search",
+        "nats",
+        "change of the loss without the head by a sparse regression on random sets; 0 where it needs none",
+        group=_WHETHER,
+    ),
+    Quantity(
+        "importance", unit="nats", detail="data", meaning="size of the loss's slope in a gate on the head"
+    ),
+    Quantity("forbidden_weight", unit="share", detail="data"),
+    effect_quantity("forbidden", detail="data"),
+    Quantity(
+        "matters",
+        unit="count",
+        detail="data",
+        meaning="1: every ablation significantly raises the loss; -1: every one lowers it; 0: neither",
+    ),
+)
+_FORBIDDEN_HEADS = (
+    *HEADS[:2],
+    Quantity(
+        "forbidden_weight",
+        "weight forbidden",
+        "share",
+        "share of a head's weight where it may not attend (near 0, the rule cannot change the head)",
+    ),
+    effect_quantity(
+        "forbidden",
+        heading="loss",
+        meaning="change of the loss, nats, when that head alone may not attend there",
+        interval=True,
+    ),
+)
+_TOGETHER = (
+    Quantity("heads"),
+    Quantity("ablation"),
+    Quantity(
+        "effect",
+        "without all",
+        "nats",
+        "change of the loss without the heads at once",
+        low="effect_low",
+        high="effect_high",
+        significant="shown",
+    ),
+    Quantity("alone", "sum alone", "nats", "sum of the changes without each"),
+    Quantity(
+        "between",
+        "difference",
+        "nats",
+        "above 0: the heads can replace each other; below 0: they are needed for the same thing",
+        low="between_low",
+        high="between_high",
+        significant="between_shown",
+        interval=True,
+    ),
+)
+_AGREEMENT = (
+    Quantity("estimator"),
+    Quantity("ablation"),
+    Quantity("rank_correlation", unit="share"),
+    Quantity("chance", unit="share"),
+)
+_QUESTIONS = {
+    "masked": "The model predicts 15% of the words, behind masks.",
+    "next": "The model predicts the token after each.",
+    "translation": "The model predicts the translation, token by token.",
+}
 
 
 @reads("intervene")
-@validated
-def verdicts(tree: xr.DataTree) -> list[HeadVerdict]:
-    """One verdict for each head, those with the largest effect first."""
-    heads, where = tree["heads"].to_dataset(), tree["where"].to_dataset()
-    why = tree["why"].to_dataset() if "why" in tree.children else None
-    trust = tree["trust"].to_dataset() if "trust" in tree.children else None
-    forbidden = tree["forbidden"].to_dataset() if "forbidden" in tree.children else None
-    shuffled = tree["shuffled"].to_dataset() if "shuffled" in tree.children else None
-    search = tree["search"].to_dataset() if "search" in tree.children else None
-    kinds = heads.layer_kind.values.tolist()
-    rows: list[HeadVerdict] = []
-    for row, layer in enumerate(heads.layer.values.tolist()):
-        for head in range(heads.sizes["head"]):
-            if np.isnan(heads.effect.values[0, row, head]):
-                continue
-            at = {"layer": row, "head": head}
-            rows.append(
-                HeadVerdict(
-                    layer=int(layer),
-                    head=head,
-                    attention=str(kinds[row]),
-                    kind=str(where.kind.isel(at).item()) if "kind" in where else "",
-                    peak_offset=float(where.peak_offset.isel(at)) if "peak_offset" in where else float("nan"),
-                    peak_weight=float(where.peak_weight.isel(at)) if "peak_weight" in where else float("nan"),
-                    position_share=_of(why, "position_share", layer, head),
-                    scores_agree=_agrees(why, layer, head),
-                    norm_offset=_of(trust, "norm_offset", layer, head),
-                    norm_weight=_of(trust, "norm_weight", layer, head),
-                    null_share=_of(trust, "null_share", layer, head),
-                    shuffled=_shuffled(shuffled, layer, head),
-                    effects={
-                        str(name): _effect(heads, place, at)
-                        for place, name in enumerate(heads.ablation.values)
-                    },
-                    searched=None if search is None else float(search.searched.values[row, head]),
-                    importance=float(heads.importance.isel(at)) if "importance" in heads else None,
-                    forbidden=_forbidden(forbidden, at),
-                    forbidden_weight=_of(forbidden, "forbidden_weight", layer, head),
-                )
+def verdicts(tree: xr.DataTree) -> list[Row]:
+    """A row of `HEADS` for each head: where it attends, why, and whether it matters; the largest effect first."""
+    nodes = {name: node.to_dataset() for name, node in tree.children.items()}
+    heads, where = nodes["heads"], nodes["where"]
+    why, trust = (nodes.get(name, xr.Dataset()) for name in ("why", "trust"))
+    ablations = [str(name) for name in heads.ablation.values]
+    columns: dict[str, xr.DataArray | None] = {
+        "attention": heads.layer_kind,
+        **{name: where.get(name) for name in ("kind", "peak_offset", "peak_weight")},
+        **{name: why.get(name) for name in ("position_share", "asked", "agree")},
+        **{name: trust.get(name) for name in ("norm_offset", "norm_weight", "null_share")},
+        "importance": heads.get("importance"),
+        "searched": nodes["search"].searched if "search" in nodes else None,
+    }
+    if "shuffled" in nodes:
+        columns |= effect_columns(nodes["shuffled"], "shuffled", "shuffled_loss", "shuffled_")
+    if "forbidden" in nodes:
+        columns |= effect_columns(nodes["forbidden"], "forbidden")
+        columns["forbidden_weight"] = nodes["forbidden"].forbidden_weight
+    for number, name in enumerate(ablations):
+        columns |= effect_columns(heads.isel(ablation=number, drop=True), name)
+    rows = rows_of(columns, heads.effect.isel(ablation=0, drop=True))
+    for row in rows:
+        agree, known = row.pop("agree"), row.pop("asked")
+        row["scores_agree"] = bool(agree) if known else None
+        row["kind"] = row["kind"] or ""
+        row["matters"] = _matters([effect_of(row, name) for name in ablations])
+        if "profile" in where:
+            values = np.nan_to_num(where.profile.sel(layer=row["layer"], head=row["head"]).values).tolist()
+            row["profile"] = list(zip(where.offset.values.tolist(), values, strict=True))
+    return sorted(rows, key=lambda row: -max(abs(row[f"{name}_mean"]) for name in ablations))
+
+
+def effect_of(row: Row, name: str) -> Effect:
+    """One of the effects of a row of `verdicts`, by its name."""
+    return effect_quantity(name).effect(row)
+
+
+def _matters(effects: Sequence[Effect]) -> int | None:
+    """1 where every ablation significantly raises the loss, -1 where every one lowers it, else 0."""
+    if any(effect.shown is None for effect in effects):
+        return None
+    signs = {int(np.sign(effect.mean)) if effect.shown else 0 for effect in effects}
+    return signs.pop() if len(signs) == 1 else 0
+
+
+@reads("intervene")
+def report(tree: xr.DataTree) -> Report:
+    """What an intervention found."""
+    rows = verdicts(tree)
+    ablations = [str(name) for name in tree["heads"].ablation.values]
+    tested = rows[0]["matters"] is not None
+    windows, tokens = tree["effects"].sizes["text"], json.loads(tree.attrs["signature"])["settings"]["window"]
+    significant = [row for row in rows if any(row[f"{name}_shown"] for name in ablations)]
+    about = "The interval reports how far it would move with other texts of the same kind, not with others."
+    care = {
+        "A head without an effect of its own may still matter.": "Where another head can replace it, removing one "
+        "changes little: --curves removes heads together.",
+        "An effect belongs to these texts and this task.": about
+        if tested
+        else "How far it would move with other texts is not known.",
+    }
+    if "zero" in ablations:
+        care[
+            "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
+        ] = ""
+    if "agreement" in tree.children:
+        care["An estimate is a straight line."] = (
+            "It follows the slope of the loss at the model as it is, and is off where the loss bends; the panels show "
+            "how far."
+        )
+    model = str(tree.attrs.get("model", "the model"))
+    hint = _QUESTIONS.get(str(tree.attrs.get("asked", "")), "")
+    if "shuffled" in tree.children:
+        hint += f" Weights were shuffled over {count(int(tree['shuffled'].attrs['texts']), 'window')}."
+    return Report(
+        command="intervene",
+        title=f"Whether the heads of {model} matter",
+        model=model,
+        read=f"{count(len(rows), 'head')} taken out over {count(windows, 'window')} of up to {tokens} tokens",
+        finding=Finding(
+            _sentences(tree, rows),
+            "significant at 5%, corrected for all heads and ablations" if tested else "not tested",
+            [(row["layer"], row["head"]) for row in significant],
+        ),
+        tables=_tables(tree, rows),
+        result=tree,
+        notes=[f"no {names}: {reason}" for names, reason in skipped_of(tree).items()],
+        care=care,
+        hint=hint,
+    )
+
+
+def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
+    quantities = HEADS
+    if len({row["attention"] for row in rows}) > 1:
+        quantities = [replace(one, detail="table") if one.name == "attention" else one for one in HEADS]
+    tables = [Table("heads", "Where, why, whether", quantities, rows, corrected=_CORRECTED, least=_LEAST)]
+    if "forbidden" in tree.children:
+        known = sorted(
+            (row for row in rows if row["forbidden_mean"] is not None),
+            key=lambda row: -abs(row["forbidden_mean"]),
+        )
+        title = f"Heads that may not attend to {_forbidden_names(tree)}"
+        tables.append(
+            Table(
+                "forbidden_heads",
+                title,
+                _FORBIDDEN_HEADS,
+                known,
+                corrected="for all heads",
+                least=_LEAST,
+                terminal=_FORBIDDEN,
             )
-    return sorted(rows, key=lambda row: -row.largest)
+        )
+    if "together" in tree.children:
+        tables.append(
+            Table(
+                "together",
+                "Heads taken out together",
+                _TOGETHER,
+                _together_rows(tree["together"].to_dataset()),
+                reading="Difference: the change of the loss beyond the sum of the changes without each head alone.",
+                corrected="for all sets and ablations",
+                least=_LEAST,
+            )
+        )
+    if "agreement" in tree.children:
+        agreement = tree["agreement"].to_dataset()
+        columns = {name: agreement[name] for name in ("rank_correlation", "chance")}
+        estimates = rows_of(columns, agreement.rank_correlation)
+        tables.append(Table("agreement", "Estimates", _AGREEMENT, estimates, terminal=0, page=0))
+    return tables
+
+
+def _together_rows(sets: xr.Dataset) -> list[Row]:
+    columns: dict[str, xr.DataArray | None] = {"alone": sets.alone}
+    for name, told in (("effect", ""), ("between", "between_")):
+        columns |= {f"{name}{end}": sets[f"{name}{end}"] for end in ("", "_low", "_high")}
+        columns[f"{told}shown"] = effect_columns(sets, name, name, told)[f"{name}_shown"]
+    rows = rows_of(columns, sets.effect.transpose("set", "ablation"))
+    return [row | {"heads": row["set"]} for row in rows]
 
 
 @reads("intervene")
 @validated
 def headline(tree: xr.DataTree) -> list[str]:
-    """What the verdicts come to, in sentences that say how sure they are."""
-    rows = verdicts(tree)
+    """What the verdicts come to, in sentences that report how sure they are."""
+    return _sentences(tree, verdicts(tree))
+
+
+def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     heads, effects = tree["heads"].to_dataset(), tree["effects"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
     texts, unit = int(heads.attrs["texts"]), str(heads.attrs["intervals_over"])
-    known = bool(np.isfinite(heads.effect_low.values).any())
     loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
     sentences = [
         *_describe_guess(effects, loss),
-        f"The loss is {loss:.3f} nats a token; {right:.0%} of the tokens asked for are right.",
+        f"The loss is {loss:.3f} nats a token; {right:.0%} of the predictions are right.",
     ]
-    if known:
+    if np.isfinite(heads.effect_low.values).any():
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
-        sentences += _shown(rows, ablations, over)
+        sentences += _describe_significant(rows, ablations, over)
     else:
-        sentences.append(
-            f"No interval can be given: {count(texts, 'window')} cannot tell of others. Give 6 or more."
-        )
-    sentences += _describe_largest(rows, several=len(ablations) > 1)
+        sentences.append(f"There are no intervals: that takes {_LEAST}, and there {_are(texts)}.")
     return [
         *sentences,
-        *_describe_search(tree, rows),
+        *_describe_largest(rows, ablations),
+        *_describe_search(tree, rows, ablations),
         *_describe_forbidden(tree, rows),
         *_describe_estimates(tree),
     ]
+
+
+def _are(number: int) -> str:
+    return "is 1" if number == 1 else f"are {number}"
 
 
 def _describe_guess(effects: xr.Dataset, loss: float) -> list[str]:
@@ -171,111 +348,116 @@ def _describe_guess(effects: xr.Dataset, loss: float) -> list[str]:
     guess = float(effects.guess_loss.mean()) if "guess_loss" in effects else np.inf
     if loss <= guess:
         return []
-    said = f"This model predicts worse than guessing: equal probabilities of all tokens lose {guess:.3f} nats a token."
-    return [f"{said} Changes of its loss do not show that a head is useful."]
+    worse = f"This model predicts worse than guessing: equal probabilities of all tokens lose {guess:.3f} nats a token."
+    return [f"{worse} Changes of its loss do not show that a head is useful."]
 
 
-def _describe_largest(rows: Sequence[HeadVerdict], several: bool) -> list[str]:
-    named = [(row, name, effect) for row in rows for name, effect in row.effects.items()]
+def _name(row: Row) -> str:
+    return f"{row['layer']}.{row['head']}"
 
-    def said(number: int, effect: Effect) -> str:
+
+def _describe_largest(rows: Sequence[Row], ablations: Sequence[str]) -> list[str]:
+    named = [(row, name, effect_of(row, name)) for row in rows for name in ablations]
+
+    def words(number: int, effect: Effect) -> str:
         row, name, _ = named[number]
-        return f"{describe_effect(effect)} nats, without head {row.layer}.{row.head} ({name} ablation)"
+        return f"{describe_effect(effect)} nats, without head {_name(row)} ({name} ablation)"
 
-    return describe_largest(
-        [effect for *_, effect in named], said, "heads and ablations" if several else "heads"
-    )
+    every = "heads and ablations" if len(ablations) > 1 else "heads"
+    return describe_largest([effect for *_, effect in named], words, every)
 
 
-def _describe_search(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
-    """Which heads a search by random sets finds, and how they lie beside those taken out alone."""
+def _describe_search(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence[str]) -> list[str]:
+    """Which heads a search by random sets finds, and how many of them have a significant effect alone."""
     if "search" not in tree.children:
         return []
     search = tree["search"].attrs
-    first = sorted((row for row in rows if row.searched), key=lambda row: -abs(row.searched or 0))[:_FOUND]
+    first = sorted((row for row in rows if row["searched"]), key=lambda row: -abs(row["searched"]))[:_NAMED]
     removed = int(search["removed"])
     sets = f"{removed} heads at once" if removed > 1 else "one head at once, as the model is small"
-    said = f"Search by random sets ({search['passes']} passes, {sets}): "
+    opening = f"Search by random sets ({search['passes']} passes, {sets}): "
     if not first:
-        return [f"{said}no head is needed to account for what they change."]
-    named = ", ".join(f"{row.layer}.{row.head} ({row.searched:+.3f})".replace("-", "−") for row in first)
-    told = sum(
-        row.matters is not None and any(effect.shown for effect in row.effects.values()) for row in first
-    )
-    tested = any(row.matters is not None for row in first)
-    beside = f"{told or 'none'} of these {'is' if told < 2 else 'are'} told from 0 when taken out alone"  # noqa: PLR2004
-    rest = f"; {beside}" if tested else ""
-    return [f"{said}it gives most to {named} nats. It is an estimate without a test{rest}."]
+        return [f"{opening}no head is needed to account for what they change."]
+    named = ", ".join(f"{_name(row)} ({row['searched']:+.3f})".replace("-", "−") for row in first)
+    alone = sum(any(row[f"{name}_shown"] for name in ablations) for row in first)
+    tested = any(row["matters"] is not None for row in first)
+    beside = f"{alone or 'none'} of these {'has' if alone < 2 else 'have'} a significant effect alone"  # noqa: PLR2004
+    return [
+        f"{opening}most is due to {named} nats. It is an estimate without a test{f'; {beside}' * tested}."
+    ]
 
 
-def _shown(rows: Sequence[HeadVerdict], ablations: Sequence[str], over: str) -> list[str]:
-    """How many heads have an effect that is told from 0, and how many of the sharp ones have none."""
-    worse, better = (sum(row.matters == sign for row in rows) for sign in (1, -1))
-    some = sum(row.matters == 0 and any(effect.shown for effect in row.effects.values()) for row in rows)
+def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: str) -> list[str]:
+    """How many heads have a significant effect, and how many of the sharp ones have none."""
+    worse, better = (sum(row["matters"] == sign for row in rows) for sign in (1, -1))
+    some = sum(row["matters"] == 0 and any(row[f"{name}_shown"] for name in ablations) for row in rows)
     idle = len(rows) - worse - better - some
     heads, several = count(len(rows), "head"), len(ablations) > 1
-    looked = f"(p < 0.05, corrected for all heads{' and ablations' * several}, over {over})"
+    tested = f"(p < 0.05, corrected for all heads{' and ablations' * several}, over {over})"
     sentences: list[str] = []
     if idle == len(rows):
         sentences.append(
-            f"Of {heads}, none is shown to change the loss when it is taken out, by {_listed(ablations, 'or')} "
-            f"ablation {looked}."
+            f"None of {heads} significantly changes the loss when it is taken out, by {_listed(ablations, 'or')} "
+            f"ablation {tested}."
         )
     else:
         each = "each of " * several
         rest = [f"for {some} more it depends on the ablation"] * (some > 0)
-        rest += [f"{idle} {'is' if idle == 1 else 'are'} not shown to change it"] * (idle > 0)
+        rest += [f"{idle} {'has' if idle == 1 else 'have'} no significant effect"] * (idle > 0)
         sentences.append(
             f"Of {heads} taken out one at a time, {worse} {_verb('raise', worse)} the loss and {better} "
             f"{_verb('lower', better)} it under {each}{_listed(ablations)} ablation"
-            f"{''.join(f'; {part}' for part in rest)} {looked}."
+            f"{''.join(f'; {part}' for part in rest)} {tested}."
         )
     if several and idle < len(rows):
         counted = "; ".join(_counted(rows, name) for name in ablations)
         sentences.append(f"Heads whose absence raises and lowers the loss: {counted}.")
-    sharp = [row for row in rows if row.peak_weight >= SHARP_SHARE]
+    sharp = [row for row in rows if (row["peak_weight"] or 0) >= SHARP_SHARE]
     if sharp:
-        needed = sum(row.matters == 1 for row in sharp)
+        needed = sum(row["matters"] == 1 for row in sharp)
         many = "head puts" if len(sharp) == 1 else "heads put"
         sentences.append(
-            f"{len(sharp)} {many} half of all weight or more at one offset; {needed} of them "
-            f"{'is' if needed == 1 else 'are'} shown to be needed."
+            f"{len(sharp)} {many} half of all weight or more at one offset; removing {needed} of them raises the loss "
+            "significantly."
         )
     return sentences
 
 
-def _counted(rows: Sequence[HeadVerdict], name: str) -> str:
-    """How many heads' effects under one ablation are told from 0, above and below it."""
-    shown = [row.effects[name].mean for row in rows if row.effects[name].shown]
+def _counted(rows: Sequence[Row], name: str) -> str:
+    """How many heads have a significant effect under one ablation, above and below 0."""
+    shown = [row[f"{name}_mean"] for row in rows if row[f"{name}_shown"]]
     return f"{name} {sum(mean > 0 for mean in shown)} and {sum(mean < 0 for mean in shown)}"
 
 
-def _describe_forbidden(tree: xr.DataTree, rows: Sequence[HeadVerdict]) -> list[str]:
-    """How many heads the predictions need to look where they may not."""
+def _forbidden_names(tree: xr.DataTree) -> str:
+    return _listed([str(place).replace("-", "−") for place in tree["forbidden"].attrs["forbid"]])
+
+
+def _describe_forbidden(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
+    """How many heads the predictions need to attend where they may not."""
     if "forbidden" not in tree.children:
         return []
     forbidden = tree["forbidden"].to_dataset()
-    named = _listed([str(place).replace("-", "−") for place in forbidden.attrs["forbid"]])
+    named = _forbidden_names(tree)
     scaled = "the rest scaled up" if forbidden.attrs["renormalise"] else "the rest as it is"
-    known = [(row, row.forbidden) for row in rows if row.forbidden is not None]
+    known = [(row, effect_of(row, "forbidden")) for row in rows if row["forbidden_mean"] is not None]
     shown = [effect.mean for _, effect in known if effect.shown]
-    idle = sum((row.forbidden_weight or 0) < HARDLY for row, _ in known)
+    idle = sum((row["forbidden_weight"] or 0) < HARDLY for row, _ in known)
     sentences: list[str] = []
     if np.isfinite(forbidden.effect_low.values).any():
         rises = sum(mean > 0 for mean in shown)
-        heads = count(len(known), "head")
         sentences.append(
-            f"Where one head may not look at {named} ({scaled}), the loss rises for {rises} of {heads} and "
-            f"falls for {len(shown) - rises}; {idle} put{'s' * (idle == 1)} less than {HARDLY:.0%} of "
-            f"{'its' if idle == 1 else 'their'} weight there, and can hardly change."
+            f"Where one head may not attend to {named} ({scaled}), the loss rises for {rises} of "
+            f"{count(len(known), 'head')} and falls for {len(shown) - rises}; {idle} put{'s' * (idle == 1)} less than "
+            f"{HARDLY:.0%} of {'its' if idle == 1 else 'their'} weight there, and can hardly change."
         )
 
-    def said(number: int, effect: Effect) -> str:
+    def words(number: int, effect: Effect) -> str:
         row = known[number][0]
-        there = f"{row.forbidden_weight:.0%} of its weight lies there"
-        return f"{describe_effect(effect)} nats, where head {row.layer}.{row.head} may not look at {named}; {there}"
+        there = f"{row['forbidden_weight']:.0%} of its weight is there"
+        return f"{describe_effect(effect)} nats, where head {_name(row)} may not attend to {named}; {there}"
 
-    return [*sentences, *describe_largest([effect for _, effect in known], said, "heads")]
+    return [*sentences, *describe_largest([effect for _, effect in known], words, "heads")]
 
 
 def _describe_estimates(tree: xr.DataTree) -> list[str]:
@@ -283,54 +465,33 @@ def _describe_estimates(tree: xr.DataTree) -> list[str]:
         return []
     agreement = tree["agreement"].to_dataset()
     ablation = "mean" if "mean" in agreement.ablation.values else str(agreement.ablation.values[0])
-    parts: list[str] = []
-    for name in ("attribution", "integrated", "importance"):
-        estimates = agreement.sel(estimator=name, ablation=ablation)
-        value, chance = (float(estimates[key]) for key in ("rank_correlation", "chance"))
-        if np.isfinite(value):
-            doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
-            parts.append(f"{_NAMES[name]} {value:.2f}{doubt}".replace("-", "−"))
+    parts = describe_agreement(agreement.sel(ablation=ablation), ("attribution", "integrated", "importance"))
     if not parts:
         return []
     heads = tree["heads"].to_dataset()
     known = int(np.isfinite(heads.effect.sel(ablation=ablation)).sum())
     of = f"{count(known, 'head')} over {count(int(heads.attrs['texts']), 'window')}"
-    return [f"Rank correlation of estimates with the {ablation} ablation ({of}): {'; '.join(parts)}."]
+    return [f"Rank correlation of estimates with the {ablation} ablation ({of}): {parts}."]
 
 
-_NAMES = {
+#: Names of the estimators.
+ESTIMATORS = {
     "attribution": "attribution patching",
     "integrated": "integrated gradients",
+    "eap_ig": "EAP-IG",
     "importance": "gradient importance",
 }
 
 
-def _effect(heads: xr.Dataset, ablation: int, at: dict[str, int]) -> Effect:
-    return effect_of(heads.isel({"ablation": ablation, **at}))
-
-
-def _forbidden(forbidden: xr.Dataset | None, at: dict[str, int]) -> Effect | None:
-    if forbidden is None or not np.isfinite(forbidden.effect.isel(at)):
-        return None
-    return effect_of(forbidden.isel(at))
-
-
-def _shuffled(shuffled: xr.Dataset | None, layer: int, head: int) -> Effect | None:
-    if shuffled is None or _of(shuffled, "shuffled_loss", layer, head) is None:
-        return None
-    return effect_of(shuffled.sel(layer=layer, head=head), "shuffled_loss", "shuffled_")
-
-
-def _of(why: xr.Dataset | None, name: str, layer: int, head: int) -> float | None:
-    if why is None or name not in why or layer not in why.layer.values or head not in why["head"].values:
-        return None
-    value = float(why[name].sel(layer=layer, head=head))
-    return value if np.isfinite(value) else None
-
-
-def _agrees(why: xr.Dataset | None, layer: int, head: int) -> bool | None:
-    """None of a head that is not asked, as in `explain`."""
-    return bool(_of(why, "agree", layer, head)) if _of(why, "asked", layer, head) else None
+def describe_agreement(agreement: xr.Dataset, names: Sequence[str]) -> str:
+    """The rank correlation of each estimator with the effects measured; empty where none is known."""
+    parts: list[str] = []
+    for name in names:
+        value, chance = (float(agreement[key].sel(estimator=name)) for key in ("rank_correlation", "chance"))
+        if np.isfinite(value):
+            doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
+            parts.append(f"{ESTIMATORS[name]} {value:.2f}{doubt}".replace("-", "−"))
+    return "; ".join(parts)
 
 
 def _verb(verb: str, number: int) -> str:
@@ -339,197 +500,3 @@ def _verb(verb: str, number: int) -> str:
 
 def _listed(names: Sequence[str], last: str = "and") -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
-
-
-_PERMUTATIONS = 2000
-
-
-@validated
-def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
-    """Mean effect of each head, with its interval over documents."""
-    documents = effects.source.values.tolist()
-    units, called = units_of(documents)
-    dims = effects.loss_change.dims[1:]
-    mean, low, high, shown, tested = by_document(effects.loss_change.values, units, seed=seed)
-    nats = {"units": "nats"}
-    heads = xr.Dataset(
-        {
-            "effect": (dims, mean, {"long_name": "Change of the loss without the head", **nats}),
-            "effect_low": (dims, low, {"long_name": "Lower end of its 95% interval", **nats}),
-            "effect_high": (dims, high, {"long_name": "Upper end of its 95% interval", **nats}),
-            "shown": (
-                dims,
-                shown,
-                {"long_name": "Significant effect, corrected for all heads and ablations", "units": "1"},
-            ),
-            "tested": (dims, tested, {"long_name": "Whether that was tested", "units": "1"}),
-        },
-        coords={name: values for name, values in effects.coords.items() if "text" not in values.dims},
-        attrs={"documents": len(set(documents)), "texts": len(documents), "intervals_over": called},
-    )
-    for name in ("kl", "accuracy_change", "estimate", "importance"):
-        if name in effects:
-            heads[name] = effects[name].mean("text", keep_attrs=True)
-    return heads
-
-
-@validated
-def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
-    """How well each estimate puts the heads in the order of their measured effects."""
-    names = [*effects.estimator.values.tolist(), "importance"]
-    ablations = effects.ablation.values.tolist()
-    shape = (len(names), len(ablations))
-    values = {name: np.full(shape, np.nan) for name in ("rank_correlation", "chance")}
-    for row, name in enumerate(names):
-        for column, ablation in enumerate(ablations):
-            measured = effects.loss_change.sel(ablation=ablation).values
-            if name == "importance":
-                estimated, measured_size = effects.importance.values, True
-            else:
-                estimated = effects.estimate.sel(estimator=name, ablation=ablation).values
-                measured_size = False
-            agreement = order_agreement(estimated, measured, seed=seed, size=measured_size)
-            for said, value in zip(values, agreement, strict=True):
-                values[said][row, column] = value
-    return xr.Dataset(
-        {said: (("estimator", "ablation"), numbers) for said, numbers in values.items()},
-        coords={"estimator": names, "ablation": ablations},
-    )
-
-
-def order_agreement(
-    estimated: np.ndarray, measured: np.ndarray, *, seed: int, size: bool = False
-) -> tuple[float, float]:
-    """Rank correlation of the means of estimates and measurements ``(text, ...)``, and its chance."""
-    pair = _flat(estimated), _flat(measured)
-    if not np.isfinite(pair[0]).all():
-        return np.nan, np.nan
-    own = _correlation(*pair, size=size)
-    return own, _chance(own, pair[0].shape[1], seed)
-
-
-def _flat(values: np.ndarray) -> np.ndarray:
-    """``(text, head)`` of the heads that there are."""
-    flat = values.reshape(len(values), -1)
-    return flat[:, ~np.isnan(flat).all(0)] if not np.isnan(flat).all() else flat
-
-
-def _correlation(estimated: np.ndarray, measured: np.ndarray, *, size: bool) -> float:
-    first, other = estimated.mean(0), measured.mean(0)
-    other = np.abs(other) if size else other
-    if not (np.ptp(first) and np.ptp(other)):
-        return float("nan")
-    return float(np.corrcoef(stats.rankdata(first), stats.rankdata(other))[0, 1])
-
-
-def _chance(own: float, heads: int, seed: int) -> float:
-    """Share of random orders of so many heads with a rank correlation as large."""
-    if not np.isfinite(own):
-        return float("nan")
-    generator = np.random.default_rng(seed)
-    order = np.arange(heads, dtype=float)
-    order -= order.mean()
-    shuffled = np.stack([generator.permutation(order) for _ in range(_PERMUTATIONS)])
-    return float((shuffled @ order / (order @ order) >= own).mean())
-
-
-_MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "mean_offset", "gini_simpson")
-_WHY = (
-    "offset_of_weights",
-    "offset_of_spectrum",
-    "offset_of_correlation",
-    "position_share",
-    "positional",
-    "asked",
-    "agree",
-    "chance",
-)
-_FEW = 8  # windows that tell whether weights can be trusted: each costs several passes
-_ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
-
-
-@validated
-def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
-    """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows."""
-    results = statistics_of(loaded, windows, band=band)
-    beside = xr.Dataset(
-        {name: results[name].mean("text", keep_attrs=True) for name in _MEANS if name in results}
-    )
-    names = majority_names(results)
-    if names is not None:
-        beside["kind"] = (("layer", "head"), np.array(names, dtype=object))
-    top = peaks(results)
-    return beside if top is None else beside.merge(top, combine_attrs="override")
-
-
-@validated
-def explanations_of_heads(
-    loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0
-) -> tuple[xr.Dataset | None, str]:
-    """Share of position and the offsets that weights and scores tell, as `attnscope.explain` finds them."""
-    length = max(map(len, windows))
-    whole = [window for window in windows if len(window) == length]
-    if lacking := _lacking(windows, len(whole), length):
-        return None, lacking
-    study = Study(
-        loaded.model,
-        whole,
-        name=loaded.name,
-        identity=loaded.identity,
-        band=min(band, length - 1),
-        seed=seed,
-        loaded=loaded,
-    )
-    try:
-        study.run(ANALYSES)
-    except AttnscopeError as error:
-        return None, str(error)
-    verdict = study.results.get("verdict")
-    if verdict is None:
-        return None, study.reasons.get("verdict", "the model does not admit it")
-    return verdict[[name for name in _WHY if name in verdict]], ""
-
-
-def _lacking(windows: list[Window], whole: int, length: int) -> str:
-    """Why no causes are read from these windows, and what helps; empty where they are."""
-    if any(window.target is not None for window in windows):
-        return "causes are read from running text, and these texts have translations beside them: ask explain"
-    few = f"causes are read from {_ENOUGH} windows or more that are all as long, and "
-    if len(windows) < _ENOUGH:
-        return f"{few}here are {len(windows)}: give a larger limit (--limit {_ENOUGH}), or more text"
-    if whole < _ENOUGH:
-        return (
-            f"{few}of these {len(windows)} only {whole} have {length} tokens: give running text, a shorter window "
-            "(--window), or ask explain"
-        )
-    return ""
-
-
-@validated
-def trust_in_weights(
-    loaded: LoadedModel, windows: list[Window], *, band: int = 10
-) -> tuple[xr.Dataset | None, str]:
-    """Whether what weights say of a head survives when the size of what they weigh is counted (Kobayashi et al.
-    2020).
-    """
-    given = InterventionInput(
-        loaded.model, [*windows[:_FEW]], loaded.name, getattr(loaded.tokenizer, "mask_token_id", None)
-    )
-    shortest = min(map(len, given.windows))
-    try:
-        contributions = contribution_profiles(
-            given, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1))
-        )
-    except AttnscopeError as error:
-        return None, str(error)
-    profile = contributions.profile_norms.mean("text")
-    top = profile.fillna(-1).argmax("offset")
-    known = profile.notnull().any("offset")
-    return xr.Dataset(
-        {
-            "norm_offset": contributions.offset[top].drop_vars("offset").astype(float).where(known),
-            "norm_weight": profile.max("offset"),
-            "null_share": contributions.null_share.mean("text"),
-            "identifiable": contributions.identifiable.mean("text"),
-        }
-    ), ""

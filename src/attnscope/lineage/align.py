@@ -120,7 +120,7 @@ def align(
     shown
         How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`. Nothing is drawn here, as
         the command does: `attnscope.results.page.alignment.write_alignment_report` and
-        `attnscope.results.figures.alignment.alignment_map` draw them.
+        `attnscope.results.figures.alignment.pair_map` draw them.
         Pairs of which a side has no word, or more than 40, are passed over and counted in `Aligned.passed_over`.
     progress
         Called with a `Progress` after each batch; it tells of ``pairs`` done.
@@ -212,10 +212,9 @@ class Aligned:
 
     model: str  # its name
     layer: int | None  # whose weights were read; None for the mean of all
-    head: int | None  # whose weights were read; None for the mean of all
-    chosen_on_gold: (
-        bool  # whether layer and head are those of the lowest error rate on the gold alignments themselves
-    )
+    head: int | None
+    # whether layer and head are those of the lowest error rate on the gold alignments themselves
+    chosen_on_gold: bool
     links: list[Links]  # for each sentence pair its links
     score: AlignmentScore | None  # against the gold alignments
     heads: (
@@ -228,9 +227,8 @@ class Aligned:
     task: str = ""  # what a task says that is done before others are; there are no links then
     # error rates that need no model, where there are gold alignments: of the diagonal, and of random links
     baselines: Baselines | None = None
-    passed_over: int = (
-        0  # how many sentence pairs are none to look at, as a side has no word, or more than 40
-    )
+    # how many sentence pairs are none to look at, as a side has no word, or more than 40
+    passed_over: int = 0
 
 
 def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
@@ -495,12 +493,12 @@ class Work:
     sources: list[str]
     targets: list[str]
     layer: int | None  # as asked for
-    head: int | None  # as asked for
+    head: int | None
     # whether the links of every head are read too; the links of one of them, or of none, where neither layer nor head
     # was asked for
     every_head: bool
     read: dict[str, Any]  # how links are read off the weights, and how weights are got
-    run: dict[str, Any]  # how links are read off the weights, and how weights are got
+    run: dict[str, Any]
     gold: Gold | None = None
     tell: Tell = no_progress
 

@@ -19,7 +19,7 @@ class AligningHead:
 
     # layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair
     layer: int
-    head: int  # layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair
+    head: int
     score: AlignmentScore  # its links against the gold ones, on the other sentence pairs
     baselines: Baselines  # what the diagonal and links to random words would give on those
 

@@ -111,7 +111,7 @@ _LOGGED = {
     "tokens": ("tokens", "target tokens seen", "tokens"),
     "seconds": ("seconds", "seconds of training", "s"),
 }
-_VALIDATED = {"valid_loss": "validation_loss", "valid_bleu": "validation_bleu"}
+_VALIDATED = {f"valid_{name}": (f"validation_{name}", *METRICS[name]) for name in ("loss", "bleu")}
 
 
 def training_results(folder: OwnedFolder) -> xr.Dataset:
@@ -119,46 +119,32 @@ def training_results(folder: OwnedFolder) -> xr.Dataset:
     log = read_log(folder.path)
     metrics: dict[str, float] = folder.state["metrics"]
     dataset = xr.Dataset(
-        {name: ((), value, _reported(*METRICS[name])) for name, value in metrics.items()}
-        | _curves([line for line in log if "tokens" in line])
-        | _validations([line for line in log if "valid_loss" in line])
+        {name: ((), value, _attributes(*METRICS[name])) for name, value in metrics.items()}
+        | _curves(log, "training", _LOGGED)
+        | _curves(log, "validation", _VALIDATED)
     )
     signature = Signature.of(folder.state["signature"])
-    told = {name: line[name] for line in log for name in ("chosen", "left_out") if name in line}
+    notes = {name: line[name] for line in log for name in ("chosen", "left_out") if name in line}
     dataset.attrs = {"signature": signature.to_json(), "model": signature.name} | {
-        name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in notes.items()
     }
     dataset.encoding["source"] = str(folder.path)
     return dataset
 
 
-def _curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the log says of training, by update."""
-    logged = {
-        name: ("training_update", np.array([line[key] for line in lines]), _reported(long_name, units))
-        for key, (name, long_name, units) in _LOGGED.items()
-    }
-    return logged | {
-        "training_update": ("training_update", np.array([line["update"] for line in lines], dtype=np.int64))
-    }
-
-
-def _validations(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the log says of validations; each has the number of its update."""
+def _curves(log: list[dict[str, Any]], column: str, of: dict[str, tuple[str, str, str]]) -> dict[str, Any]:
+    """Lines of the log as variables over their updates; `of` has the name of each, its long name and its units."""
+    dim = f"{column}_update"
+    lines = [line for line in log if next(iter(of)) in line]
     curves: dict[str, Any] = {
-        name: ("validation_update", np.array([line[key] for line in lines]), _reported(*METRICS[key[6:]]))
-        for key, name in _VALIDATED.items()
-        if lines and key in lines[0]
+        name: (dim, np.array([line[key] for line in lines]), _attributes(long_name, units))
+        for key, (name, long_name, units) in of.items()
+        if column == "training" or (lines and key in lines[0])  # a masked language model has no BLEU
     }
-    return curves | {
-        "validation_update": (
-            "validation_update",
-            np.array([line["update"] for line in lines], dtype=np.int64),
-        )
-    }
+    return curves | {dim: (dim, np.array([line["update"] for line in lines], dtype=np.int64))}
 
 
-def _reported(long_name: str, units: str) -> dict[str, str]:
+def _attributes(long_name: str, units: str) -> dict[str, str]:
     return {"long_name": long_name, "units": units}
 
 
@@ -171,9 +157,9 @@ class Log:
 
     def __init__(self, folder: OwnedFolder, update: int = 0, *, tensorboard: bool = False) -> None:
         before = read_log(folder.path) if update and LOG in folder.files else []
-        kept = [line for line in before if line["update"] <= update and "chosen" not in line]
+        lines = [line for line in before if line["update"] <= update and "chosen" not in line]
         with explained(f"write {folder.path / LOG}", _SAFE):
-            folder.write({LOG: "".join(json.dumps(line) + "\n" for line in kept).encode()}, growing=[LOG])
+            folder.write({LOG: "".join(json.dumps(line) + "\n" for line in lines).encode()}, growing=[LOG])
             self._file = (folder.path / LOG).open("a", encoding="utf-8")
         self._board: Any = None
         if tensorboard:
@@ -244,24 +230,29 @@ class Checkpoints:
         model: nn.Module,
         moments: Moments,
         state: dict[str, Any],
-        *,
-        keep: Iterable[int] | None = None,
-        growing: Iterable[str] = (),
+        keep: Iterable[int],
     ) -> None:
-        """Write one, and in the same moment remove all others but those to keep."""
+        """Write one, and in the same moment remove all others but those to keep; the log grew with it."""
         place = f"{_PLACE}{update:08d}/"
-        stay = {update, *(self.updates() if keep is None else keep)}
+        stay = {update, *keep}
         gone = [name for name in self.folder.files if name.startswith(_PLACE) and _update(name) not in stay]
         safe = "Those before it are whole: make room and give the same command again"
+        named = dict(model.named_parameters())
+        weights = {name: parameter.detach().cpu().contiguous() for name, parameter in named.items()}
+        stored = {
+            f"{name}/{part}": value.detach().cpu().contiguous()
+            for name, parameter in named.items()
+            for part, value in moments.get(parameter, {}).items()
+        }
         with explained(f"write the checkpoint of update {update} to {self.folder.path}", safe):
             self.folder.write(
                 {
-                    f"{place}model.safetensors": partial(save_file, weights_of(model)),
-                    f"{place}optimizer.safetensors": partial(save_file, _named(model, moments)),
+                    f"{place}model.safetensors": partial(save_file, weights),
+                    f"{place}optimizer.safetensors": partial(save_file, stored),
                     f"{place}state.json": json.dumps(state).encode(),
                 },
                 remove=gone,
-                growing=growing,
+                growing=[LOG],
             )
 
     def drop_damaged(self, damaged: Iterable[str]) -> None:
@@ -286,11 +277,11 @@ class Checkpoints:
         place = self.folder.path / f"{_PLACE}{update:08d}"
         named = dict(model.named_parameters())
         with torch.no_grad():
-            for name, kept in load_file(place / "model.safetensors").items():
-                named[name].copy_(kept)
-        for key, kept in load_file(place / "optimizer.safetensors").items():
+            for name, weights in load_file(place / "model.safetensors").items():
+                named[name].copy_(weights)
+        for key, stored in load_file(place / "optimizer.safetensors").items():
             name, _, part = key.rpartition("/")
-            moments.setdefault(named[name], {})[part] = kept.to(named[name].device)
+            moments.setdefault(named[name], {})[part] = stored.to(named[name].device)
         return json.loads((place / "state.json").read_text(encoding="utf-8"))
 
     def mean_weights(self, updates: list[int]) -> dict[str, Tensor]:
@@ -301,19 +292,6 @@ class Checkpoints:
             for name, tensor in load_file(place / "model.safetensors").items():
                 total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
         return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
-
-
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter once, by name."""
-    return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
-
-
-def _named(model: nn.Module, moments: Moments) -> dict[str, Tensor]:
-    return {
-        f"{name}/{part}": value.detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
-        for part, value in moments.get(parameter, {}).items()
-    }
 
 
 def _update(name: str) -> int:

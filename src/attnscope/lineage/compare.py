@@ -309,8 +309,8 @@ class SystemOutputs:
     text: ParallelText  # to translate
     shown: int  # number of the pair whose alignment is kept
     beams: int  # as in `attnscope.compare`
-    threads: int | None  # as in `attnscope.compare`
-    device: str | None  # as in `attnscope.compare`
+    threads: int | None
+    device: str | None
     progress: Tell  # called while it works
 
     def write_text(self) -> None:
@@ -620,8 +620,8 @@ class ShownTranslation:
     """A sentence of the generated task."""
 
     source: str  # the sentence, what the system makes of it (greedy), and what it should be
-    translation: str  # the sentence, what the system makes of it (greedy), and what it should be
-    right: str  # the sentence, what the system makes of it (greedy), and what it should be
+    translation: str
+    right: str
     # for each word of the translation that has a link: itself and the source word it looks at most, by the head that
     # `best_aligning_head` chose; empty for a system without attention, and for a translation longer than the model
     # was trained for

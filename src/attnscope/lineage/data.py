@@ -262,7 +262,7 @@ class EncodedText:
     """Pairs as token ids."""
 
     source: list[list[int]]  # ids of each pair, ``</s>`` included
-    target: list[list[int]]  # ids of each pair, ``</s>`` included
+    target: list[list[int]]
     index: list[int]  # which pair of the parallel text each one is
     left_out: dict[
         str, int

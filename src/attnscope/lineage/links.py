@@ -151,12 +151,10 @@ _SKEWED, _VERY_SKEWED = 0.1, 0.5  # skewness of an error rate
 class Baselines:
     """Error rates to hold an alignment's against."""
 
-    diagonal: (
-        float  # AER if each target word were linked to the source word at the same place of its sentence
-    )
-    chance: (
-        float  # mean AER of the same number of links for each target word, to source words drawn at random
-    )
+    # AER if each target word were linked to the source word at the same place of its sentence
+    diagonal: float
+    # mean AER of the same number of links for each target word, to source words drawn at random
+    chance: float
     # the AER that such random links go below in 1 of 100, by the normal distribution; where the best of several heads
     # was chosen, the best of as many random ones
     chance_level: float
@@ -164,14 +162,10 @@ class Baselines:
     # 95% interval of the alignment's own AER, of sentence pairs like these; NaN where the best of several heads was
     # chosen on these very pairs, which none holds for
     lower: float = math.nan
-    # 95% interval of the alignment's own AER, of sentence pairs like these; NaN where the best of several heads was
-    # chosen on these very pairs, which none holds for
     upper: float = math.nan
     # the least and the most by which its AER lies above the diagonal's, in the same way; where the best of several
     # heads was chosen, an interval for all of them together
     above: float = math.nan
-    # the least and the most by which its AER lies above the diagonal's, in the same way; where the best of several
-    # heads was chosen, an interval for all of them together
     below: float = math.nan
 
     def interval(self) -> str:

@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,6 @@ from attnscope.store.signature import Signature, package_versions, tokenizer_sha
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
-BETTER = {"bleu": 1.0, "loss": -1.0}
 _MAY_CHANGE = {
     "updates",
     "cooldown",
@@ -47,35 +46,27 @@ _MAY_CHANGE = {
     "keep",
 }
 NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
-_MODEL = ("model", "config.json", "generation_config.json")  # beginnings of the names of the model's files
+_MODEL = ("model", "config.json", "generation_config.json")  # prefixes of the model's files
 _log = logging.getLogger("attnscope")
 
 
 @dataclass
 class _State:
-    """Where a training stands; all of it goes into a checkpoint."""
+    """What a training resumes from, beside its weights; all of it goes into a checkpoint."""
 
     update: int = 0
     epoch: int = 0
     batch: int = 0  # of the epoch, the next one
     best: float | None = None
     best_update: int = 0
-    validations: int = 0
     waiting: int = 0  # validations since the best
     seconds: float = 0.0
     tokens: int = 0
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     texts: str = ""  # their hash
-
-
-@dataclass
-class _Since:
-    """What was done since the last line of the log, and how long it took."""
-
-    loss: float = 0.0
-    tokens: int = 0
-    updates: int = 0
-    seconds: float = 0.0
+    since_log: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("loss", "tokens", "seconds"), 0.0)
+    )
 
 
 class Training:
@@ -96,19 +87,17 @@ class Training:
         torch.manual_seed(config.seed)
         self.model = build_model(config, len(self.data.tokenizer)).to(self.device)
         self.optimizers = Optimizers(self.model, config)
-        self._told: dict[str, float | int] = {}
+        self._logged: dict[str, float | int] = {}
         texts = self.data.sha256()
         own = torch.tensor(int(texts[:12], 16), device=self.device)
         if int(group.sum(own.clone())) != group.world * int(own):
             raise AttnscopeError(
                 "the texts changed while the processes were reading them: give the same command again"
             )
-        self.state, self._since = _State(texts=texts), _Since()
-        kept = self.checkpoints.updates()
-        if kept:
-            saved = self.checkpoints.load(kept[-1], self.model, self.optimizers.state)
-            self._since = _Since(**saved.pop("since"))
-            self.state = _State(**saved)
+        done = self.checkpoints.updates()
+        self.state = _State(texts=texts)
+        if done:
+            self.state = _State(**self.checkpoints.load(done[-1], self.model, self.optimizers.state))
         if self.state.texts != texts:
             raise AttnscopeError(
                 f"the texts are not those with which the training in {folder.path} began: give these, or another folder"
@@ -118,7 +107,7 @@ class Training:
         if self.log is not None and left_out:
             counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
             _log.warning("pairs left out: %s", counts)
-            if not kept:
+            if not done:
                 self.log.write(0, left_out=left_out)
 
     def _prepare(self) -> TrainingData:
@@ -138,7 +127,7 @@ class Training:
         return made
 
     def _prepare_folder(self) -> TrainingData | None:
-        """Give up what is damaged, refuse another training, and write what is not there yet."""
+        """Drop what is damaged, reject another training, and write what is not there yet."""
         damaged = self.folder.damaged()
         self.checkpoints.drop_damaged(damaged)
         others = [name for name in damaged if name in self.folder.files]
@@ -166,22 +155,20 @@ class Training:
 
     def _epoch(self) -> None:
         """The batches of an epoch that are not done yet."""
-        batches = self.data.epoch(self.state.epoch)
-        state, since = self.state, self._since
-        for members in batches[state.batch :]:
+        state, config = self.state, self.config
+        for members in self.data.epoch(state.epoch)[state.batch :]:
             before = time.monotonic()
             loss, tokens = self._update(members)
             seconds = time.monotonic() - before  # of training alone, not of validations
-            since.loss, since.tokens = since.loss + loss, since.tokens + tokens
-            since.updates, since.seconds = since.updates + 1, since.seconds + seconds
+            for name, value in (("loss", loss), ("tokens", tokens), ("seconds", seconds)):
+                state.since_log[name] += value
             state.update, state.batch = state.update + 1, state.batch + 1
             state.tokens, state.seconds = state.tokens + tokens, state.seconds + seconds
-            last = state.update == self.config.updates
-            if state.update % self.config.log_every == 0 or last:
-                self._tell(since)
-                self._since = since = _Since()
-            if state.update % self.config.validate_every == 0 or last:
-                self._look()
+            last = state.update == config.updates
+            if state.update % config.log_every == 0 or last:
+                self._write_log()
+            if state.update % config.validate_every == 0 or last:
+                self._validate_and_save()
                 if last or self._is_done():
                     return
         state.epoch, state.batch = state.epoch + 1, 0
@@ -209,7 +196,7 @@ class Training:
             total += loss.detach().float()
         self.group.sum_gradients(self.model)
         nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
-        self.optimizers.step(rate_of(config, step))
+        self.optimizers.step(learning_rate(config, step))
         summed = float(self.group.sum(total))
         if not math.isfinite(summed):
             raise AttnscopeError(
@@ -227,16 +214,17 @@ class Training:
     def _to_device(self, batch: Batch) -> Batch:
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
 
-    def _tell(self, since: _Since) -> None:
-        state = self.state
-        loss, rate = since.loss / since.tokens, since.tokens / since.seconds
-        self._told = {"update": state.update, "loss": loss, "tokens/s": rate}
+    def _write_log(self) -> None:
+        state, since = self.state, self.state.since_log
+        loss, rate = since["loss"] / since["tokens"], since["tokens"] / since["seconds"]
+        self._logged = {"update": state.update, "loss": loss, "tokens/s": rate}
+        state.since_log = dict.fromkeys(since, 0.0)
         if self.log is not None:
             self.log.write(
                 state.update,
                 loss=loss,
                 tokens_per_second=rate,
-                learning_rate=rate_of(self.config, state.update),
+                learning_rate=learning_rate(self.config, state.update),
                 epoch=state.epoch,
                 tokens=state.tokens,
                 seconds=state.seconds,
@@ -245,27 +233,22 @@ class Training:
 
     def _report(self, share: float, metrics: dict[str, float]) -> None:
         named = {f"validation {name}": value for name, value in metrics.items()}
-        self.progress(Progress("train", share, {**self._told, **named}))
+        self.progress(Progress("train", share, {**self._logged, **named}))
 
-    def _look(self) -> None:
-        """Validate, and keep a checkpoint."""
+    def _validate_and_save(self) -> None:
         state = self.state
         state.metrics = self.validate()
-        value = state.metrics.get(self.config.metric, state.metrics["loss"])
-        sign = BETTER[self.config.metric if self.config.metric in state.metrics else "loss"]
-        state.validations += 1
+        metric = self.config.metric if self.config.metric in state.metrics else "loss"
+        value, sign = state.metrics[metric], 1 if metric == "bleu" else -1
         if state.best is None or sign * value > sign * state.best:
             state.best, state.best_update, state.waiting = value, state.update, 0
         else:
             state.waiting += 1
         if self.log is not None:
             self.log.write(state.update, **{f"valid_{name}": value for name, value in state.metrics.items()})
-            saved = vars(state) | {"since": vars(self._since)}
             before = max(self.config.keep, self.config.average) - 1
             keep = {state.best_update, *self.checkpoints.updates()[::-1][:before]}
-            self.checkpoints.save(
-                state.update, self.model, self.optimizers.state, saved, keep=keep, growing=[LOG]
-            )
+            self.checkpoints.save(state.update, self.model, self.optimizers.state, vars(state), keep)
         self.group.wait()
 
     def _is_done(self) -> bool:
@@ -354,9 +337,9 @@ def updates_done(config: TrainConfig, folder: OwnedFolder) -> int:
     return done
 
 
-def _same_training(config: TrainConfig, kept: TrainConfig, folder: Path, done: int) -> None:
-    """Refuse to go on with another training than the folder's, of which so many updates are done."""
-    before, now = kept.model_dump(), config.settings()
+def _same_training(config: TrainConfig, old: TrainConfig, folder: Path, done: int) -> None:
+    """Refuse to resume another training than the folder's, of which so many updates are done."""
+    before, now = old.model_dump(), config.settings()
     changed = [name for name in now if now[name] != before[name] and name not in _MAY_CHANGE]
     if changed:
         name = changed[0]
@@ -369,11 +352,12 @@ def _same_training(config: TrainConfig, kept: TrainConfig, folder: Path, done: i
             f"{folder} holds a training of {done} updates; found updates = {config.updates}: give another folder, or "
             "as many or more"
         )
-    other = next((step for step in range(1, done + 1) if rate_of(config, step) != rate_of(kept, step)), None)
+    steps = range(1, done + 1)
+    other = next((step for step in steps if learning_rate(config, step) != learning_rate(old, step)), None)
     if other is not None:
         raise AttnscopeError(
-            f"{folder} holds a training of {done} updates at rates for updates = {kept.updates} and cooldown = "
-            f"{kept.cooldown}; with {config.updates} and {config.cooldown} update {other} would have had another: give "
+            f"{folder} holds a training of {done} updates at rates for updates = {old.updates} and cooldown = "
+            f"{old.cooldown}; with {config.updates} and {config.cooldown} update {other} would have had another: give "
             "another folder, or the same settings"
         )
 
@@ -389,28 +373,25 @@ class Optimizers:
 
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-        matrices = [
-            parameter
-            for parameter in model.parameters()
-            if _is_matrix(parameter) and id(parameter) not in tables
+        parameters = list(model.parameters())
+        muon = [
+            each
+            for each in parameters
+            if config.optimizer == "muon" and each.ndim > 1 and id(each) not in tables
         ]
-        chosen = {id(parameter) for parameter in matrices} if config.optimizer == "muon" else set[int]()
-        rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-        self._each: list[Optimizer] = [
-            AdamW(
-                decayed(rest, config.weight_decay),
-                lr=config.learning_rate,
-                betas=(0.9, config.adam_beta2),
-                fused=True,
-            )
+        orthogonalised = {id(each) for each in muon}
+        rest = [each for each in parameters if id(each) not in orthogonalised]
+        groups: list[dict[str, Any]] = [  # matrices and tables decay, biases and LayerNorms do not
+            {"params": [each for each in rest if each.ndim > 1], "weight_decay": config.weight_decay},
+            {"params": [each for each in rest if each.ndim <= 1], "weight_decay": 0.0},
         ]
+        rate, decay = config.learning_rate, config.weight_decay
+        self._each: list[Optimizer] = [AdamW(groups, lr=rate, betas=(0.9, config.adam_beta2), fused=True)]
         self.state = self._each[0].state
-        if chosen:
-            decay = config.weight_decay
-            muon = Muon(matrices, lr=config.learning_rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
-            # one place for all moments, which checkpoints keep: each optimizer reads those of its own parameters
-            muon.state = self.state
-            self._each.append(muon)
+        if muon:
+            self._each.append(Muon(muon, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+            # all moments together, as checkpoints store them: each optimizer reads those of its own parameters
+            self._each[1].state = self.state
 
     def step(self, rate: float) -> None:
         """Move all parameters at a learning rate, and forget the gradients."""
@@ -419,21 +400,6 @@ class Optimizers:
                 group["lr"] = rate
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-
-
-def decayed(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters as AdamW takes them: matrices and tables decay, biases and LayerNorms do not."""
-    parameters = list(parameters)
-    matrices = [parameter for parameter in parameters if _is_matrix(parameter)]
-    vectors = [parameter for parameter in parameters if not _is_matrix(parameter)]
-    return [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-
-
-def _is_matrix(parameter: nn.Parameter) -> bool:
-    return parameter.ndim > 1
 
 
 def target_tokens(batch: Batch) -> int:
@@ -449,40 +415,23 @@ def multiplies_bfloat16(device: str) -> bool:
     return device == "cpu" and (cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())  # noqa: SLF001
 
 
-def rate_of(config: TrainConfig, step: int) -> float:
-    """Learning rate of an update, from 1."""
-    return learning_rate(
-        step,
-        config.schedule,
-        peak=config.learning_rate,
-        warmup=config.warmup,
-        last=config.updates,
-        width=config.decoder_width if config.model == "recurrent" else config.width,
-        cooldown=config.cooldown,
-    )
-
-
-def learning_rate(
-    step: int, schedule: str, *, peak: float, warmup: int, last: int, width: int = 1, cooldown: int = 0
-) -> float:
-    r"""Rate of an update."""
-    left = min(1.0, (last + 1 - step) / cooldown) if cooldown else 1.0
-    return left * _before_cooldown(step, schedule, peak, warmup, last, width)
-
-
-def _before_cooldown(step: int, schedule: str, peak: float, warmup: int, last: int, width: int) -> float:
-    if schedule == "noam":
-        return peak * width**-0.5 * min(step**-0.5, step * max(1, warmup) ** -1.5)
+def learning_rate(config: TrainConfig, step: int) -> float:
+    r"""Rate of an update, from 1; ``noam`` is equation 3 of Vaswani et al. (2017), times `learning_rate`."""
+    peak, warmup, last = config.learning_rate, config.warmup, config.updates
+    cooling = min(1.0, (last + 1 - step) / config.cooldown) if config.cooldown else 1.0
+    if config.schedule == "noam":
+        width = config.decoder_width if config.model == "recurrent" else config.width
+        return cooling * (peak * width**-0.5 * min(step**-0.5, step * max(1, warmup) ** -1.5))
     if step < warmup:
-        return peak * step / warmup
-    match schedule:
+        return cooling * (peak * step / warmup)
+    match config.schedule:
         case "inverse_sqrt":
-            return peak * math.sqrt(max(1, warmup) / step)
+            return cooling * (peak * math.sqrt(max(1, warmup) / step))
         case "cosine":
             done = (step - warmup) / max(1, last - warmup)
-            return peak * (1 + math.cos(math.pi * min(1.0, done))) / 2
+            return cooling * (peak * (1 + math.cos(math.pi * min(1.0, done))) / 2)
         case _:
-            return peak
+            return cooling * peak
 
 
 @dataclass(frozen=True)

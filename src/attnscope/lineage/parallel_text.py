@@ -35,7 +35,7 @@ class ParallelText:
     """Pairs of lines, in the order of the files."""
 
     source: list[str]  # line i of one translates line i of the other
-    target: list[str]  # line i of one translates line i of the other
+    target: list[str]
     # how many pairs were left out, by reason: ``empty source``, ``empty target``, ``both empty``
     left_out: dict[str, int] = field(default_factory=dict[str, int])
 

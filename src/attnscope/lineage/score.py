@@ -97,8 +97,8 @@ def score(
     xarray.Dataset
         ``score``, ``lower`` and ``upper`` (its 95% interval), ``p_value``, ``difference``,
         ``difference_lower``, ``difference_upper`` (from the baseline, which has NaN itself), all ``(system, metric)``
-        in points of 0 to 100. Fewer than 6 sentences have no interval and no test: on 5 no paired test can go below
-        1 in 16, whatever they are. With `by_length` also ``score_by_length``,
+        in points of 0 to 100. Fewer than 20 sentences have no interval of a score, fewer than 6 no test: on 5 no
+        paired test can go below 1 in 16, whatever they are. With `by_length` also ``score_by_length``,
         ``lower_by_length``, ``upper_by_length`` ``(system, metric, bucket)`` and ``sentences (bucket)``; an empty
         bucket is NaN. The attribute ``signature`` is JSON with the signature of each metric; ``note`` stands where the
         references have no spaces between words and the tokenizer looks for some.
@@ -325,8 +325,7 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     """Fill in intervals and p-values from the scores of all resamples, (system, resample)."""
     resamples, stretch = drawn.shape[1], np.sqrt(sentences / (sentences - 1))
     ordered, cut = np.sort(drawn, axis=1), round(resamples * outside(sentences))
-    few = sentences < FEW  # their scores are biased too, and show half of the skewness
-    unbiased = np.sqrt(sentences * (sentences - 1)) / (sentences - 2) * (2 if few else 1)
+    unbiased = np.sqrt(sentences * (sentences - 1)) / (sentences - 2)
     apart = drawn - drawn.mean(1, keepdims=True)
     third, spread = (apart**3).mean(1), (apart**2).mean(1) ** 1.5
     skewness = unbiased * np.divide(
@@ -336,10 +335,10 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
     error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
     left, right = (error * long_tail(quantile, np.maximum(sign * skewness, 0)) for sign in (-1, 1))
-    out["lower"][:, column] = np.where(few | (skewness < -SKEWED), np.fmin(low, score - left), low).clip(0)
-    out["upper"][:, column] = np.where(few | (skewness > SKEWED), np.fmax(high, score + right), high).clip(
-        max=100
-    )
+    if sentences >= FEW:  # that of fewer holds too seldom if their quality is very skewed
+        left, right = np.fmin(low, score - left), np.fmax(high, score + right)
+        out["lower"][:, column] = np.where(skewness < -SKEWED, left, low).clip(0)
+        out["upper"][:, column] = np.where(skewness > SKEWED, right, high).clip(max=100)
     gaps = drawn[1:] - drawn[:1]
     away = np.sort(np.abs(gaps - gaps.mean(1, keepdims=True)), axis=1) * reach(sentences) / reach()
     difference = out["score"][1:, column] - out["score"][0, column]

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -20,9 +20,6 @@ from attnscope.lineage.walk import Walk, entropy
 from attnscope.lineage.wording import words
 from attnscope.read.shown import split_character, with_marked_spaces
 
-if TYPE_CHECKING:
-    from attnscope.lineage.walk import Walk
-
 _LONGEST_NAME = 12  # columns of a terminal
 _MOST_ROWS = 6  # of a matrix with one row a token
 _WHOLE_ROW = 12  # tokens up to which the followed row is shown in full
@@ -30,16 +27,28 @@ _LARGEST = 10  # weights of it that are shown otherwise
 _CONTRIBUTIONS = 4
 _BAR = 10  # columns of a weight of 1
 
+Named = list[tuple[int, str]]  # positions with the names of their tokens
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text under a caption."""
+
+    caption: str  # what it is, with its shape
+    headings: tuple[str, ...]  # one for each column; the first column holds the names of the rows
+    rows: tuple[tuple[str, ...], ...]
+    marked: int | None = None  # the row of the token that is followed
+
 
 @dataclass(frozen=True)
 class Step:
     """One step of a walk."""
 
-    title: str  # a line
-    formula: str  # in LaTeX, and in characters for a terminal; may be empty
-    plain_formula: str  # in LaTeX, and in characters for a terminal; may be empty
+    title: str
+    formula: str  # in LaTeX; may be empty
+    plain_formula: str  # in characters, for a terminal; may be empty
     text: tuple[str, ...]  # paragraphs
-    tables: tuple[Table, ...]  # numbers
+    tables: tuple[Table, ...]
 
 
 def steps(walk: Walk, language: str = "en", *, columns: int = 8) -> list[Step]:
@@ -48,11 +57,11 @@ def steps(walk: Walk, language: str = "en", *, columns: int = 8) -> list[Step]:
 
 
 def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
-    """Return the title of a walk, and what stands below it."""
+    """The title of a walk, and what is below it."""
     wording = words(language)
     facts: dict[str, Any] = {
         "layer": walk.layer,
-        "layers": walk.layers,
+        "layers": len(walk.kinds),
         "head": walk.head,
         "heads": walk.heads,
         "model": walk.model,
@@ -64,21 +73,17 @@ def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
     toy = ".toy" if walk.drawn else ".module" if walk.is_toy else ""
     below = [wording[f"place{toy}"].format(**facts)]
     if "cross" in walk.kinds:
-        below.append(_place_in_decoder(walk, wording))
+        layers = {
+            kind: ", ".join(str(layer) for layer, own in enumerate(walk.kinds) if own == kind)
+            for kind in ("self", "causal", "cross")
+        }
+        below.append(wording["kinds"].format(this=wording[f"kind.{walk.kind}"], layer=walk.layer, **layers))
     if walk.target:
-        key = "target.own" if walk.translated else "target.given"
-        below.append(wording[key].format(target=spoken(walk.target)))
+        below.append(
+            wording["target.own" if walk.translated else "target.given"].format(target=spoken(walk.target))
+        )
     below.append(wording["followed"].format(token=walk.token, name=spoken(walk.tokens[walk.token])))
     return wording[f"title{toy}"].format(**facts), tuple(below)
-
-
-def _place_in_decoder(walk: Walk, wording: dict[str, str]) -> str:
-    """Which of an encoder-decoder's layers are of what kind."""
-    layers = {
-        kind: ", ".join(str(layer) for layer, own in enumerate(walk.kinds) if own == kind)
-        for kind in ("self", "causal", "cross")
-    }
-    return wording["kinds"].format(this=wording[f"kind.{walk.kind}"], layer=walk.layer, **layers)
 
 
 class _Writer:
@@ -88,22 +93,15 @@ class _Writer:
         self.walk, self.wording, self.columns = walk, wording, columns
         self.at = walk.token
         self.name = spoken(walk.tokens[self.at])
-        self.weights = walk["weights"]
-        row = self.weights[self.at]
-        self.best = int(row.argmax())
-        own = None if walk.kind == "cross" else self.at
-        self.rows = self._named(shown_tokens(self._row_of_queries(), self.at, _MOST_ROWS), walk.tokens)
-        self.key_rows = self._named(shown_tokens(row, own, _MOST_ROWS), walk.keys)
-        self.key_columns = self._named(shown_tokens(row, own, columns), walk.keys)
-
-    def _row_of_queries(self) -> np.ndarray:
-        """Show the same tokens as queries and as keys, where they are the same."""
-        row = self.weights[self.at]
-        return row if self.walk.kind != "cross" else np.zeros(len(self.walk.tokens))
-
-    @staticmethod
-    def _named(positions: list[int], tokens: tuple[str, ...]) -> list[tuple[int, str]]:
-        return [(i, short(f"{i} {visible(tokens[i])}", _LONGEST_NAME)) for i in positions]
+        self.row = walk["weights"][self.at]
+        self.best = int(self.row.argmax())
+        self.best_name = spoken(walk.keys[self.best])
+        is_cross = walk.kind == "cross"
+        own = None if is_cross else self.at
+        of_queries = np.zeros(len(walk.tokens)) if is_cross else self.row
+        self.rows = _named(shown_tokens(of_queries, self.at, _MOST_ROWS), walk.tokens)
+        self.key_rows = _named(shown_tokens(self.row, own, _MOST_ROWS), walk.keys)
+        self.key_columns = _named(shown_tokens(self.row, own, columns), walk.keys)
 
     def say(self, key: str, **facts: Any) -> str:
         """One paragraph."""
@@ -120,35 +118,32 @@ class _Writer:
         return [*steps, self._check()]
 
     def _step(
-        self, title: str, formulas: tuple[str, str], text: list[str], tables: list[Table] | None = None
+        self, title: str, text: Sequence[str], *tables: Table, latex: str = "", characters: str = ""
     ) -> Step:
-        return Step(self.say(title), *formulas, tuple(text), tuple(tables or ()))
+        return Step(self.say(title), latex, characters, tuple(text), tables)
 
     def _tokens(self) -> Step:
         walk = self.walk
         if not (walk.target and walk.of_decoder):
-            return self._step("tokens", ("", ""), self._list_of("tokens.text", walk.tokens))
-        of_source = self._list_of("tokens.text", walk.keys) if walk.kind == "cross" else []
-        return self._step(
-            f"tokens.{walk.kind}", ("", ""), [*of_source, *self._list_of("tokens.target", walk.tokens)]
-        )
+            return self._step("tokens", self._list("tokens.text", walk.tokens))
+        of_source = self._list("tokens.text", walk.keys) if walk.kind == "cross" else []
+        return self._step(f"tokens.{walk.kind}", [*of_source, *self._list("tokens.target", walk.tokens)])
 
-    def _list_of(self, key: str, tokens: tuple[str, ...]) -> list[str]:
+    def _list(self, key: str, tokens: tuple[str, ...]) -> list[str]:
         shown = " · ".join(f"{i} {visible(token)}" for i, token in enumerate(tokens))
-        said = [self.say(key, count=len(tokens), first=spoken(tokens[0])), shown]
+        text = [self.say(key, count=len(tokens), first=spoken(tokens[0])), shown]
         pieces = split_character(tokens)
-        return [*said, self.say("tokens.pieces", pieces=" ".join(pieces))] if pieces else said
+        return [*text, self.say("tokens.pieces", pieces=" ".join(pieces))] if pieces else text
 
     def _input(self) -> Step:
         walk = self.walk
         first = "X.decoder" if walk.of_decoder else "X.first"
         key = "X.toy" if walk.is_toy else first if walk.starts_stack else "X.later"
-        text = [self.say(key, layer=walk.layer)]
-        tables = [self._of_queries("X", "X")]
+        text, tables = [self.say(key, layer=walk.layer)], [self._of_queries("X", "X")]
         if "memory" in walk:
             text.append(self.say("X.memory"))
             tables.append(self._of_keys("memory", "M"))
-        return self._step("X", (r"X \in \mathbb{R}^{n \times d}", ""), text, tables)
+        return self._step("X", text, *tables, latex=r"X \in \mathbb{R}^{n \times d}")
 
     def _projections(self) -> Step:
         walk = self.walk
@@ -157,26 +152,26 @@ class _Writer:
             text.append(self.say(f"QKV.{walk.form}", reason=walk.reason))
         if walk.kv_heads != walk.heads:
             text.append(self.say("QKV.grouped", heads=walk.heads, kv_heads=walk.kv_heads))
-        tables = [self._of_queries("Q", "Q"), self._of_keys("K", "K"), self._of_keys("V", "V")]
-        return self._step("QKV", self._formula_of_projections(), text, tables)
-
-    def _formula_of_projections(self) -> tuple[str, str]:
-        """With a bias where there is one, and the rotation where there is one."""
-        latex: list[str] = []
-        characters: list[str] = []
+        formulas: list[str] = []
+        shapes: list[str] = []
         for symbol in "QKV":
-            if f"W_{symbol}" not in self.walk:
+            if f"W_{symbol}" not in walk:
                 continue
-            bias = bool(self.walk[f"b_{symbol}"].any())
-            x = "M" if "memory" in self.walk and symbol != "Q" else "X"
-            inner = f"{x} W_{symbol}" + (f" + b_{symbol}" if bias else "")
-            turned = self.walk.form == "rope" and symbol != "V"
-            latex.append(rf"{symbol} = R({inner})" if turned else f"{symbol} = {inner}")
-            characters.append(latex[-1])
-        shapes = [
-            f"W_{symbol}: {self._shape(f'W_{symbol}')}" for symbol in "QKV" if f"W_{symbol}" in self.walk
-        ]
-        return r", \quad ".join(latex), "   ".join(characters) + ("\n" + "   ".join(shapes) if shapes else "")
+            x = "M" if "memory" in walk and symbol != "Q" else "X"
+            made = f"{x} W_{symbol}" + (f" + b_{symbol}" if walk[f"b_{symbol}"].any() else "")
+            formulas.append(
+                f"{symbol} = R({made})" if walk.form == "rope" and symbol != "V" else f"{symbol} = {made}"
+            )
+            shapes.append(f"W_{symbol}: {self._shape(f'W_{symbol}')}")
+        return self._step(
+            "QKV",
+            text,
+            self._of_queries("Q", "Q"),
+            self._of_keys("K", "K"),
+            self._of_keys("V", "V"),
+            latex=r", \quad ".join(formulas),
+            characters="   ".join(formulas) + ("\n" + "   ".join(shapes) if shapes else ""),
+        )
 
     def _products(self) -> Step:
         walk = self.walk
@@ -185,87 +180,81 @@ class _Writer:
         text = self.say(
             "products.text",
             name=self.name,
-            best=self._best,
+            best=self.best_name,
             terms=terms + " +",
             product=float(walk["products"][self.at, self.best]),
             width=len(query),
         )
-        return self._step("products", (r"Q K^\top", "Q Kᵀ"), [text], [self._square("products", "Q Kᵀ")])
+        return self._step(
+            "products", [text], self._square("products", "Q Kᵀ"), latex=r"Q K^\top", characters="Q Kᵀ"
+        )
 
     def _division(self) -> Step:
         walk = self.walk
         width = walk["Q"].shape[1]
         spread = {"before": float(walk["products"].std()), "after": float(walk["scaled"].std())}
-        usual = abs(walk.scale * width**0.5 - 1) < 1e-3  # noqa: PLR2004
-        if usual:
+        factor = plain(walk.scale)
+        if abs(walk.scale * width**0.5 - 1) < 1e-3:  # noqa: PLR2004
             text = [self.say("scale.text", width=width, root=width**0.5, **spread)]
+            latex, characters = r"\frac{Q K^\top}{\sqrt{d_k}}", "Q Kᵀ / √d_k"
         else:
             text = [self.say("scale.other", scale=walk.scale, width=width, usual=width**-0.5, **spread)]
+            latex, characters = rf"{factor}\, Q K^\top", f"{factor} Q Kᵀ"
         if abs(walk.scale - 1) > 1e-3:  # noqa: PLR2004
             text.append(self._without_division())
         if walk.softcap is not None:
+            cap = plain(walk.softcap)
             text.append(self.say("scale.cap", cap=walk.softcap))
+            latex, characters = (
+                rf"{cap} \tanh\left({latex} / {cap}\right)",
+                f"{cap} tanh({characters} / {cap})",
+            )
         if "bias" in walk:
             text.append(self.say("scale.bias"))
-        return self._step("scale", self._formula_of_scores(usual=usual), text, [self._square("scores", "S")])
+            latex, characters = latex + " + B", characters + " + B"
+        return self._step(
+            "scale", text, self._square("scores", "S"), latex=f"S = {latex}", characters=f"S = {characters}"
+        )
 
     def _without_division(self) -> str:
         walk = self.walk
         rows, bare = entropy(walk["weights"]), entropy(walk["unscaled_weights"])
-        seen = walk["allowed"].sum(-1)
         return self.say(
             "scale.without",
             name=self.name,
             bare=float(bare[self.at]),
             entropy=float(rows[self.at]),
-            most=float(np.log(max(1, seen[self.at]))),
+            most=float(np.log(max(1, walk["allowed"].sum(-1)[self.at]))),
             bare_top=float(walk["unscaled_weights"][self.at].max()),
-            top=float(walk["weights"][self.at].max()),
+            top=float(self.row.max()),
             mean_bare=float(bare.mean()),
             mean=float(rows.mean()),
         )
 
-    def _formula_of_scores(self, *, usual: bool) -> tuple[str, str]:
-        factor = plain(self.walk.scale)
-        latex = r"\frac{Q K^\top}{\sqrt{d_k}}" if usual else rf"{factor}\, Q K^\top"
-        characters = "Q Kᵀ / √d_k" if usual else f"{factor} Q Kᵀ"
-        if self.walk.softcap is not None:
-            cap = plain(self.walk.softcap)
-            latex = rf"{cap} \tanh\left({latex} / {cap}\right)"
-            characters = f"{cap} tanh({characters} / {cap})"
-        if "bias" in self.walk:
-            latex, characters = latex + " + B", characters + " + B"
-        return f"S = {latex}", f"S = {characters}"
-
     def _mask(self) -> Step:
         allowed = self.walk["allowed"]
-        facts: dict[str, Any] = {
-            "name": self.name,
-            "count": allowed.shape[1],
-            "seen": int(allowed[self.at].sum()),
-        }
+        facts = {"name": self.name, "count": allowed.shape[1], "seen": int(allowed[self.at].sum())}
         if allowed.all():
-            return self._step("mask", ("", ""), [self.say("mask.none", **facts)])
+            return self._step("mask", [self.say("mask.none", **facts)])
         causal = np.array_equal(allowed, np.tril(np.ones_like(allowed)))
-        text = self.say("mask.causal" if causal else "mask.other", **facts)
         cells = np.where(allowed, self.wording["allowed"], self.wording["masked"])
-        table = square(
-            cells, self._caption("M", "allowed", len(self.rows)), self.rows, self.key_columns, marked=self.at
+        caption = self._caption("M", "allowed", len(self.rows))
+        return self._step(
+            "mask",
+            [self.say("mask.causal" if causal else "mask.other", **facts)],
+            square(cells, caption, self.rows, self.key_columns, marked=self.at),
+            latex=r"S_{ij} = -\infty \text{ if } M_{ij} = -\infty",
         )
-        formula = r"S_{ij} = -\infty \text{ if } M_{ij} = -\infty"
-        return self._step("mask", (formula, ""), [text], [table])
 
     def _softmax(self) -> Step:
-        walk = self.walk
-        row = self.weights[self.at]
-        score = float(walk["scores"][self.at, self.best])
-        weight = float(row[self.best])
+        row = self.row
+        score, weight = float(self.walk["scores"][self.at, self.best]), float(row[self.best])
         text = [
             self.say(
                 "softmax.text",
                 total=float(row.sum()),
                 name=self.name,
-                best=self._best,
+                best=self.best_name,
                 score=score,
                 denominator=float(np.exp(score) / weight) if weight else float("inf"),
                 weight=weight,
@@ -273,29 +262,33 @@ class _Writer:
         ]
         if row.sum() < 1 - 1e-6:
             text.append(self.say("softmax.sink"))
-        formula = r"A = \mathrm{softmax}(S), \quad A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}"
-        tables = [self._square("weights", "A"), self._followed_row()]
         return self._step(
-            "softmax", (formula, "A = softmax(S):  A_ij = exp(S_ij) / Σ_k exp(S_ik)"), text, tables
+            "softmax",
+            text,
+            self._square("weights", "A"),
+            self._followed_row(),
+            latex=r"A = \mathrm{softmax}(S), \quad A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}",
+            characters="A = softmax(S):  A_ij = exp(S_ij) / Σ_k exp(S_ik)",
         )
 
     def _followed_row(self) -> Table:
-        """Every step of the followed row below each other."""
-        walk = self.walk
-        row = self.weights[self.at]
+        """Every step of the followed row, a key a line."""
+        walk, row = self.walk, self.row
         whole = len(row) <= _WHOLE_ROW
-        shown = (
-            list(range(len(row))) if whole else sorted(np.argsort(-row, kind="stable")[:_LARGEST].tolist())
-        )
-        steps = ["products", "scaled"]
-        if walk.softcap is not None or "bias" in walk:
-            steps.append("scores")
-        names = {"products": "column.product", "scaled": "column.scaled", "scores": "column.score"}
-        digits = {name: decimals_for(walk[name][self.at][shown]) for name in steps}
+        shown = list(range(len(row))) if whole else self._largest(_LARGEST)
+        headings = {"products": "column.product", "scaled": "column.scaled", "scores": "column.score"}
+        if walk.softcap is None and "bias" not in walk:
+            del headings["scores"]
+        digits = {name: decimals_for(walk[name][self.at][shown]) for name in headings}
+
+        def score(name: str, key: int) -> str:
+            is_allowed = walk["allowed"][self.at, key]
+            return number(walk[name][self.at, key], digits[name]) if is_allowed else self.wording["masked"]
+
         lines = [
             (
                 f"{i} {visible(walk.keys[i])}",
-                *(self._score(name, i, digits[name]) for name in steps),
+                *(score(name, i) for name in headings),
                 number(row[i], 3),
                 _bar(row[i]),
             )
@@ -303,48 +296,44 @@ class _Writer:
         ]
         if not whole:
             others = float(row.sum() - row[shown].sum())
-            lines.append(
-                (
-                    self.say("row.others", count=len(row) - len(shown)),
-                    *[""] * len(steps),
-                    number(others, 3),
-                    _bar(others),
-                )
-            )
-        headings = ["column.token", *(names[name] for name in steps), "column.weight"]
+            count = self.say("row.others", count=len(row) - len(shown))
+            lines.append((count, *[""] * len(headings), number(others, 3), _bar(others)))
+        names = map(self.say, ("column.token", *headings.values(), "column.weight"))
         caption = self.say("softmax.row" if whole else "softmax.top", name=self.name)
-        return Table(caption, (*map(self.say, headings), ""), tuple(lines))
+        return Table(caption, (*names, ""), tuple(lines))
 
-    def _score(self, name: str, key: int, digits: int) -> str:
-        if not self.walk["allowed"][self.at, key]:
-            return self.wording["masked"]
-        return number(self.walk[name][self.at, key], digits)
+    def _largest(self, count: int) -> list[int]:
+        return sorted(np.argsort(-self.row, kind="stable")[:count].tolist())
 
     def _sum(self) -> Step:
-        walk = self.walk
-        row, values = self.weights[self.at], walk["V"]
-        largest = sorted(np.argsort(-row, kind="stable")[:_CONTRIBUTIONS].tolist())
-        parts = row[largest, None] * values[largest]
-        rest = walk["head_output"][self.at] - parts.sum(0)
+        walk, row = self.walk, self.row
+        output = walk["head_output"][self.at]
+        largest = self._largest(_CONTRIBUTIONS)
+        parts = row[largest, None] * walk["V"][largest]
+        lines = [*parts]
         names = [f"{number(row[i], 3)} × {short(visible(walk.keys[i]), _LONGEST_NAME)}" for i in largest]
-        lines = [*parts, *([rest] if len(row) > len(largest) else []), walk["head_output"][self.at]]
         if len(row) > len(largest):
+            lines.append(output - parts.sum(0))
             names.append(self.say("row.others", count=len(row) - len(largest)))
-        names.append(self.say("row.sum"))
         table = corner(
-            np.array(lines),
+            np.array([*lines, output]),
             f"O[{self.at}]: {self.say('column.value')}",
-            list(enumerate(names)),
+            list(enumerate([*names, self.say("row.sum")])),
             self.columns - 2,  # the names are long
-            marked=len(names) - 1,
+            marked=len(names),
         )
-        text: list[str] = []
+        text = [self.say("sum.text", name=self.name)]
         if walk.is_toy:
-            output, weights = self._shape("head_output"), self._shape("weights")
-            text.append(self.say("sum.toy", output=output, weights=weights))
-        text.append(self.say("sum.text", name=self.name))
-        formula = (r"O = A V, \quad o_i = \sum_j A_{ij} v_j", "O = A V:  o_i = Σ_j A_ij v_j")
-        return self._step("sum", formula, text, [self._of_queries("head_output", "O"), table])
+            shapes = {"output": self._shape("head_output"), "weights": self._shape("weights")}
+            text.insert(0, self.say("sum.toy", **shapes))
+        return self._step(
+            "sum",
+            text,
+            self._of_queries("head_output", "O"),
+            table,
+            latex=r"O = A V, \quad o_i = \sum_j A_{ij} v_j",
+            characters="O = A V:  o_i = Σ_j A_ij v_j",
+        )
 
     def _heads(self) -> Step:
         walk = self.walk
@@ -356,16 +345,18 @@ class _Writer:
             last=(walk.head + 1) * width - 1,
             width=walk["concatenated"].shape[1],
         )
-        formula = (
-            r"\mathrm{concat}(O_0, \dots, O_{%d})" % (walk.heads - 1),  # noqa: UP031 braces are LaTeX's
-            f"concat(O_0, …, O_{walk.heads - 1}):  {self._shape('concatenated')}",
+        last = walk.heads - 1
+        return self._step(
+            "concat",
+            [text],
+            latex=r"\mathrm{concat}(O_0, \dots, O_{%d})" % last,  # noqa: UP031 braces are LaTeX's
+            characters=f"concat(O_0, …, O_{last}):  {self._shape('concatenated')}",
         )
-        return self._step("concat", formula, [text])
 
     def _result(self) -> Step:
         walk = self.walk
         if "result" not in walk:
-            return self._step("result", ("", ""), [self.say("result.unknown")])
+            return self._step("result", [self.say("result.unknown")])
         width = walk["head_output"].shape[1]
         of_head = walk["W_O"][walk.head * width : (walk.head + 1) * width]
         text = self.say(
@@ -375,11 +366,13 @@ class _Writer:
             whole=float(np.linalg.norm(walk["result"][self.at])),
         )
         bias = " + b_O" if walk["b_O"].any() else ""
-        formula = (
-            r"\mathrm{concat}(O_0, \dots)\, W_O" + bias,
-            f"concat(O_0, …) W_O{bias}   W_O: {self._shape('W_O')}",
+        return self._step(
+            "result",
+            [text],
+            self._of_queries("result", "concat(O) W_O" + bias),
+            latex=r"\mathrm{concat}(O_0, \dots)\, W_O" + bias,
+            characters=f"concat(O_0, …) W_O{bias}   W_O: {self._shape('W_O')}",
         )
-        return self._step("result", formula, [text], [self._of_queries("result", "concat(O) W_O" + bias)])
 
     def _check(self) -> Step:
         comma = "、" if self.wording is words("ja") else ", "
@@ -387,18 +380,11 @@ class _Writer:
             f"{self.wording['errors.' + name]} {error:.0e}" for name, error in self.walk.errors.items()
         )
         key = "check.toy" if self.walk.is_toy else "check.text"
-        return self._step(
-            "check", ("", ""), [self.say(key, errors=errors, model=self.walk.model), self.say("caution")]
-        )
-
-    @property
-    def _best(self) -> str:
-        return spoken(self.walk.keys[self.best])
+        return self._step("check", [self.say(key, errors=errors, model=self.walk.model), self.say("caution")])
 
     def _shape(self, name: str) -> str:
-        of_text = set(self.walk.arrays[name].dims) & {"query", "key"}
         sizes = self.walk[name].shape
-        if self.walk.texts > 1 and of_text:
+        if self.walk.texts > 1 and set(self.walk.arrays[name].dims) & {"query", "key"}:
             sizes = (self.walk.texts, *sizes)
         return str(tuple(sizes))
 
@@ -416,38 +402,24 @@ class _Writer:
         return corner(self.walk[name], caption, self.key_rows, self.columns - 1, marked=marked)
 
     def _square(self, name: str, symbol: str) -> Table:
-        values = self.walk[name]
-        allowed = self.walk["allowed"]
-        digits = 3 if name == "weights" else decimals_for(values)
-        hidden = ~allowed if name == "weights" else np.zeros_like(allowed)
-        cells = np.array(
-            [
-                ["" if masked else number(value, digits) for value, masked in zip(*line, strict=True)]
-                for line in zip(values, hidden, strict=True)
-            ],
-            dtype=object,
-        )
+        values, allowed = self.walk[name], self.walk["allowed"]
+        is_weights = name == "weights"
+        digits = 3 if is_weights else decimals_for(values)
+        cells = np.array([[number(value, digits) for value in line] for line in values], dtype=object)
+        if is_weights:
+            cells[~allowed] = ""
         caption = self._caption(symbol, name, len(self.rows))
         return square(cells, caption, self.rows, self.key_columns, marked=self.at)
+
+
+def _named(positions: list[int], tokens: tuple[str, ...]) -> Named:
+    return [(i, short(f"{i} {visible(tokens[i])}", _LONGEST_NAME)) for i in positions]
 
 
 def _bar(weight: float) -> str:
     """A bar with steps of an eighth of a column."""
     eighths = round(weight * _BAR * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-
-
-_HEADING = 6  # columns of a terminal
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells of text under a caption."""
-
-    caption: str  # what it is, with its shape
-    headings: tuple[str, ...]  # one for each column; the first column holds the names of the rows
-    rows: tuple[tuple[str, ...], ...]  # cells
-    marked: int | None = None  # which row is that of the token that is followed, or None
 
 
 def shown_tokens(row: np.ndarray, followed: int | None, count: int) -> list[int]:
@@ -505,11 +477,10 @@ def short(text: str, columns: int) -> str:
 def corner(
     values: np.ndarray,
     caption: str,
-    rows: Sequence[tuple[int, str]],
+    rows: Named,
     columns: int,
     *,
     marked: int | None = None,
-    first: str = "",
 ) -> Table:
     """Some rows of a matrix and its first columns."""
     count = min(values.shape[1], columns)
@@ -520,34 +491,32 @@ def corner(
         (name, *(number(value, digits) for value in line), *more)
         for (_, name), line in zip(rows, part, strict=True)
     ]
-    return Table(caption, (first, *map(str, range(count)), *more), tuple(cells), marked=_index(rows, marked))
+    return Table(caption, ("", *map(str, range(count)), *more), tuple(cells), marked=_index(rows, marked))
 
 
 def square(
     cells: np.ndarray,
     caption: str,
-    rows: Sequence[tuple[int, str]],
-    columns: Sequence[tuple[int, str]],
+    rows: Named,
+    columns: Named,
     *,
     marked: int | None = None,
-    first: str = "",
 ) -> Table:
     """Some rows and columns of a matrix of tokens by tokens; its cells are text."""
     lines = [(name, *(str(cells[row, column]) for column, _ in columns)) for row, name in rows]
-    headings = (first, *(_two_lines(name) for _, name in columns))
+    names = (name.partition(" ") for _, name in columns)
+    headings = ("", *(f"{position}\n{short(token, _HEADING)}" for position, _, token in names))
     return Table(caption, headings, tuple(lines), marked=_index(rows, marked))
 
 
-def _two_lines(name: str) -> str:
-    position, _, token = name.partition(" ")
-    return f"{position}\n{short(token, _HEADING)}"
+_HEADING = 6  # columns of a terminal
 
 
-def _index(rows: Sequence[tuple[int, str]], marked: int | None) -> int | None:
+def _index(rows: Named, marked: int | None) -> int | None:
     return next((index for index, (row, _) in enumerate(rows) if row == marked), None)
 
 
-_COLUMNS = 10
+_COLUMNS = 10  # of a matrix in Markdown
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|$~])")
 
 
@@ -556,23 +525,18 @@ def markdown(walk: Walk, language: str = "en") -> str:
     title, below = heading(walk, language)
     parts = [f"# {escape(title)}", *map(escape, below)]
     for place, step in enumerate(steps(walk, language, columns=_COLUMNS), 1):
-        parts += _step(place, step)
+        parts.append(f"## {place}. {escape(step.title)}")
+        if step.formula:
+            parts.append(f"$$\n{step.formula}\n$$")
+        parts += map(escape, step.text)
+        for table in step.tables:
+            parts += [f"**{escape(table.caption)}**", _table(table)]
     return "\n\n".join(parts) + "\n"
 
 
 def escape(text: str) -> str:
     r"""Write characters that mean something in Markdown so that they mean themselves."""
     return _SPECIAL.sub(r"\\\1", text)
-
-
-def _step(place: int, step: Step) -> list[str]:
-    parts = [f"## {place}. {escape(step.title)}"]
-    if step.formula:
-        parts.append(f"$$\n{step.formula}\n$$")
-    parts += map(escape, step.text)
-    for table in step.tables:
-        parts += [f"**{escape(table.caption)}**", _table(table)]
-    return parts
 
 
 def _table(table: Table) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import permutations, product
 from pathlib import Path
@@ -41,14 +41,15 @@ from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Tokenizer
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 _FOLLOWED = "it"  # in that sentence
 _BUNDLED_LAYER = 1  # its heads are soft
+MOST_TOKENS = 1024  # more than anyone walks through
+
+Matrices = dict[str, tuple[np.ndarray, np.ndarray]]  # matrix and bias by "Q", "K", "V"
 
 
 @validated
@@ -143,19 +144,23 @@ def walk(
         trust_remote_code=trust_remote_code,
     )
     tell(Progress("walk", 0.5))
-    read = read_texts(SENTENCE if texts is None else texts, targets, loaded)
-    walked = walk_inputs(loaded.model, read.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
+    source, target, translated = _read_texts(SENTENCE if texts is None else texts, targets, loaded)
+    sides = {"input_ids": source} if target is None else {"input_ids": source, "decoder_input_ids": target}
+    inputs = {
+        name: torch.tensor([side.window.ids], device=loaded.model.device) for name, side in sides.items()
+    }
+    walked = walk_inputs(loaded.model, inputs, layer=layer, head=head, name=loaded.name)
     tell(Progress("walk", 1.0))
-    queries, keys = read.sides(walked.kind)
-    if query_token is None and texts in {None, SENTENCE} and queries is read.source:
+    queries = source if target is None or walked.kind == "self" else target
+    if query_token is None and texts in {None, SENTENCE} and queries is source:
         query_token = _FOLLOWED
     return replace(
         walked,
         tokens=queries.window.tokens,
-        keys=keys.window.tokens,
+        keys=(source if walked.kind == "cross" else queries).window.tokens,
         token=queries.position(query_token),
-        target="" if read.target is None else read.target.text,
-        translated=read.translated,
+        target="" if target is None else target.text,
+        translated=translated,
     )
 
 
@@ -170,35 +175,9 @@ def walk_inputs(
     tokens: tuple[str, ...] | None = None,
     name: str | None = None,
 ) -> Walk:
-    """Do the same for the arguments of a forward pass, with a batch of one.
+    """`walk` for the arguments of a forward pass with a batch of one, of a model in eval mode.
 
-    Parameters
-    ----------
-    model
-        In eval mode.
-    inputs
-        Arguments of its forward pass.
-    layer, head, token
-        Which layer, which head, and whose row is followed; counted from 0.
-    tokens
-        What to show for each query; by default their numbers.
-    name
-        Name of the model.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such layer, head or token, the model has no self-attention, or the steps do not give its own
-        numbers.
-
-    Examples
-    --------
-    >>> from transformers import GPT2Config, GPT2Model
-    >>> _ = torch.manual_seed(0)
-    >>> model = GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=8)).eval()
-    >>> steps = walk_inputs(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}, head=1)
-    >>> steps.kind, steps["allowed"][0].tolist()
-    ('causal', [True, False, False, False])
+    `tokens` names the queries; by default their numbers do.
     """
     sites, _ = verify(model, inputs, text="the sentence")
     if all(site.kind == "cross" for site in sites):
@@ -207,32 +186,32 @@ def walk_inputs(
             "it looks, scan (with --target) and align say"
         )
     layers = list(projections(model, inputs).items())
-    site, matrices = layers[check_number("layer", layer, len(layers))]
-    seen = _validate_and_save(model, inputs, site)
-    heads = seen.call.query.shape[1]
+    site, projected = layers[check_number("layer", layer, len(layers))]
+    call, states, output = _captured(model, inputs, site)
+    heads, queries = call.query.shape[1:3]
     check_number("head", head, heads)
-    check_number("token", token, seen.call.query.shape[2])
-    parts = _Parts.of(seen, matrices, head)
-    arrays = follow(parts.operands).assign(with_matrices(parts.X, parts.memory, parts.matrices))
-    errors = {
-        **parts.errors,
-        "head_output": difference(arrays["head_output"].values, _numbers(seen.output[0, head])),
-    }
-    together = _numbers(seen.output[0].transpose(0, 1).flatten(1))
+    check_number("token", token, queries)
+    arrays, errors, scale = _head_steps(call, states, projected, head)
+    errors["head_output"] = difference(arrays["head_output"].values, _numbers(output[0, head]))
+    together = _numbers(output[0].transpose(0, 1).flatten(1))
     arrays["concatenated"] = (("query", "all_heads"), together)
-    if matrices.output is not None and matrices.output_bias is not None:
-        W_O = matrices.output.reshape(together.shape[1], -1)
+    if projected.output is not None and projected.output_bias is not None:
+        W_O = projected.output.reshape(together.shape[1], -1)
         arrays = arrays.assign(
             W_O=(("all_heads", "model_width"), W_O),
-            b_O=(("model_width",), matrices.output_bias),
-            result=(("query", "model_width"), together @ W_O + matrices.output_bias),
+            b_O=(("model_width",), projected.output_bias),
+            result=(("query", "model_width"), together @ W_O + projected.output_bias),
         )
-        errors["result"] = difference(
-            arrays["result"].values, _own_result(model, inputs, layers, site, matrices.names["output"])
-        )
-    _reject(errors, seen.call.query.dtype)
-    queries, keys = (tuple(map(str, range(side.shape[2]))) for side in (seen.call.query, seen.call.key))
-    queries = queries if tokens is None else tokens
+        own = _own_result(model, inputs, layers, site, projected.names["output"])
+        errors["result"] = difference(arrays["result"].values, own)
+    limit = TOLERANCE.get(call.query.dtype, 1e-4)
+    for array, error in errors.items():
+        if not error <= limit:
+            raise AttnscopeError(
+                f"the steps give another {array} than the model (largest difference {error:.0e} of the largest, "
+                f"allowed {limit:.0e}): its attention does something that is not known here. Try --dtype float32"
+            )
+    names = tokens or tuple(map(str, range(queries)))
     return Walk(
         model=name or type(model).__name__,
         module=site.name,
@@ -240,96 +219,70 @@ def walk_inputs(
         kinds=tuple(site.kind for site, _ in layers),
         head=head,
         heads=heads,
-        kv_heads=seen.call.key.shape[1],
-        form=matrices.form,
-        reason=matrices.reason,
-        scale=parts.operands.scale,
-        softcap=seen.call.softcap,
-        tokens=queries,
-        keys=keys if site.kind == "cross" else queries,
+        kv_heads=call.key.shape[1],
+        form=projected.form,
+        reason=projected.reason,
+        scale=scale,
+        softcap=call.softcap,
+        tokens=names,
+        keys=tuple(map(str, range(call.key.shape[2]))) if site.kind == "cross" else names,
         token=token,
         arrays=arrays,
         errors=errors,
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _StepCall:
-    """One attention call as the model makes it, what it is made of, and its output."""
-
-    call: AttentionCall
-    states: tuple[Tensor, Tensor]
-    output: Tensor
-
-
-def _validate_and_save(model: PreTrainedModel, inputs: dict[str, Any], wanted: Site) -> _StepCall:
-    seen: list[_StepCall] = []
+def _captured(
+    model: PreTrainedModel, inputs: dict[str, Any], wanted: Site
+) -> tuple[AttentionCall, tuple[Tensor, Tensor], Tensor]:
+    """One attention call as the model makes it, the states that it is made of, and its output."""
+    captured: list[tuple[AttentionCall, tuple[Tensor, Tensor], Tensor]] = []
 
     def observe(site: Site, call: AttentionCall, own: Tensor, other: Tensor) -> Tensor:
         output = output_of(call)
         if site == wanted:
-            seen.append(_StepCall(call, (own, other), output))
+            captured.append((call, (own, other), output))
         return output
 
     with watching_inputs(model, observe):
         model(**inputs)
-    return seen[0]
+    return captured[0]
 
 
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """One head: its operands, and the matrices that are known to make them."""
-
-    X: np.ndarray
-    memory: np.ndarray
-    matrices: dict[str, tuple[np.ndarray, np.ndarray]]
-    operands: HeadInputs
-    errors: dict[str, float]
-
-    @classmethod
-    def of(cls, seen: _StepCall, projected: Projections, head: int) -> _Parts:
-        call = seen.call
-        X = _numbers(seen.states[0][0])
-        memory = X if seen.states[1] is seen.states[0] else _numbers(seen.states[1][0])
-        other = head // call.group
-        captured = {
-            "Q": _numbers(call.query[0, head]),
-            "K": _numbers(call.key[0, other]),
-            "V": _numbers(call.value[0, other]),
-        }
-        matrices: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        if projected.form in {"bilinear", "rope"}:
-            W_Q, b_Q, W_K, b_K = projected.of_head(head)
-            matrices = {"Q": (W_Q, b_Q), "K": (W_K, b_K)}
-        if (
-            projected.value is not None
-            and projected.value_bias is not None
-            and projected.value.shape[1] == memory.shape[1]
-        ):
-            matrices["V"] = (projected.value[other], projected.value_bias[other])
-        own, errors, scale = dict(captured), {}, call.scale
-        for symbol, (matrix, bias) in matrices.items():
-            made = (X if symbol == "Q" else memory) @ matrix + bias
-            if projected.rotation is not None and symbol != "V":
-                made = _turned(made, projected.rotation)
+def _head_steps(
+    call: AttentionCall, states: tuple[Tensor, Tensor], projected: Projections, head: int
+) -> tuple[xr.Dataset, dict[str, float], float]:
+    """Every step of one head, how far its Q, K and V are from the model's, and the factor of its scores."""
+    X = _numbers(states[0][0])
+    memory = X if states[1] is states[0] else _numbers(states[1][0])
+    other = head // call.group  # the head of keys and values
+    own = {
+        "Q": _numbers(call.query[0, head]),
+        "K": _numbers(call.key[0, other]),
+        "V": _numbers(call.value[0, other]),
+    }
+    matrices: Matrices = {}
+    if projected.form in {"bilinear", "rope"}:
+        W_Q, b_Q, W_K, b_K = projected.of_head(head)
+        matrices = {"Q": (W_Q, b_Q), "K": (W_K, b_K)}
+    value, value_bias = projected.value, projected.value_bias
+    if value is not None and value_bias is not None and value.shape[1] == memory.shape[1]:
+        matrices["V"] = (value[other], value_bias[other])
+    errors, scale, turn = dict[str, float](), call.scale, projected.rotation
+    for symbol, (matrix, bias) in matrices.items():
+        made = (X if symbol == "Q" else memory) @ matrix + bias
+        factor = 1.0
+        if symbol != "V":
+            if turn is not None:
+                made = Rotation(turn.cos.cpu(), turn.sin.cpu(), turn.layout)(torch.from_numpy(made)).numpy()
             # some models divide the query, not the scores: the factor moves to the scale
-            factor = 1.0 if symbol == "V" else _factor(captured[symbol], made)
-            own[symbol], scale = made, scale * factor
-            errors[symbol] = difference(factor * made, captured[symbol])
-        allowed, bias = _mask_and_bias(call, head)
-        operands = HeadInputs(
-            **own,
-            scale=scale,
-            allowed=allowed,
-            bias=bias,
-            softcap=call.softcap,
-            sink=None if call.sinks is None else float(call.sinks[head]),
-        )
-        return cls(X, memory, matrices, operands, errors)
-
-
-def _turned(x: np.ndarray, turn: Rotation) -> np.ndarray:
-    return Rotation(turn.cos.cpu(), turn.sin.cpu(), turn.layout)(torch.from_numpy(x)).numpy()
+            factor = _factor(own[symbol], made)
+        errors[symbol] = difference(factor * made, own[symbol])
+        own[symbol], scale = made, scale * factor
+    allowed, bias = _mask_and_bias(call, head)
+    sink = None if call.sinks is None else float(call.sinks[head])
+    arrays = follow(**own, scale=scale, allowed=allowed, bias=bias, softcap=call.softcap, sink=sink)
+    return arrays.assign(_with_matrices(X, memory, matrices)), errors, scale
 
 
 def _factor(target: np.ndarray, made: np.ndarray) -> float:
@@ -340,23 +293,23 @@ def _factor(target: np.ndarray, made: np.ndarray) -> float:
 
 
 def _mask_and_bias(call: AttentionCall, head: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Who may look where, of the mask, of causality, and of a bias so low that it forbids."""
+    """Which keys a query may attend to, by mask, causality and biases low enough to forbid; and the other biases."""
     queries, keys = call.query.shape[2], call.key.shape[2]
+
+    def of_head(tensor: Tensor) -> Tensor:
+        return tensor[0, head if tensor.shape[1] > 1 else 0].cpu()
+
     allowed = torch.ones(queries, keys, dtype=torch.bool)
     if call.causal:
         allowed = allowed.tril()
     if call.mask is not None:
-        allowed &= _of_head(call.mask, head)
+        allowed &= of_head(call.mask)
     if call.bias is None:
         return allowed.numpy(), None
-    bias = _of_head(call.bias, head)
+    bias = of_head(call.bias)
     forbidden = bias <= torch.finfo(bias.dtype).min / 2
     added = _numbers(bias.masked_fill(forbidden, 0.0).expand(queries, keys))
     return (allowed & ~forbidden).numpy(), added if added.any() else None
-
-
-def _of_head(tensor: Tensor, head: int) -> Tensor:
-    return tensor[0, head if tensor.shape[1] > 1 else 0].cpu()
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:
@@ -371,55 +324,21 @@ def _own_result(
     name: str,
 ) -> np.ndarray:
     """What the output projection gives when the model runs on its own attention."""
-    same = [
-        site for site, made in layers if made.names.get("output") == name
-    ]  # a module may serve several layers
-    with _outputs_of(model.get_submodule(name)) as given:
-        model(**inputs)
-    returned = given[same.index(site)]
-    return _numbers(returned.reshape(-1, returned.shape[-1]))
-
-
-@contextmanager
-def _outputs_of(module: nn.Module) -> Generator[list[Tensor]]:
-    given: list[Tensor] = []
-
-    def note(_: nn.Module, __: Any, returned: Any) -> None:
-        given.append(returned)
-
-    hook = module.register_forward_hook(note)
+    # a module may serve several layers
+    same = [site for site, projected in layers if projected.names.get("output") == name]
+    outputs: list[Tensor] = []
+    hook = model.get_submodule(name).register_forward_hook(lambda *given: outputs.append(given[2]))
     try:
-        yield given
+        model(**inputs)
     finally:
         hook.remove()
-
-
-def _reject(errors: dict[str, float], dtype: torch.dtype) -> None:
-    limit = TOLERANCE.get(dtype, 1e-4)
-    for name, error in errors.items():
-        if not error <= limit:
-            raise AttnscopeError(
-                f"the steps give another {name} than the model (largest difference {error:.0e} of the largest, allowed "
-                f"{limit:.0e}): its attention does something that is not known here. Try --dtype float32"
-            )
-
-
-MOST_TOKENS = 1024  # more than anyone walks through
+    output = outputs[same.index(site)]
+    return _numbers(output.reshape(-1, output.shape[-1]))
 
 
 @dataclass(frozen=True)
-class Read:
-    """A text, and what the model reads of it.
-
-    Attributes
-    ----------
-    name
-        What to call it.
-    text
-        In words.
-    window
-        In tokens.
-    """
+class _Side:
+    """A text and the tokens that the model reads of it."""
 
     name: str
     text: str
@@ -443,57 +362,20 @@ class Read:
         return covering[0]
 
 
-@dataclass(frozen=True)
-class Texts:
-    """The sentence, what a decoder beside an encoder reads, and whether the model itself made the latter."""
-
-    source: Read
-    target: Read | None = None
-    translated: bool = False
-
-    def inputs(self, model: PreTrainedModel) -> dict[str, Any]:
-        """Arguments of a forward pass."""
-        texts = {"input_ids": self.source, "decoder_input_ids": self.target}
-        return {
-            name: torch.tensor([text.window.ids], device=model.device)
-            for name, text in texts.items()
-            if text is not None
-        }
-
-    def sides(self, kind: str) -> tuple[Read, Read]:
-        """What queries and keys are made of in a layer of this kind."""
-        queries = self.source if self.target is None or kind == "self" else self.target
-        return queries, self.source if kind == "cross" else queries
-
-
-def read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> Texts:
-    """Cut the sentence into tokens; for an encoder-decoder also the target, by default the model's own translation.
-
-    Raises
-    ------
-    AttnscopeError
-        If a text is empty, too long or one token, there is a target and no decoder beside an encoder that could read
-        it, or the model cannot translate the sentence where there is none.
-
-    Examples
-    --------
-    >>> from attnscope.capture.load import load_model
-    >>> read_texts("The tide is out.", None, load_model("bundled", device="cpu")).source.window.tokens[:2]
-    ('<s>', ' The')
-    """
+def _read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> tuple[_Side, _Side | None, bool]:
+    """Sentence and, for an encoder-decoder, target in tokens; and whether the target is the model's own translation."""
     model, tokenizer = loaded.model, loaded.tokenizer
     most = min(MOST_TOKENS, position_table_length(model) or MOST_TOKENS)
     start = decoder_start(model) if target is not None or model.config.is_encoder_decoder else None
-    source = _read("the sentence", sentence, tokenizer, most)
+    source = _Side("the sentence", sentence, _window("the sentence", sentence, tokenizer, most))
     if start is None:
-        return Texts(source)
+        return source, None, False
     text = _translation(loaded, sentence) if target is None else target
-    said = _read("the target", text, TargetTokenizer(tokenizer), most)
-    heard = Read(said.name, text, shifted(said.window, tokenizer, start))
-    return Texts(source, heard, translated=target is None)
+    window = shifted(_window("the target", text, TargetTokenizer(tokenizer), most), tokenizer, start)
+    return source, _Side("the target", text, window), target is None
 
 
-def _read(name: str, text: str, tokenizer: Any, most: int) -> Read:
+def _window(name: str, text: str, tokenizer: Any, most: int) -> Window:
     if not text.strip():
         raise AttnscopeError(f"{name} is empty: give some words to walk through")
     length = max(len(text), most) * 4
@@ -504,25 +386,25 @@ def _read(name: str, text: str, tokenizer: Any, most: int) -> Read:
         )
     if len(window) < 2:  # noqa: PLR2004
         raise AttnscopeError(f"{name} is one token, which can only look at itself: give a longer one")
-    return Read(name, text, window)
+    return window
 
 
 def _translation(loaded: LoadedModel, sentence: str) -> str:
     """The model's own, the likeliest token at a time."""
+
+    def no_translation(reason: str) -> AttnscopeError:
+        return AttnscopeError(
+            f"{type(loaded.model).__name__} does not translate the sentence itself ({reason}): say what its decoder "
+            "reads (--target)"
+        )
+
     try:
         (text,) = translate_lines(loaded.model, loaded.tokenizer, [sentence], beams=1).texts
     except Exception as error:  # families raise what they like where a head or a setting is missing
-        raise out_of_memory(error) or _no_translation(loaded, reason_of(error)) from error
+        raise out_of_memory(error) or no_translation(reason_of(error)) from error
     if not text:
-        raise _no_translation(loaded, "it says nothing")
+        raise no_translation("it says nothing")
     return text
-
-
-def _no_translation(loaded: LoadedModel, reason: str) -> AttnscopeError:
-    return AttnscopeError(
-        f"{type(loaded.model).__name__} does not translate the sentence itself ({reason}): say what its decoder reads "
-        "(--target)"
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -631,7 +513,7 @@ class Walk:
         return symbol in self.arrays
 
 
-def entropy(weights: np.ndarray) -> np.ndarray:
+def entropy(weights: Float[np.ndarray, "*row key"]) -> Float[np.ndarray, "*row"]:
     """Entropy of each row in nats.
 
     Examples
@@ -643,43 +525,31 @@ def entropy(weights: np.ndarray) -> np.ndarray:
     return np.abs((weights * logs).sum(-1))
 
 
-@dataclass(frozen=True, eq=False)
-class HeadInputs:
-    """What one head works on, float64.
-
-    Attributes
-    ----------
-    Q, K, V
-        As they enter the products.
-    scale, allowed, bias, softcap, sink
-        As in `attnscope.kernels.reference.attend`; `allowed` is its mask.
-    """
-
-    Q: Float[np.ndarray, "query r"]
-    K: Float[np.ndarray, "key r"]
-    V: Float[np.ndarray, "key value_width"]
-    scale: float
-    allowed: Bool[np.ndarray, "query key"] | None = None
-    bias: Float[np.ndarray, "query key"] | None = None
-    softcap: float | None = None
-    sink: float | None = None
-
-
-def follow(operands: HeadInputs) -> xr.Dataset:
-    """Do the steps one by one; see `Walk.arrays` for their names.
-
-    Examples
-    --------
-    >>> one = np.eye(2)
-    >>> follow(HeadInputs(one, one, one, scale=0.0)).weights.values.tolist()
-    [[0.5, 0.5], [0.5, 0.5]]
-    """
-    Q, K, V = operands.Q, operands.K, operands.V
+def follow(
+    Q: Float[np.ndarray, "query r"],
+    K: Float[np.ndarray, "key r"],
+    V: Float[np.ndarray, "key value_width"],
+    scale: float,
+    allowed: Bool[np.ndarray, "query key"] | None = None,
+    bias: Float[np.ndarray, "query key"] | None = None,
+    softcap: float | None = None,
+    sink: float | None = None,
+) -> xr.Dataset:
+    """The steps of one head one by one, float64; `Walk.arrays` has their names."""
     products = Q @ K.T
-    allowed = np.ones(products.shape, dtype=bool) if operands.allowed is None else operands.allowed
-    scaled = operands.scale * products
-    scores = _scores(scaled, operands)
-    weights = _softmax(scores, allowed, operands.sink)
+    allowed = np.ones(products.shape, dtype=bool) if allowed is None else allowed
+    scaled = scale * products
+
+    def scores_of(scaled: np.ndarray) -> np.ndarray:
+        scores = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
+        return scores if bias is None else scores + bias
+
+    def softmax(scores: np.ndarray) -> np.ndarray:
+        extra = None if sink is None else torch.tensor(sink, dtype=torch.float64)
+        return masked_softmax(torch.from_numpy(scores), torch.from_numpy(allowed), extra).numpy()
+
+    scores = scores_of(scaled)
+    weights = softmax(scores)
     pair = ("query", "key")
     arrays = {
         "Q": (("query", "r"), Q),
@@ -690,29 +560,14 @@ def follow(operands: HeadInputs) -> xr.Dataset:
         "scores": (pair, scores),
         "allowed": (pair, allowed),
         "weights": (pair, weights),
-        "unscaled_weights": (pair, _softmax(_scores(products, operands), allowed, operands.sink)),
+        "unscaled_weights": (pair, softmax(scores_of(products))),
         "head_output": (("query", "value_width"), weights @ V),
     }
-    if operands.bias is not None:
-        arrays["bias"] = (pair, operands.bias)
-    return xr.Dataset(arrays)
+    return xr.Dataset(arrays if bias is None else arrays | {"bias": (pair, bias)})
 
 
-def _scores(scaled: np.ndarray, operands: HeadInputs) -> np.ndarray:
-    cap = operands.softcap
-    scores = scaled if cap is None else cap * np.tanh(scaled / cap)
-    return scores if operands.bias is None else scores + operands.bias
-
-
-def _softmax(scores: np.ndarray, allowed: np.ndarray, sink: float | None) -> np.ndarray:
-    extra = None if sink is None else torch.tensor(sink, dtype=torch.float64)
-    return masked_softmax(torch.from_numpy(scores), torch.from_numpy(allowed), extra).numpy()
-
-
-def with_matrices(
-    X: np.ndarray, memory: np.ndarray, matrices: dict[str, tuple[np.ndarray, np.ndarray]]
-) -> dict[str, Any]:
-    """X, and by ``"Q"``, ``"K"``, ``"V"`` the matrix and the bias that make them of it, as variables."""
+def _with_matrices(X: np.ndarray, memory: np.ndarray, matrices: Matrices) -> dict[str, Any]:
+    """X, what keys and values are made of, and the matrices and biases, as variables."""
     variables: dict[str, Any] = {"X": (("query", "width"), X)}
     if memory is not X:
         variables["memory"] = (("key", "key_width"), memory)
@@ -725,27 +580,13 @@ def with_matrices(
 
 
 def difference(mine: np.ndarray, theirs: np.ndarray) -> float:
-    """Largest difference, as a share of the largest of theirs.
-
-    Examples
-    --------
-    >>> difference(np.array([1.0, 3.0]), np.array([1.0, 4.0]))
-    0.25
-    """
+    """Largest difference, as a share of the largest of theirs."""
     largest = float(np.abs(theirs).max())
     return float(np.abs(mine - theirs).max()) / (largest or 1.0)
 
 
 def check_number(what: str, number: int, count: int) -> int:
-    """Return the number if there is such a layer, head or token.
-
-    Examples
-    --------
-    >>> check_number("head", 4, 4)
-    Traceback (most recent call last):
-    ...
-    attnscope.AttnscopeError: there is no head 4: they go from 0 to 3
-    """
+    """The number if there is such a layer, head or token."""
     if not 0 <= number < count:
         raise AttnscopeError(f"there is no {what} {number}: they go from 0 to {count - 1}")
     return number
@@ -758,25 +599,11 @@ _TEXTS, _TOKENS, _WIDTH = 2, 4, 8
 def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
     """Walk through `attnscope.kernels.heads.SelfAttention` of width 8, over 2 texts of 4 tokens of random numbers.
 
-    Parameters
-    ----------
-    token
-        Position of the query whose row is followed.
-    seed
-        Seed of the numbers.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such token.
-
     Examples
     --------
     >>> toy = walk_toy()
     >>> toy["weights"].shape, toy["head_output"].shape, toy.texts
     ((4, 4), (4, 8), 2)
-    >>> float(toy["weights"].sum(-1).round(12)[0])
-    1.0
     """
     check_seed(seed)
     with own_random_numbers():
@@ -805,8 +632,8 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
     if tokens > MOST_TOKENS:
         raise AttnscopeError(f"X has {tokens} tokens; a walk takes at most {MOST_TOKENS}")
     layers, returned = _run(module, x)
-    own = _own(name, returned, x)
-    X = _module_numbers(x)
+    own = _own_arrays(name, returned, x)
+    X = _of_first_text(x)
     if len(layers) != len("QKV"):
         raise AttnscopeError(
             f"{name} calls {count(len(layers), 'linear layer')} on X; expected three, for queries, keys and values. "
@@ -819,8 +646,7 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
             raise AttnscopeError(f"query_token is {number!r:.40}: the tokens of X go by position, from 0")
         number = int(number)
     check_number("token", number, tokens)
-    matrices, scale, causal = _parts(name, X, layers, own, TOLERANCE.get(x.dtype, 1e-4))
-    arrays = _followed(X, matrices, scale, causal=causal).assign(with_matrices(X, X, matrices))
+    arrays, scale, causal = _fitted(name, X, layers, own, TOLERANCE.get(x.dtype, 1e-4))
     return Walk(
         model=f"{name}({width})",
         module="",
@@ -860,7 +686,7 @@ def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], Any]:
             return layers, module(x)
 
 
-def _own(name: str, returned: Any, x: Tensor) -> dict[str, np.ndarray]:
+def _own_arrays(name: str, returned: Any, x: Tensor) -> dict[str, np.ndarray]:
     """Output of the first text, and its weights where the module returns them."""
     several = returned if isinstance(returned, tuple | list) else (returned,)
     output, *rest = several or (None,)
@@ -868,25 +694,26 @@ def _own(name: str, returned: Any, x: Tensor) -> dict[str, np.ndarray]:
         raise AttnscopeError(
             f"{name} returns no output of shape {(*x.shape[:-1], 'width')} (or that and its weights). {_INSTEAD}"
         )
-    own = {"head_output": _module_numbers(output)}
+    own = {"head_output": _of_first_text(output)}
     if rest and isinstance(rest[0], Tensor) and rest[0].shape == (*x.shape[:-1], x.shape[-2]):
-        own = {"weights": _module_numbers(rest[0]), **own}
+        own = {"weights": _of_first_text(rest[0]), **own}
     return own
 
 
-def _parts(
+def _fitted(
     name: str, X: np.ndarray, layers: list[nn.Linear], own: dict[str, np.ndarray], limit: float
-) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float, bool]:
-    """Matrices by symbol, scale, and whether it is causal: those that give the module's own numbers."""
+) -> tuple[xr.Dataset, float, bool]:
+    """The steps that give the module's own numbers, their scale, and whether they are causal."""
     for order, causal, divided in product(permutations(layers), (False, True), (True, False)):
         query, key, value = order
         if (query.out_features, value.out_features) != (key.out_features, own["head_output"].shape[-1]):
             continue
         scale = query.out_features**-0.5 if divided else 1.0
         matrices = {symbol: _affine(layer) for symbol, layer in zip("QKV", order, strict=True)}
-        arrays = _followed(X, matrices, scale, causal=causal)
+        allowed = np.tril(np.ones((len(X), len(X)), dtype=bool)) if causal else None
+        arrays = follow(*(X @ matrix + bias for matrix, bias in matrices.values()), scale, allowed)
         if all(difference(arrays[part].values, array) <= limit for part, array in own.items()):
-            return matrices, scale, causal
+            return arrays.assign(_with_matrices(X, X, matrices)), scale, causal
     raise AttnscopeError(
         f"{name} computes something else than softmax(Q Kᵀ / √d_k) V of its three linear layers, with or without a "
         f"causal mask (call .eval() where it has dropout). {_INSTEAD}"
@@ -895,20 +722,9 @@ def _parts(
 
 def _affine(layer: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
     bias: Any = layer.bias
-    return (
-        layer.weight.double().cpu().numpy().T,
-        np.zeros(layer.out_features) if bias is None else bias.double().cpu().numpy(),
-    )
+    zeros = np.zeros(layer.out_features)
+    return layer.weight.double().cpu().numpy().T, zeros if bias is None else bias.double().cpu().numpy()
 
 
-def _followed(
-    X: np.ndarray, matrices: dict[str, tuple[np.ndarray, np.ndarray]], scale: float, *, causal: bool
-) -> Any:
-    Q, K, V = (X @ matrix + bias for matrix, bias in matrices.values())
-    allowed = np.tril(np.ones((len(X), len(X)), dtype=bool)) if causal else None
-    return follow(HeadInputs(Q, K, V, scale, allowed))
-
-
-def _module_numbers(tensor: Tensor) -> np.ndarray:
-    """Of the first text, float64."""
-    return (tensor[0] if tensor.ndim == 3 else tensor).double().cpu().numpy().copy()  # noqa: PLR2004
+def _of_first_text(tensor: Tensor) -> np.ndarray:
+    return _numbers(tensor[0] if tensor.ndim == 3 else tensor)  # noqa: PLR2004

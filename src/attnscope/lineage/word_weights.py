@@ -30,7 +30,7 @@ class WordAlignment:
     """The weights of one sentence pair between words."""
 
     source: list[str]  # the words
-    target: list[str]  # the words
+    target: list[str]
     weights: np.ndarray  # ``(..., target, source)``; with ``end="keep"`` one more column, the marks
 
 

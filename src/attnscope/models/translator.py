@@ -30,8 +30,6 @@ class Decoded:
     # weights on the source, ``(batch, head, target, source)``, and on the target; a tensor a layer, where they were
     # made
     cross: tuple[Tensor, ...] | None = None
-    # weights on the source, ``(batch, head, target, source)``, and on the target; a tensor a layer, where they were
-    # made
     own: tuple[Tensor, ...] | None = None
 
 

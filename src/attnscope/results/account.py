@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from attnscope.results.reports import REPORTS, report_of
 from attnscope.store.runs import skipped_of
 from attnscope.support.arguments import validated
 from attnscope.support.numbers import count, percent
 
-if TYPE_CHECKING:
-    from attnscope.lineage.align import Aligned
-
-_ZERO = "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
-_ALONE = "A head that another one can stand in for shows no effect alone: --curves takes heads out together."
 _LIMITS = "A pair differs in what its words differ in: another kind of corruption can show other heads."
 
 
@@ -35,6 +31,9 @@ class Account:
 @validated
 def account_of(command: str, result: xr.Dataset | xr.DataTree) -> Account:
     """All that a result has to say, in the sentences of its command's tables."""
+    if command in REPORTS:
+        report = report_of(command, result)
+        return Account(report.read, [*report.finding.sentences], [*report.notes], [*report.care])
     headline, notes = headline_of(command, result), notes_of(command, result)
     if isinstance(result, xr.Dataset):
         headline = [*headline, *_groups(result), *describe_groups(result)]
@@ -89,30 +88,6 @@ def _read_of_scan(results: xr.Dataset) -> str:
     )
 
 
-def _read_of_generation(results: xr.Dataset) -> str:
-    heads, new = int(results.entropy.notnull().any(("sequence", "step")).sum()), results.length.values
-    tokens = f"{new.min()}" if new.min() == new.max() else f"{new.min()} to {new.max()}"
-    return f"{count(results.sizes['sequence'], 'prompt')}, {tokens} new tokens each, {count(heads, 'head')}"
-
-
-def _read_of_explanation(tree: xr.DataTree) -> str:
-    from attnscope.explanation.ranking import rank_explanations
-
-    settings = _settings(tree)
-    return (
-        f"{count(len(rank_explanations(tree)), 'head')} over {count(settings['windows'], 'full window')} of "
-        f"{settings['window']} tokens"
-    )
-
-
-def _read_of_intervention(tree: xr.DataTree) -> str:
-    from attnscope.intervention.verdicts import verdicts
-
-    windows = count(tree["effects"].sizes["text"], "window")
-    tokens = _settings(tree)["window"]
-    return f"{count(len(verdicts(tree)), 'head')} taken out over {windows} of up to {tokens} tokens"
-
-
 def _read_of_patching(tree: xr.DataTree) -> str:
     from attnscope.intervention.patch_findings import patched_positions
 
@@ -156,34 +131,6 @@ def _care_of_scan(results: xr.Dataset) -> list[str]:
     return [means_note(results, rank_heads(results).values()), *groups, WEIGHTS_NOTE]
 
 
-def _care_of_generation(results: xr.Dataset) -> list[str]:
-    from attnscope.comparison.spans import CAUTION
-
-    return [describe_full_pass(results), CAUTION]
-
-
-@validated
-def describe_full_pass(results: xr.Dataset) -> str:
-    """How far the weights of the first text are from those of one full pass; empty where that was not looked at."""
-    if "full_pass" not in results.attrs:
-        return ""
-    return f"Checked on the first text: as in one full pass over it, to {results.attrs['full_pass']} of the weight."
-
-
-def _care_of_explanation(tree: xr.DataTree) -> list[str]:
-    from attnscope.explanation.ranking import rank_explanations
-    from attnscope.explanation.words import independence_note
-    from attnscope.measure.stored import WEIGHTS_NOTE
-
-    weights = f"{WEIGHTS_NOTE.removesuffix('.')}; scores are not weights."
-    return [independence_note(rank_explanations(tree)), weights]
-
-
-def _care_of_intervention(tree: xr.DataTree) -> list[str]:
-    zeroed = "zero" in tree["heads"].to_dataset().ablation.values
-    return [*([_ZERO] if zeroed else []), _ALONE]
-
-
 def _care_of_patching(_: xr.DataTree) -> list[str]:
     return [_LIMITS]
 
@@ -224,9 +171,6 @@ def _no_care(_: Any) -> list[str]:
 
 _READ: dict[str, Callable[[Any], str]] = {
     "scan": _read_of_scan,
-    "generate": _read_of_generation,
-    "explain": _read_of_explanation,
-    "intervene": _read_of_intervention,
     "patch": _read_of_patching,
     "diff": _read_of_difference,
     "roles": _read_of_roles,
@@ -234,9 +178,6 @@ _READ: dict[str, Callable[[Any], str]] = {
 }
 _CARE: dict[str, Callable[[Any], list[str]]] = {
     "scan": _care_of_scan,
-    "generate": _care_of_generation,
-    "explain": _care_of_explanation,
-    "intervene": _care_of_intervention,
     "patch": _care_of_patching,
     "diff": _no_care,
     "roles": _no_care,
@@ -244,34 +185,24 @@ _CARE: dict[str, Callable[[Any], list[str]]] = {
 }
 
 
-@validated
-def headline_of(command: str, opened: xr.Dataset | xr.DataTree | Aligned) -> list[str]:
+def headline_of(command: str, opened: Any) -> list[str]:
     """What came out, in sentences."""
+    if command in REPORTS:
+        return [*report_of(command, opened).finding.sentences]
     return [sentence for sentence in _HEADLINES[command](opened) if sentence]
 
 
 def notes_of(command: str, opened: Any) -> list[str]:
     """What is not as expected, and what could not be found out."""
+    if command in REPORTS:
+        return [*report_of(command, opened).notes]
     if isinstance(opened, xr.Dataset):
         from attnscope.measure.stored import notes_of as notes_of_scan
 
         return list(notes_of_scan(opened).values())
     if not isinstance(opened, xr.DataTree):
         return []
-    if command == "explain":
-        from attnscope.explanation.words import skipped_by_reason
-
-        return [*explanation_notes(opened).values(), *_missing(skipped_by_reason(opened))]
     return _missing(skipped_of(opened).items())
-
-
-@validated
-def explanation_notes(tree: xr.DataTree) -> dict[str, str]:
-    """How the model of an explanation was read, where that is not as expected, by name."""
-    from attnscope.explanation.words import layer_numbers
-
-    notes = {"decoder": str(tree.attrs.get("decoder", "")), "layers": layer_numbers(tree)}
-    return {name: note for name, note in notes.items() if note}
 
 
 def _missing(reasons: Iterable[tuple[str, str]]) -> list[str]:
@@ -282,24 +213,6 @@ def _of_scan(results: xr.Dataset) -> list[str]:
     from attnscope.measure.stored import describe_labels
 
     return [describe_labels(results)]
-
-
-def _of_generation(results: xr.Dataset) -> list[str]:
-    from attnscope.comparison.spans import describe_own_output, own_output_shares
-
-    return [f"{describe_own_output(own_output_shares(results))}."]
-
-
-def _of_explanation(tree: xr.DataTree) -> list[str]:
-    from attnscope.explanation.words import headline
-
-    return headline(tree)
-
-
-def _of_intervention(tree: xr.DataTree) -> list[str]:
-    from attnscope.intervention.verdicts import headline
-
-    return headline(tree)
 
 
 def _of_patching(tree: xr.DataTree) -> list[str]:
@@ -352,9 +265,6 @@ def _of_comparison(tree: xr.DataTree) -> list[str]:
 
 _HEADLINES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
-    "generate": _of_generation,
-    "explain": _of_explanation,
-    "intervene": _of_intervention,
     "patch": _of_patching,
     "diff": _of_difference,
     "roles": _of_roles,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope.results.reports import REPORTS, grid_of, report_of, write_page
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -97,18 +98,12 @@ class Shown:
         """
         from attnscope.results.page.comparison import write_comparison_report
         from attnscope.results.page.diff import write_difference_report
-        from attnscope.results.page.explain import write_explain_report
-        from attnscope.results.page.generation import write_generation_report
-        from attnscope.results.page.intervene import write_intervention_report
         from attnscope.results.page.patch import write_patch_report
         from attnscope.results.page.roles import write_roles_report
         from attnscope.results.page.scan import write_report
 
         write: dict[str, Callable[[Any, Path], Path]] = {
             "scan": lambda result, path: write_report(result, _sample(result), path),
-            "generate": write_generation_report,
-            "explain": write_explain_report,
-            "intervene": write_intervention_report,
             "patch": write_patch_report,
             "diff": write_difference_report,
             "roles": write_roles_report,
@@ -116,7 +111,10 @@ class Shown:
         }
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "report.html"
-            write[self.command](self._result, place)
+            if self.command in REPORTS:
+                write_page(report_of(self.command, self._result), place)
+            else:
+                write[self.command](self._result, place)
             return Page(place.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
@@ -137,9 +135,9 @@ class Shown:
         small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
         shown, figure = "", _figure(self.command, self._result)
         if figure is not None:
-            source, width = picture(figure)
-            style = f"max-width: 100%; width: {width}px; background: white"
-            shown = f'<img src="{source}" alt="All heads" style="{style}">'
+            image = picture(figure)
+            style = f"max-width: 100%; width: {image.width}px; background: white"
+            shown = f'<img src="{image.source}" alt="All heads" style="{style}">'
         name = html.escape(str(self._result.attrs.get("model", "")))
         return (
             f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{listed}</ul>{small}{shown}'
@@ -214,14 +212,8 @@ def _grid(command: str, result: Any) -> Figure | None:
 
         name = next((name for name in ("max_weight", "outside", "entropy") if name in result), None)
         return None if name is None else overview(result, name)
-    if command == "explain" and "verdict" in result.children:
-        from attnscope.results.figures.verdict import verdict_grid
-
-        return verdict_grid(result["verdict"].to_dataset())
-    if command == "intervene":
-        from attnscope.results.figures.intervene import effect_maps
-
-        return effect_maps(result["heads"].to_dataset())
+    if command in REPORTS:
+        return grid_of(report_of(command, result))
     if command == "patch":
         from attnscope.results.figures.patch import recovered_map
 

@@ -22,8 +22,7 @@ from transformers import (
 from attnscope.models.configs import EncoderConfig, TransformerConfig
 from attnscope.models.encoder import EncoderForMaskedLM
 from attnscope.models.transformer import TransformerForConditionalGeneration
-from attnscope.testing.heads import START, Head, Positions, turned
-from attnscope.testing.space import CONSTANT, Space
+from attnscope.testing.heads import CONSTANT, START, Head, Positions, Space, turned
 
 Matrices = dict[str, np.ndarray | None]
 _ABOVE_ZERO = 64.0  # a bias that lifts all that BERT's last GELU sees into its straight part
@@ -217,7 +216,7 @@ class ModelWeights:
     """All that an architecture needs."""
 
     tokens: Float[np.ndarray, "vocabulary width"]  # ``(vocabulary, width)``
-    unembed: Float[np.ndarray, "vocabulary width"]  # ``(vocabulary, width)``
+    unembed: Float[np.ndarray, "vocabulary width"]
     positions: (
         Float[np.ndarray, "position width"] | None
     )  # ``(position, width)``; None where queries and keys turn
@@ -225,7 +224,7 @@ class ModelWeights:
     feed_forward: tuple[tuple[np.ndarray, np.ndarray], ...]  # up and down of each layer
     gain: float  # weight of every norm, so that it multiplies by about 1
     heads: int  # heads of each call, and their width
-    head_width: int  # heads of each call, and their width
+    head_width: int
 
     @property
     def width(self) -> int:
@@ -289,7 +288,7 @@ def _factors(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """W_Q, W_K, W_V ``(width, r)`` and W_O ``(r, width)`` of one head, its inner basis turned at random."""
     width = plan.head_width
-    query, key = plan.positions.projections(head.look, plan.space, width, rng)
+    query, key = plan.positions.projections(head.rule, plan.space, width, rng)
     scale = width**0.25  # attention divides scores by the root of the width
     turn = turned(width, rng)[: len(head.move.reads)]
     return query * scale, key * scale, head.move.reads.T @ turn, turn.T @ head.move.writes
@@ -315,7 +314,7 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """Which animal is asked for."""
+    """The planted model that is requested."""
 
     form: str  # ``decoder``, ``encoder`` or ``encoder-decoder``
     architecture: str  # one of `ARCHITECTURES` of that form
@@ -329,11 +328,10 @@ class Plan:
     """A model in the directions of its `Space`: tokens in, heads of every attention call, answers out."""
 
     setting: Setting  # form and architecture, the parts of the residual stream, how offsets are known
-    space: Space  # form and architecture, the parts of the residual stream, how offsets are known
-    positions: Positions  # form and architecture, the parts of the residual stream, how offsets are known
+    space: Space
+    positions: Positions
     # ``(vocabulary, width)``: what each token is, and what its logit reads
     tokens: Float[np.ndarray, "vocabulary width"]
-    # ``(vocabulary, width)``: what each token is, and what its logit reads
     unembed: Float[np.ndarray, "vocabulary width"]
     head_width: int  # columns of a head's queries, keys and values
     # how many of them are the encoder's, where a decoder stands beside it; the decoder's are then self and cross in

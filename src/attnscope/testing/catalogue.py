@@ -1,4 +1,4 @@
-"""All kinds, and the list of those that are built."""
+"""All circuits, and the models that are built of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import overload
 
 import torch
@@ -13,14 +14,11 @@ import torch
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.testing import kinds as composed
-from attnscope.testing import kinds as content
-from attnscope.testing import kinds as deceivers
-from attnscope.testing import kinds as places
+from attnscope.testing import circuits
 from attnscope.testing.architectures import ARCHITECTURES, Setting, model_of, weights_of
 from attnscope.testing.distractors import fill
-from attnscope.testing.heads import Head, ZooTask
-from attnscope.testing.zoo import Draft, Looking, PlantedModel
+from attnscope.testing.heads import Head, Task
+from attnscope.testing.zoo import AttendedKeys, Draft, PlantedModel
 
 _ONE = ("decoder", "encoder")
 _ALL = (*_ONE, "encoder-decoder")
@@ -28,53 +26,47 @@ _NOISES = (0.02, 0.05, 0.08)
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How a kind of animal is drawn."""
+class Circuit:
+    """How a circuit is planted."""
 
-    draw: Callable[[Setting], tuple[Draft, ZooTask]]  # heads and texts
+    draw: Callable[[Setting], tuple[Draft, Task]]  # heads and texts
     forms: tuple[str, ...] = _ONE  # forms that it comes in
     without: tuple[str, ...] = ()  # architectures that cannot hold it
-    noises: tuple[float, ...] = (
-        _NOISES  # kinds of noise of which one is drawn; what is loud or faint bears less
-    )
+    # sizes of noise of which one is drawn; what is loud or faint bears less
+    noises: tuple[float, ...] = _NOISES
 
 
-KINDS: dict[str, Kind] = {
-    "previous": Kind(places.previous),
-    "next": Kind(places.following, ("encoder",)),
-    "offset": Kind(places.another),
-    "pair": Kind(places.pair),
-    "relay": Kind(places.relay, _ALL),
-    "chain": Kind(places.chain),
-    "same-place": Kind(places.same_place, ("encoder-decoder",)),
-    "reverse": Kind(places.reverse, ("encoder-decoder",)),
-    "induction": Kind(composed.induction, _ALL),
+CIRCUITS: dict[str, Circuit] = {
+    "previous": Circuit(partial(circuits.at_one, offset=-1)),
+    "next": Circuit(partial(circuits.at_one, offset=1), ("encoder",)),
+    "offset": Circuit(partial(circuits.at_one, offset=None)),
+    "pair": Circuit(circuits.pair),
+    "relay": Circuit(circuits.relay, _ALL),
+    "chain": Circuit(circuits.chain),
+    "same-place": Circuit(partial(circuits.at_one, offset=0), ("encoder-decoder",)),
+    "reverse": Circuit(circuits.reverse, ("encoder-decoder",)),
+    "induction": Circuit(circuits.induction, _ALL),
     # RoPE's waves are too long to leave out one place alone
-    "duplicate": Kind(content.duplicate, without=("llama",)),
-    "copying": Kind(content.copying),
-    "lookup": Kind(composed.lookup, _ALL),
-    "gate": Kind(composed.gate, _ALL),
-    "rare": Kind(content.rare),
-    "diffuse": Kind(content.diffuse),
-    "redundant": Kind(deceivers.redundant, _ALL),
-    "spare": Kind(composed.spare, _ALL),
-    "cancel": Kind(deceivers.cancel, _ALL, noises=_NOISES[:2]),
-    "suppress": Kind(deceivers.suppress, noises=_NOISES[:1]),
-    "sinks": Kind(deceivers.sinks),
-    "sharp-null": Kind(deceivers.sharp_null, _ALL),
-    "quiet": Kind(deceivers.quiet, _ALL, noises=_NOISES[:1]),
+    "duplicate": Circuit(circuits.duplicate, without=("llama",)),
+    "copying": Circuit(circuits.copying),
+    "lookup": Circuit(circuits.lookup, _ALL),
+    "gate": Circuit(circuits.gate, _ALL),
+    "rare": Circuit(circuits.rare),
+    "diffuse": Circuit(circuits.diffuse),
+    "redundant": Circuit(circuits.redundant, _ALL),
+    "spare": Circuit(circuits.spare, _ALL),
+    "cancel": Circuit(circuits.cancel, _ALL, noises=_NOISES[:2]),
+    "suppress": Circuit(circuits.suppress, noises=_NOISES[:1]),
+    "sinks": Circuit(circuits.sinks),
+    "sharp-null": Circuit(circuits.sharp_null, _ALL),
+    "quiet": Circuit(circuits.quiet, _ALL, noises=_NOISES[:1]),
 }
-_NAME = re.compile(r"(?P<kind>[a-z-]+?)-(?P<form>encoder-decoder|encoder|decoder)-(?P<number>[1-9][0-9]*)")
+_NAME = re.compile(r"(?P<circuit>[a-z-]+?)-(?P<form>encoder-decoder|encoder|decoder)-(?P<number>[1-9][0-9]*)")
 
 
 @validated
 def names(each: int = 2) -> tuple[str, ...]:
-    """Name every animal: kind, form and number.
-
-    Parameters
-    ----------
-    each
-        How many of each kind and form.
+    """Name every planted model: circuit, form and number; `each` is how many of each circuit and form.
 
     Examples
     --------
@@ -83,26 +75,26 @@ def names(each: int = 2) -> tuple[str, ...]:
     """
     check_whole(1, each=each)
     return tuple(
-        f"{kind}-{form}-{number}"
-        for kind, made in KINDS.items()
-        for form in made.forms
+        f"{name}-{form}-{number}"
+        for name, circuit in CIRCUITS.items()
+        for form in circuit.forms
         for number in range(1, each + 1)
     )
 
 
 @validated
 def build(name: str) -> PlantedModel:
-    """Build one animal, the same at every call.
+    """Build a planted model, the same at every call.
 
     Parameters
     ----------
     name
-        Kind, form and number; any number from 1. Numbers take turns between the architectures of a form.
+        Circuit, form and number; any number from 1. Numbers take turns between the architectures of a form.
 
     Raises
     ------
     AttnscopeError
-        If there is no such kind, or not in that form.
+        If there is no such circuit, or not in that form.
 
     Examples
     --------
@@ -115,53 +107,52 @@ def build(name: str) -> PlantedModel:
     such as 'induction-decoder-1', or another number
     """
     read = _NAME.fullmatch(name)
-    kind = KINDS.get(read["kind"]) if read else None
-    if read is None or kind is None or read["form"] not in kind.forms:
+    circuit = CIRCUITS.get(read["circuit"]) if read else None
+    if read is None or circuit is None or read["form"] not in circuit.forms:
         raise AttnscopeError(
             f"no planted model {name!r}: expected one of names(),\n"
             "such as 'induction-decoder-1', or another number"
         )
     form, number = read["form"], int(read["number"]) - 1
-    architectures = [architecture for architecture in ARCHITECTURES[form] if architecture not in kind.without]
+    architectures = [each for each in ARCHITECTURES[form] if each not in circuit.without]
     seed = zlib.crc32(name.encode())
-    noise = kind.noises[seed % len(kind.noises)]
+    noise = circuit.noises[seed % len(circuit.noises)]
     setting = Setting(form, architectures[number % len(architectures)], noise, seed)
-    draft, task = kind.draw(setting)
+    draft, task = circuit.draw(setting)
     fill(draft)
     plan = draft.plan()
-    model = model_of(plan, weights_of(plan, draft.rng))
-    looks: dict[tuple[int, int], tuple[Looking, ...]] = {}
-    for head, looking in draft.looks:
-        looks[head.place] = (*looks.get(head.place, ()), looking)
+    attended: dict[tuple[int, int], tuple[AttendedKeys, ...]] = {}
+    for head, keys in draft.attended:
+        attended[head.index] = (*attended.get(head.index, ()), keys)
     return PlantedModel(
         name=name,
-        kind=read["kind"],
+        circuit=read["circuit"],
         form=form,
         architecture=setting.architecture,
         seed=seed,
-        noise=setting.noise,
-        model=model,
+        noise=noise,
+        model=model_of(plan, weights_of(plan, draft.rng)),
         ids=torch.from_numpy(task.ids),
         target=None if task.target is None else torch.from_numpy(task.target),
         labels=torch.from_numpy(task.labels),
         groups=torch.from_numpy(draft.groups),
         heads=torch.tensor([[head.matters for head in call] for call in plan.calls]),
         roles=tuple(tuple(head.role for head in call) for call in plan.calls),
-        tokens=None if task.hangs_on is None else torch.from_numpy(task.hangs_on),
+        tokens=None if task.depends is None else torch.from_numpy(task.depends),
         redundant=_backups(plan.calls),
-        looks=looks,
+        attended=attended,
     )
 
 
 def _backups(calls: list[list[Head]]) -> tuple[tuple[tuple[int, int], ...], ...]:
     groups: dict[str, list[tuple[int, int]]] = {}
     for head in (head for call in calls for head in call if head.backup):
-        groups.setdefault(head.backup, []).append(head.place)
+        groups.setdefault(head.backup, []).append(head.index)
     return tuple(tuple(group) for group in groups.values())
 
 
 class Zoo(Sequence[PlantedModel]):
-    """Animals by name, each built when it is asked for and not kept."""
+    """Planted models by name, each built at every access."""
 
     def __init__(self, chosen: Sequence[str]) -> None:
         self.names = tuple(chosen)
@@ -183,11 +174,11 @@ class Zoo(Sequence[PlantedModel]):
 
 @validated
 def zoo(each: int = 2) -> Zoo:
-    """All animals, `each` of every kind and form; see `names`.
+    """All planted models, `each` of every circuit and form; see `names`.
 
     Examples
     --------
-    >>> next(iter(zoo())).kind
+    >>> next(iter(zoo())).circuit
     'previous'
     """
     return Zoo(names(each))

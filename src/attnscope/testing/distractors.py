@@ -1,4 +1,4 @@
-"""Heads that look like much and change nothing: sinks, sharp heads that nobody reads, random ones."""
+"""Heads that seem important and change nothing: sinks, sharp heads that nobody reads, random ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fill(draft: Draft) -> None:
         order = draft.rng.permutation(draft.heads)
         call[:] = [call[place] for place in order]
         for place, head in enumerate(call):
-            head.place = (number, place)
+            head.index = (number, place)
 
 
 def _distractor(draft: Draft, call: int) -> Head:
@@ -45,7 +45,7 @@ def sink(draft: Draft, call: int = 0) -> Head:  # noqa: ARG001
 def _idle_offset(draft: Draft, call: int) -> Head:
     offset = int(draft.rng.integers(-3, 1 if _is_causal(draft, call) else 4))
     return Head(
-        f"idle: looks at offset {offset}, writes where nobody reads",
+        f"idle: attends to offset {offset}, writes where nobody reads",
         draft.at(offset),
         _into_junk(draft),
         matters=False,
@@ -55,7 +55,7 @@ def _idle_offset(draft: Draft, call: int) -> Head:
 def _idle_match(draft: Draft, call: int) -> Head:  # noqa: ARG001
     words = next(iter(draft.ids.values()))
     return Head(
-        "idle: looks at the same word, writes where nobody reads",
+        "idle: attends to the same word, writes where nobody reads",
         draft.matching("token", "token", words[:16], 10.0),
         _into_junk(draft),
         matters=False,
@@ -64,7 +64,7 @@ def _idle_match(draft: Draft, call: int) -> Head:  # noqa: ARG001
 
 def _uniform(draft: Draft, call: int) -> Head:  # noqa: ARG001
     return Head(
-        "idle: looks at all alike, writes where nobody reads",
+        "idle: attends to all alike, writes where nobody reads",
         draft.anywhere(),
         _into_junk(draft),
         matters=False,

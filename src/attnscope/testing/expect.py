@@ -27,8 +27,7 @@ class Measured:
     said: str  # what was measured
     # the mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6)
     mean: float
-    low: float  # the mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6)
-    # the mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6)
+    low: float
     high: float
     units: str = "1"  # units of all three
     # what the interval is over, as ``20 windows``: intervals over windows of few documents say nothing of others
@@ -63,7 +62,7 @@ class Expectation:
 
     run: xr.Dataset  # the scan
     layer: int  # which head
-    head: int  # which head
+    head: int
 
     def __repr__(self) -> str:
         return f"<head {self.layer}.{self.head} over {self.run.sizes['text']} texts>"

@@ -1,4 +1,4 @@
-"""What a head is made of: where it looks, and what it moves from there."""
+"""What a head is made of: the space that it reads and writes, where it attends, and what it moves from there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,43 @@ from jaxtyping import Bool, Float, Int
 
 from attnscope.kernels.rotary import rotation_rates
 from attnscope.models.loss import IGNORED
-from attnscope.testing.space import Space
 
 Rows = Float[np.ndarray, "row width"]
 
-GAP = 10.0  # nats between the place that a sharp head looks at and the next best
+#: Norm of the direction that is the same for every token: it makes LayerNorm and RMSNorm multiply by about 1.
+CONSTANT = 60.0
+
+
+class Space:
+    """Orthogonal parts of the residual stream, side by side; what is left over is ``junk``, which nobody reads."""
+
+    def __init__(self, width: int, **parts: int) -> None:
+        self.width = width
+        sizes = {"constant": 1, **parts}
+        sizes["junk"] = width - sum(sizes.values())
+        starts = np.cumsum([0, *sizes.values()])
+        self._at = {
+            name: slice(int(start), int(start) + size)
+            for (name, size), start in zip(sizes.items(), starts[:-1], strict=True)
+        }
+
+    def rows(
+        self, part: str, which: Int[np.ndarray, " row"] | list[int] | None = None
+    ) -> Float[np.ndarray, "row width"]:
+        """Unit vectors of a part, all or those that are named by number."""
+        at = np.arange(self.width)[self._at[part]]
+        at = at if which is None else at[which]
+        rows = np.zeros((len(at), self.width))
+        rows[np.arange(len(at)), at] = 1.0
+        return rows
+
+    @property
+    def one(self) -> Float[np.ndarray, "1 width"]:
+        """What gives 1 for every token."""
+        return self.rows("constant") / CONSTANT
+
+
+GAP = 10.0  # nats between the place that a sharp head attends to and the next best
 
 
 @dataclass(frozen=True)
@@ -46,25 +78,25 @@ class ScoreRule:
 
 
 def anywhere(width: int) -> ScoreRule:
-    """Look at all tokens alike."""
+    """Attend to all tokens alike."""
     return ScoreRule(np.zeros((0, width)), np.zeros((0, width)))
 
 
 def at(
     offset: int, width: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False
 ) -> ScoreRule:
-    """Look at one offset, as in `Shift`."""
+    """Attend to one offset, as in `Shift`."""
     return ScoreRule(np.zeros((0, width)), np.zeros((0, width)), (Shift(offset, gap, nats, mirror),))
 
 
 def matching(queries: Rows, keys: Rows, nats: float) -> ScoreRule:
-    """Look at keys that hold what the query holds: row for row, a score of `nats`."""
+    """Attend to keys that hold what the query holds: row for row, a score of `nats`."""
     return ScoreRule(queries * abs(nats) ** 0.5, keys * (abs(nats) ** 0.5 * np.sign(nats)))
 
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """What a head writes of a token that it looks at: the sum over rows of (x_key · read row) write row."""
+    """What a head writes of a token that it attends to: the sum over rows of (x_key · read row) write row."""
 
     reads: Rows
     writes: Rows
@@ -84,11 +116,11 @@ class Head:
     """One head as it is planted."""
 
     role: str  # what it does, in words
-    look: ScoreRule  # where it looks, what it takes from there
-    move: Move  # where it looks, what it takes from there
+    rule: ScoreRule  # where it attends, what it takes from there
+    move: Move
     matters: bool  # whether taking it out alone changes what is predicted
     backup: str = ""  # heads of the same name share a load
-    place: tuple[int, int] = field(default=(-1, -1))  # (layer, head), once it has one
+    index: tuple[int, int] = field(default=(-1, -1))  # (layer, head), once it has one
 
 
 COLUMNS = 16  # of a table of waves at most: a cosine and a sine each
@@ -106,20 +138,20 @@ class Positions(ABC):
 
     @abstractmethod
     def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
-        """What a head that looks at offset 0 with 1 nat adds to the scores at other offsets."""
+        """What a head that attends to offset 0 with 1 nat adds to the scores at other offsets."""
 
     @abstractmethod
     def projections(
-        self, look: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
+        self, rule: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
     ) -> tuple[Columns, Columns]:
-        """W_Q and W_K of a look, for scores that are not divided by anything; their columns turned at random."""
+        """W_Q and W_K of a rule, for scores that are not divided by anything; their columns turned at random."""
 
     @abstractmethod
     def table(self, space: Space) -> Float[np.ndarray, "position width"] | None:
         """What is added to the tokens."""
 
     def nats(self, shift: Shift) -> float:
-        """What a head adds at the offset that it looks at."""
+        """What a head adds at the offset that it attends to."""
         if shift.nats is not None:
             return shift.nats
         apart = np.arange(1.0, self.length)
@@ -149,11 +181,11 @@ class Waves(Positions):
         return waves @ self._directions(space)
 
     def projections(
-        self, look: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
+        self, rule: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
     ) -> tuple[Columns, Columns]:
         """Content and positions side by side."""
         own = self._directions(space)
-        parts = [(look.queries, look.keys), *(self._rows(shift, own) for shift in look.shifts)]
+        parts = [(rule.queries, rule.keys), *(self._rows(shift, own) for shift in rule.shifts)]
         query, key = (np.vstack([part[side] for part in parts]) for side in (0, 1))
         turn = turned(head_width, rng)[: len(query)]
         return query.T @ turn, key.T @ turn
@@ -196,14 +228,14 @@ class Rotary(Positions):
         """Nothing: positions come in by the rotation alone."""
 
     def projections(
-        self, look: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
+        self, rule: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
     ) -> tuple[Columns, Columns]:
         """Content in the columns that stand still, offsets in those that turn."""
         query, key = np.zeros((space.width, head_width)), np.zeros((space.width, head_width))
-        turn = turned(len(self._still), rng)[: len(look.queries)]
-        query[:, self._still] = look.queries.T @ turn
-        key[:, self._still] = look.keys.T @ turn
-        for shift in look.shifts:
+        turn = turned(len(self._still), rng)[: len(rule.queries)]
+        query[:, self._still] = rule.queries.T @ turn
+        key[:, self._still] = rule.keys.T @ turn
+        for shift in rule.shifts:
             size = (self.nats(shift) / len(self._rates)) ** 0.5
             phase = rng.uniform(0, 2 * np.pi, len(self._rates))  # the score sees differences alone
             query += space.one.T * self._wave(phase + self._rates * shift.offset, size, head_width)
@@ -228,17 +260,16 @@ GAIN = 6.5  # logits that a circuit adds to its answer
 
 
 @dataclass(frozen=True, eq=False)
-class ZooTask:
+class Task:
     """Texts and the token that the logits of a place shall name."""
 
     ids: Int[np.ndarray, "text token"]  # ``(text, token)``; of the source, where there are two texts
-    labels: Int[np.ndarray, "text query"]  # ``(text, query)``; -100 where nothing is asked
-    # ``(text, query, token)``: whether what is asked at the query changes with this token; None where no single one
+    labels: Int[np.ndarray, "text query"]  # ``(text, query)``; -100 where nothing is queried
+    # ``(text, query, token)``: whether what is queried at the query changes with this token; None where no single one
     # decides
-    hangs_on: Bool[np.ndarray, "text query token"] | None = None
-    target: Int[np.ndarray, "text query"] | None = (
-        None  # ``(text, query)``: what a decoder beside an encoder reads
-    )
+    depends: Bool[np.ndarray, "text query token"] | None = None
+    # ``(text, query)``: what a decoder beside an encoder reads
+    target: Int[np.ndarray, "text query"] | None = None
 
 
 def marked(
@@ -251,11 +282,11 @@ def marked(
 
 
 def at_offset(
-    asked: Bool[np.ndarray, "text query"], *offsets: int, mirror: int | None = None
+    queried: Bool[np.ndarray, "text query"], *offsets: int, mirror: int | None = None
 ) -> Bool[np.ndarray, "text query key"]:
-    """The keys at these offsets from what is asked; with `mirror`, those whose sum with the query is that."""
-    text, query = asked.nonzero()
-    marks = np.zeros((*asked.shape, asked.shape[1]), dtype=bool)
+    """The keys at these offsets from what is queried; with `mirror`, those whose sum with the query is that."""
+    text, query = queried.nonzero()
+    marks = np.zeros((*queried.shape, queried.shape[1]), dtype=bool)
     if mirror is not None:
         marks[text, query, mirror - query] = True
     for offset in offsets:
@@ -264,14 +295,14 @@ def at_offset(
 
 
 def at_key(
-    asked: Bool[np.ndarray, "text query"], where: Int[np.ndarray, " text"]
+    queried: Bool[np.ndarray, "text query"], where: Int[np.ndarray, " text"]
 ) -> Bool[np.ndarray, "text query key"]:
-    """One key of each text, from wherever something is asked."""
-    return asked[:, :, None] & (np.arange(asked.shape[1]) == where[:, None])[:, None]
+    """One key of each text, from wherever something is queried."""
+    return queried[:, :, None] & (np.arange(queried.shape[1]) == where[:, None])[:, None]
 
 
-def asking(
-    answers: Int[np.ndarray, "text query"], asked: Bool[np.ndarray, "text query"]
+def labels_at(
+    answers: Int[np.ndarray, "text query"], queried: Bool[np.ndarray, "text query"]
 ) -> Int[np.ndarray, "text query"]:
-    """The answers where something is asked."""
-    return np.where(asked, answers, IGNORED)
+    """The answers where something is queried."""
+    return np.where(queried, answers, IGNORED)

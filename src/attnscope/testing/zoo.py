@@ -21,6 +21,7 @@ from attnscope.testing.architectures import Plan, Setting
 from attnscope.testing.heads import (
     ASK,
     COLUMNS,
+    CONSTANT,
     GAP,
     START,
     TEXTS,
@@ -28,68 +29,58 @@ from attnscope.testing.heads import (
     Move,
     Rotary,
     ScoreRule,
+    Space,
     Waves,
     anywhere,
     at,
     carry,
     matching,
 )
-from attnscope.testing.space import CONSTANT, Space
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True, eq=False)
-class Looking:
+class AttendedKeys:
     """How much of its weight a head puts on which keys, by construction."""
 
     keys: Bool[
         Tensor, "text query key"
     ]  # ``(text, query, key)``: the keys meant; of rows without one nothing is said
     least: float  # share of a row's weight on them
-    most: float  # share of a row's weight on them
+    most: float
 
 
 @dataclass(frozen=True, eq=False)
 class PlantedModel:
     """A model whose circuit is known, and the task that it solves."""
 
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
+    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; seed of everything that was drawn; the standard
     # deviation of what was added to every weight, as a share of the root mean square of its matrix
     name: str
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
-    kind: str
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
+    circuit: str
     form: str
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     architecture: str
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     seed: int
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
     noise: float
     model: PreTrainedModel  # in eval mode, float32
     ids: Int[Tensor, "text token"]  # ``(text, token)``; of the source, in an encoder-decoder
     # ``(text, query)``: what the decoder of an encoder-decoder reads, else None
     target: Int[Tensor, "text query"] | None
-    # ``(text, query)``: the token that the logits of that place shall name, not shifted; -100 where nothing is asked
+    # ``(text, query)``: the token that the logits of that place shall name, not shifted; -100 where nothing is queried
     labels: Int[Tensor, "text query"]
     # ``(vocabulary,)``: tokens of one number may stand for one another without making nonsense of a text
     groups: Int[Tensor, " vocabulary"]
     # ``(layer, head)``: whether taking this head out alone changes what is predicted, by construction
     heads: Bool[Tensor, "layer head"]
     roles: tuple[tuple[str, ...], ...]  # what each head does, in words
-    # ``(text, query, token)``: whether the prediction asked for at the query hangs on this input token (of the
-    # source, in an encoder-decoder); False in all of a row where nothing is asked
+    # ``(text, query, token)``: whether the prediction queried for at the query depends on this input token (of the
+    # source, in an encoder-decoder); False in all of a row where nothing is queried
     tokens: Bool[Tensor, "text query token"] | None
     # groups of heads, as (layer, head), that are backups of each other
     redundant: tuple[tuple[tuple[int, int], ...], ...]
-    looks: Mapping[tuple[int, int], tuple[Looking, ...]]  # where planted heads look
+    attended: Mapping[tuple[int, int], tuple[AttendedKeys, ...]]  # where planted heads attend
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -103,13 +94,13 @@ class PlantedModel:
         return self.model(**self.inputs).logits
 
     def loss(self, logits: Float[Tensor, "text query vocabulary"]) -> Float[Tensor, ""]:
-        """Mean cross-entropy over all that is asked, nats."""
+        """Mean cross-entropy over all that is queried, nats."""
         return cross_entropy(logits.flatten(0, 1), self.labels.flatten(), ignore_index=IGNORED)
 
     def accuracy(self, logits: Float[Tensor, "text query vocabulary"]) -> Float[Tensor, ""]:
-        """Share of what is asked that is answered rightly."""
-        asked = self.labels != IGNORED
-        return (logits.argmax(-1) == self.labels)[asked].double().mean()
+        """Share of what is queried that is answered rightly."""
+        queried = self.labels != IGNORED
+        return (logits.argmax(-1) == self.labels)[queried].double().mean()
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -159,7 +150,7 @@ class Draft:
         self.encoder_calls = calls if setting.form == "encoder-decoder" else 0
         count = 3 * calls if self.encoder_calls else calls
         self.calls: list[list[Head]] = [[] for _ in range(count)]
-        self.looks: list[tuple[Head, Looking]] = []
+        self.attended: list[tuple[Head, AttendedKeys]] = []
 
     @property
     def is_causal(self) -> bool:
@@ -198,37 +189,37 @@ class Draft:
     def at(
         self, offset: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False
     ) -> ScoreRule:
-        """Look at one offset, as in `Shift`."""
+        """Attend to one offset, as in `Shift`."""
         return at(offset, self.space.width, gap=gap, nats=nats, mirror=mirror)
 
     def anywhere(self) -> ScoreRule:
-        """Look at all alike."""
+        """Attend to all alike."""
         return anywhere(self.space.width)
 
     def toward(
         self, ids: Ids | int, nats: float, queries: Float[np.ndarray, "1 width"] | None = None
     ) -> ScoreRule:
-        """Look at these tokens wherever they stand, whatever the query is (or as far as it holds `queries`)."""
+        """Attend to these tokens wherever they stand, whatever the query is (or as far as it holds `queries`)."""
         keys = self.rows("token", np.atleast_1d(ids)).sum(0, keepdims=True)
         return matching(self.space.one if queries is None else queries, keys, nats)
 
     def matching(self, query: str, key: str, ids: Ids, nats: float) -> ScoreRule:
-        """Look at keys that hold, in one part, the word that the query holds in another."""
+        """Attend to keys that hold, in one part, the word that the query holds in another."""
         return matching(self.rows(query, ids), self.rows(key, ids), nats)
 
     def plant(
-        self, call: int, role: str, look: ScoreRule, move: Move, *, matters: bool = True, backup: str = ""
+        self, call: int, role: str, rule: ScoreRule, move: Move, *, matters: bool = True, backup: str = ""
     ) -> Head:
         """Put a head into a call."""
-        head = Head(role, look, move, matters, backup)
+        head = Head(role, rule, move, matters, backup)
         self.calls[call].append(head)
         return head
 
     def must_attend(
         self, head: Head, keys: Bool[np.ndarray, "text query key"], least: float = 0.7, most: float = 1.0
     ) -> None:
-        """Say where a head must be found to look, and with how much of its weight."""
-        self.looks.append((head, Looking(torch.from_numpy(keys), least, most)))
+        """Say where a head must be found to rule, and with how much of its weight."""
+        self.attended.append((head, AttendedKeys(torch.from_numpy(keys), least, most)))
 
     def words(self, ids: Ids) -> Int[np.ndarray, "text token"]:
         """Texts of random words after a start token; no word stands beside itself."""

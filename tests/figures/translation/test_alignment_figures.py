@@ -8,11 +8,15 @@ import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Rectangle
 
-from attnscope.results.figures.alignment import alignment_map, alignment_maps, error_rate_grid
+from attnscope.results.figures.alignment import alignment_maps, error_rate_grid
 from attnscope.support.errors import AttnscopeError
 
 SOURCE, TARGET = ["猫", "$x$", "sat"], ["the", "<b>cat</b>"]
 WEIGHTS = np.array([[0.2, 0.5, 0.3], [0.9, 0.1, 0.0]])
+
+
+def alignment_map(weights, source, target, links=None, title="", **gold):
+    return alignment_maps({title: weights}, source, target, links={title: links or ()}, **gold)
 
 
 def words(axes):
@@ -85,7 +89,8 @@ def test_heads_carry_their_error_rate():
     rates = np.array([[0.5, np.nan], [0.123, 1.0]])
     figure = error_rate_grid(xr.Dataset({"error_rate": (("layer", "head"), rates)}), (1, 0))
     axes = figure.axes[0]
-    assert [text.get_text() for text in axes.texts] == ["50.0", "–", "12.3", "100.0"]
+    said = {text.get_position(): text.get_text() for text in axes.texts}
+    assert said == {(0, 0): "50.0", (1, 0): "–", (0, 1): "12.3", (1, 1): "100.0"}
     assert set(squares(axes)) == {(0, 1)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope.explanation.passes.content import FEWEST_EXACT
 from attnscope.explanation.passes.content import position_content as of_model
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Analysis, Picture, Section, few_texts, studied
@@ -33,13 +34,14 @@ _PARTS = (
 
 def _says(tree: xr.DataTree) -> str:
     rows = rank_explanations(tree)
-    documents = tree["position_content"].attrs.get("documents", LEAST)
-    few = ""
-    if documents < LEAST:
-        few = (
-            f" The share of position has no interval: that takes windows of {LEAST} documents or more, and these are "
-            f"of {documents}."
-        )
+    attributes = tree["position_content"].attrs
+    fewest = FEWEST_EXACT if attributes.get("method") == "exact" else LEAST
+    documents = attributes.get("documents", fewest)
+    few = (
+        f" The share of position has no interval: fewer than {fewest} documents."
+        if documents < fewest
+        else ""
+    )
     if any(row.prefers for row in rows) or not rows:
         return _PARTS + few
     flat = "No head prefers an offset: what follows are parts of profiles that are flat as far as is known."

@@ -44,7 +44,7 @@ from attnscope.explanation.tokens import (
 )
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
+from attnscope.measure.documents import jackknife_interval, units_of, without_each
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 #: The four terms of a product of query and key, query side first: position (P) and content (C).
 TERMS = ("PP", "PC", "CP", "CC")
 #: What a model adds to that product by the distance of the two tokens (T5, ALiBi, DeBERTa).
+FEWEST_EXACT = 8  # documents; the interval of an exact share of fewer holds too seldom
 BIAS = "B"
 
 
@@ -115,7 +116,7 @@ def position_content(
         * ``trace``: :math:`tr_t` of each term, scale included; NaN at offsets at which a head may not look.
         * ``share``: `covariance_share` of the mean scores by offset; all add up to 1. For ``"means"`` PP is
           ``trace_split``, B is taken between different texts, and the interval is the jackknife's over documents, NaN
-          of fewer than 6.
+          of fewer than 6 (8 for ``"exact"``).
         * ``position_share``: of PP and B together.
         * ``shapley``: each term's Shapley value for the mean weight at t\*; they add up to ``mass - mass_none``.
         * ``profile``: mean weight at an offset; ``mass``: at t\*. These six have ``_low`` and ``_high``.
@@ -382,7 +383,7 @@ def _dataset(
     else:
         share = _exact_shares(trace.mean(0) / pairs)
         shares = share, np.full_like(share, np.nan), np.full_like(share, np.nan)
-        if len(set(documents)) >= LEAST:
+        if len(set(documents)) >= FEWEST_EXACT:
             left = [_exact_shares(np.tensordot(kept, trace, 1) / pairs) for kept in without_each(documents)]
             shares = share, *jackknife_interval(share, np.array(left))
     for end, parts in zip(("", "_low", "_high"), shares, strict=True):

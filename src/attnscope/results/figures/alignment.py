@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from attnscope.results.figures.panels import colour_bar, heat, write_cells
 from attnscope.results.figures.style import (
     MARK,
     drawable,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
+    from attnscope.lineage.align import ShownPair
+
 _CELL, _LABEL, _KEYS = 0.19, 0.085, 0.15  # inches: of a word's cell, a column of a label, a row of the legend
 _END = "</s>"
 _DARK = 0.6  # of the scale: marks on darker cells are white
@@ -34,24 +37,16 @@ _FILLED = 0.8  # of a cell's side: the square of a gold link
 Links = Collection[tuple[int, int]]
 
 
-def alignment_map(
-    weights: np.ndarray,
-    source: Sequence[str],
-    target: Sequence[str],
-    *,
-    links: Links | None = None,
-    sure: Links | None = None,
-    possible: Links | None = None,
-    title: str = "",
-) -> Figure:
-    """Draw where each target word of a sentence pair looks: source words along x, target words along y."""
+def pair_map(pair: ShownPair, title: str = "") -> Figure:
+    """Draw where each target word of a sentence pair looks, with the links of the model and of people."""
+    words = pair.words
     return alignment_maps(
-        {title: weights},
-        source,
-        target,
-        links=None if links is None else {title: links},
-        sure=sure,
-        possible=possible,
+        {title: words.weights},
+        words.source,
+        words.target,
+        links={title: pair.found},
+        sure=pair.sure,
+        possible=pair.possible,
     )
 
 
@@ -102,15 +97,15 @@ def alignment_maps(
                     handles=keys, loc="outside lower center", ncols=side_by_side, frameon=False, fontsize=7
                 )
         if image is not None:
-            bar = figure.colorbar(image, ax=every, pad=0.02, aspect=25, shrink=min(1, 3 / (rows * height)))
-            bar.set_label("Attention weight", fontsize=7)
-            bar.outline.set_visible(False)
+            colour_bar(
+                figure, image, every, "Attention weight", aspect=25, shrink=min(1, 3 / (rows * height))
+            )
     return figure
 
 
 def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], top: float) -> AxesImage:
     source, target = labels
-    image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=top)
+    image = heat(axes, weights, ends=(0.0, top))
     if weights.shape[1] > len(source):
         axes.axvline(len(source) - 0.5, color="0.5", linewidth=0.8)
         source = [*source, _END]
@@ -174,19 +169,15 @@ def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) ->
             figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed"
         )
         axes = figure.add_subplot()
-        image = axes.imshow(rates, cmap="Blues_r", vmin=0, vmax=100, aspect="auto")
-        for layer, head in np.ndindex(rates.shape):
-            rate = rates[layer, head]
-            shown = "–" if np.isnan(rate) else f"{rate:.1f}"
-            colour = "white" if rate < 100 * (1 - _DARK) else "black"
-            axes.text(head, layer, shown, ha="center", va="center", fontsize=6.5, color=colour)
+        image = heat(axes, rates, "Blues_r", (0.0, 100.0), aspect="auto")
+        write_cells(image, "{:.1f}".format, size=6.5)
+        for layer, head in np.argwhere(np.isnan(rates)):
+            axes.text(head, layer, "–", ha="center", va="center", fontsize=6.5)
         if chosen is not None:
             layer, head = chosen
             frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=1.6)
             frame.set_clip_on(False)
             axes.add_patch(frame)
         name_heads(axes, [str(layer) for layer in range(layers)], list(range(count)))
-        bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=15)
-        bar.set_label("Alignment error rate, %", fontsize=7)
-        bar.outline.set_visible(False)
+        colour_bar(figure, image, axes, "Alignment error rate, %", aspect=15)
     return figure

@@ -31,6 +31,7 @@ from attnscope.results.figures.panels import (
 from attnscope.results.figures.positions import position_components, position_spectrum
 from attnscope.results.figures.reading import NothingToShowError, axis_values, require
 from attnscope.results.figures.style import MARK, figure_style, one_scale, save_figure
+from attnscope.results.figures.verdict import verdict_grid
 from attnscope.support.arguments import reads
 from attnscope.support.checks import FORMATS
 from attnscope.support.errors import AttnscopeError
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnscope.explanation.study import Analysis, Picture
+    from attnscope.results.schema import Report
 
 
 @reads("explain")
@@ -79,6 +81,17 @@ def explain_figures(
                 figure = _drawn(tree, analysis, picture, chosen)
                 if figure is not None:
                     yield picture.name, figure
+
+
+def figures(report: Report) -> dict[str, Figure]:
+    """Every figure of an explanation, by name."""
+    return dict(explain_figures(report.result))
+
+
+def grid(report: Report) -> Figure | None:
+    """The figure of all heads."""
+    nodes = report.result.children
+    return verdict_grid(nodes["verdict"].to_dataset()) if "verdict" in nodes else None
 
 
 def _drawn(

@@ -10,19 +10,18 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from attnscope.intervention.measured_effects import ESTIMATES
-from attnscope.intervention.verdicts import verdicts
+from attnscope.intervention.verdicts import effect_of
 from attnscope.measure.documents import units_of
 from attnscope.measure.intervals import by_document
 from attnscope.results.figures.reading import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, cluster_colours, figure_style
-from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-    from attnscope.intervention.verdicts import HeadVerdict
+    from attnscope.results.schema import Report, Row
 
 #: By name of the figure: its title, how to read it, and what is so only where effects are tested against 0.
 _READINGS = {
@@ -77,25 +76,29 @@ _READINGS = {
 }
 
 
-@reads("intervene")
-def intervention_captions(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
+def captions(report: Report) -> dict[str, tuple[str, str]]:
     """By name of each figure: its title, and how to read it."""
-    return captions_of(_READINGS, tested=bool(tree["heads"].tested.any()), of="windows")
+    return captions_of(_READINGS, tested=bool(report.result["heads"].tested.any()), of="windows")
 
 
-@reads("intervene")
-def intervention_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
+def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure that the result has values for, with its name."""
-    yield "effect-intervals", effect_intervals(tree)
-    yield "effect-maps", effect_maps(tree["heads"].to_dataset())
-    if "peak_weight" in tree["where"].to_dataset():
-        yield "weight-against-effect", weight_against_effect(tree)
-    if "forbidden" in tree.children:
+    tree = report.result
+    yield "effect-intervals", effect_intervals(report)
+    yield "effect-maps", grid(report)
+    if any(row["peak_weight"] is not None for row in report.rows):
+        yield "weight-against-effect", weight_against_effect(report)
+    if "forbidden" in tree:
         yield "forbidden", forbidden_maps(tree["forbidden"].to_dataset())
-    if "agreement" in tree.children:
+    if "agreement" in tree:
         yield "estimates", estimate_panels(tree)
-    if "curves" in tree.children:
+    if "curves" in tree:
         yield "curves", removal_curves(tree["curves"].to_dataset())
+
+
+def grid(report: Report) -> Figure:
+    """The effect of every head."""
+    return effect_maps(report.result["heads"].to_dataset())
 
 
 _MARKS = {"zero": ("o", "0.25"), "mean": ("s", RIGHT), "resample": ("D", LEFT)}
@@ -142,10 +145,13 @@ def effect_maps(heads: xr.Dataset) -> Figure:
     return figure
 
 
-def effect_intervals(tree: xr.DataTree) -> Figure:
+def _ablations(report: Report) -> list[str]:
+    return [str(name) for name in report.result["heads"].ablation.values]
+
+
+def effect_intervals(report: Report) -> Figure:
     """Draw the heads with the largest effects, each under every ablation with its 95% interval."""
-    rows = verdicts(tree)[:LISTED]
-    names = list(rows[0].effects)
+    rows, names = report.rows[:LISTED], _ablations(report)
     with figure_style():
         figure = Figure(figsize=(5.6, 0.24 * len(rows) + 1.0), layout="constrained")
         axes = figure.subplots()
@@ -154,7 +160,7 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
         for step, name in enumerate(names):
             marker, colour = _MARKS[name]
             places = np.arange(len(rows)) + (step - (len(names) - 1) / 2) * 0.22
-            effects = [row.effects[name] for row in rows]
+            effects = [effect_of(row, name) for row in rows]
             for place, effect in zip(places, effects, strict=True):
                 if np.isfinite(effect.low):
                     axes.plot([effect.low, effect.high], [place, place], color=colour, linewidth=1.1)
@@ -169,7 +175,7 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
                 zorder=3,
             )
             handles.append(axes.plot([], [], marker, color=colour, markersize=3.2, label=name)[0])
-        axes.set_yticks(range(len(rows)), [_called(row) for row in rows], parse_math=False)
+        axes.set_yticks(range(len(rows)), [_label(row) for row in rows], parse_math=False)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlabel("Change of the loss without the head, nats")
         axes.grid(axis="x", color="0.92")
@@ -178,22 +184,24 @@ def effect_intervals(tree: xr.DataTree) -> Figure:
     return figure
 
 
-def weight_against_effect(tree: xr.DataTree) -> Figure:
-    """Draw how sharply each head looks at one offset against what the loss does without it."""
-    rows = verdicts(tree)
-    name = "mean" if "mean" in rows[0].effects else next(iter(rows[0].effects))
-    kinds = list(dict.fromkeys(row.kind for row in rows))
+def weight_against_effect(report: Report) -> Figure:
+    """Draw how sharply each head attends to one offset against what the loss does without it."""
+    names = _ablations(report)
+    name = "mean" if "mean" in names else names[0]
+    rows = [row for row in report.rows if row["peak_weight"] is not None]
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
     with figure_style():
         figure = Figure(figsize=(5.6, 3.4), layout="constrained")
         axes = figure.subplots()
         axes.axhline(0, color="0.6", linewidth=0.8)
         for kind, colour in zip(kinds, cluster_colours(kinds), strict=True):
-            some = [row for row in rows if row.kind == kind]
+            some = [row for row in rows if row["kind"] == kind]
+            effects = [effect_of(row, name) for row in some]
             axes.scatter(
-                [row.peak_weight for row in some],
-                [row.effects[name].mean for row in some],
-                s=[26 if row.effects[name].shown else 12 for row in some],
-                facecolors=["none" if row.effects[name].shown is False else colour for row in some],
+                [row["peak_weight"] for row in some],
+                [effect.mean for effect in effects],
+                s=[26 if effect.shown else 12 for effect in effects],
+                facecolors=["none" if effect.shown is False else colour for effect in effects],
                 edgecolors=colour,
                 linewidths=0.9,
                 label=kind or "head",
@@ -209,18 +217,16 @@ def weight_against_effect(tree: xr.DataTree) -> Figure:
     return figure
 
 
-def _name_some(axes: Axes, rows: list[HeadVerdict], name: str) -> None:
+def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
     """Names of the heads that stand out: the largest effects, and the sharpest that have none."""
-    idle = sorted((row for row in rows if row.effects[name].shown is False), key=lambda row: -row.peak_weight)
-    apart = float(np.ptp([row.effects[name].mean for row in rows])) / 12
-    named = [
-        row for row in rows[:_NAMED] if abs(row.effects[name].mean) > apart
-    ]  # names near 0 would lie on each other
+    idle = sorted((row for row in rows if row[f"{name}_shown"] is False), key=lambda row: -row["peak_weight"])
+    apart = float(np.ptp([row[f"{name}_mean"] for row in rows])) / 12
+    named = [row for row in rows[:_NAMED] if abs(row[f"{name}_mean"]) > apart]  # near 0 names would overlap
     for row in [*named, *(row for row in idle[:1] if row not in named)]:
-        right = row.peak_weight > 0.8  # noqa: PLR2004 there the name stands to the left of its point
+        right = row["peak_weight"] > 0.8  # noqa: PLR2004 there the name is to the left of its point
         axes.annotate(
-            f"{row.layer}.{row.head}",
-            (row.peak_weight, row.effects[name].mean),
+            f"{row['layer']}.{row['head']}",
+            (row["peak_weight"], row[f"{name}_mean"]),
             xytext=(-5 if right else 5, 2),
             textcoords="offset points",
             ha="right" if right else "left",
@@ -229,8 +235,8 @@ def _name_some(axes: Axes, rows: list[HeadVerdict], name: str) -> None:
         )
 
 
-def _called(row: HeadVerdict) -> str:
-    return f"{row.layer}.{row.head}  {row.kind}" if row.kind else f"{row.layer}.{row.head}"
+def _label(row: Row) -> str:
+    return f"{row['layer']}.{row['head']}  {row['kind']}".strip()
 
 
 def forbidden_maps(forbidden: xr.Dataset) -> Figure:

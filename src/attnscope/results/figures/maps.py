@@ -8,7 +8,6 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
@@ -17,6 +16,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.stored import unit_of
+from attnscope.results.figures.panels import colour_bar, heat, panel_grid
 from attnscope.results.figures.reading import (
     axis_values,
     check_heads,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     import xarray as xr
     from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
 
 
 def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 15) -> Figure:
@@ -61,90 +60,41 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
     pairs = check_heads(sample, heads)
     names = {side: side_tokens(sample, side)[:tokens] for pair in pairs for side in sides(sample, pair[0])}
     labels = {side: [drawable(token) for token in text] for side, text in names.items()}
-    count = max(map(len, names.values()))
-    columns = min(math.ceil(math.sqrt(len(pairs))), 3)
-    rows = math.ceil(len(pairs) / columns)
-    side = max(1.6, 0.155 * count) + 1.3  # inches
+    side = max(1.6, 0.155 * max(map(len, names.values()))) + 1.3  # inches
     cut = False
-
     with figure_style():
-        figure = Figure(figsize=(columns * side, rows * 0.9 * side), layout="compressed")
-        for index, (layer, head) in enumerate(pairs):
-            axes = figure.add_subplot(rows, columns, index + 1)
+        figure, panels = panel_grid(len(pairs), (side, 0.9 * side))
+        for (layer, head), axes in zip(pairs, panels, strict=True):
             queries, keys = (labels[side] for side in sides(sample, layer))
             weights = dense_weights(sample, layer, head, len(queries), len(keys))
             cut |= bool(np.isnan(weights).any())
-            image = _draw_map(axes, weights, queries, keys, crossed=layer_kind(sample, layer) == "cross")
-            axes.set_title(f"Layer {layer}, head {head}")
-            bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
-            bar.set_label("Attention weight", fontsize=7)
-            bar.outline.set_visible(False)
+            crossed = layer_kind(sample, layer) == "cross"
+            image = heat(axes, weights, ends=(0.0, float(np.nanmax(weights, initial=0.0)) or 1.0))
+            if not crossed:
+                axes.plot([-0.5, len(queries) - 0.5], [-0.5, len(queries) - 0.5], color=MARK, ls=":", lw=1.2)
+            axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
+            name_columns(axes, range(len(keys)), keys)
+            axes.set_yticks(range(len(queries)), queries, parse_math=False)
+            axes.set_xlabel("Key token in the source" if crossed else "Key token (attended to)")
+            axes.set_ylabel("Query token in the target" if crossed else "Query token (attending)")
+            _frame(axes, f"Layer {layer}, head {head}")
+            colour_bar(figure, image, axes, "Attention weight", aspect=25)
         if cut:
-            figure.supxlabel(
-                "Grey: not among the weights that were kept",
-                fontsize=7,
-                color="0.35",
-            )
+            figure.supxlabel("Grey: not among the weights that were kept", fontsize=7, color="0.35")
     return figure
 
 
-def _draw_map(
-    axes: Axes, weights: np.ndarray, queries: list[str], keys: list[str], *, crossed: bool
-) -> AxesImage:
-    top = float(np.nanmax(weights, initial=0.0)) or 1.0
-    image = axes.imshow(weights, cmap=colormaps["Blues"].with_extremes(bad="0.88"), vmin=0, vmax=top)
-    if not crossed:
-        end = len(queries) - 0.5
-        axes.plot([-0.5, end], [-0.5, end], color=MARK, linestyle=":", linewidth=1.2)
-    axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
-    name_columns(axes, range(len(keys)), keys)
-    axes.set_yticks(range(len(queries)), queries, parse_math=False)
-    axes.set(
-        xlabel="Key token in the source" if crossed else "Key token (attended to)",
-        ylabel="Query token in the target" if crossed else "Query token (attending)",
-    )
+def _frame(axes: Axes, title: str) -> None:
+    axes.set_title(title)
     axes.tick_params(length=1.5, pad=1.5)
     axes.spines[:].set(visible=True, color="0.7")
-    return image
 
 
 _INK, _FEW = "0.1", 6  # so many layers are named one by one
 
 
 def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
-    """Draw how much of the weight the best blocks hold: every head as a dot above its layer, a panel for each share.
-
-    A bar is the median of a layer's heads. Dashed is what equal weights over all that may be seen would give, where the
-    result has it. All panels have one scale.
-
-    Parameters
-    ----------
-    result
-        With ``block_recall`` or ``map_block_recall (text, layer, head, kept)``, and what equal weights give.
-    statistic
-        Which of the two.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result has no such statistic.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures.maps import block_shares
-    >>> held = np.random.default_rng(0).random((2, 4, 8, 3))
-    >>> result = xr.Dataset(
-    ...     {"block_recall": (("text", "layer", "head", "kept"), held)}, coords={"kept": [5, 10, 25]}
-    ... )
-    >>> [axes.get_title(loc="left") for axes in block_shares(result).axes]
-    ['Best 5% of the blocks', 'Best 10% of the blocks', 'Best 25% of the blocks']
-    """
+    """Draw how much of the weight the best blocks hold: every head as a dot above its layer, a panel for each share."""
     require(result, (statistic, "kept"), purpose="block_shares")
     own = mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
     even = _of_equal(result, f"equal_{statistic}")
@@ -224,37 +174,7 @@ _SHARES = {"weight_moved", "first_token"}  # drawn from 0 to 1
 
 
 def form_comparison(result: xr.Dataset, heads: Sequence[int] | None = None) -> Figure:
-    """Draw for each head the profiles of all forms, and four numbers of each form, means over texts.
-
-    A row is a head. Grey is full attention; on the left the mean weight at each offset, on the right how much
-    weight a form puts elsewhere, how far its output is from that of full attention, the entropy of its rows and
-    its weight on the first token.
-
-    Parameters
-    ----------
-    result
-        From `attnscope.measure.forms.compare_forms`.
-    heads
-        Counted from 0; by default all.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result compares no forms or a head does not exist.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.measure.forms import compare_forms
-    >>> x = torch.randn(1, 2, 30, 4, generator=torch.Generator().manual_seed(0))
-    >>> figure = form_comparison(compare_forms(x, x, x), heads=[1])
-    >>> [axes.get_xlabel() for axes in figure.axes][0]
-    'Offset (key − query), tokens'
-    """
+    """Draw for each head the profiles of all forms, and four numbers of each form, means over texts."""
     require(result, ("profile", "form", *_BARS), purpose="form_comparison")
     known = axis_values(result.assign_coords(head=range(result.sizes["head"])), "head")
     chosen = known if heads is None else list(heads)
@@ -315,9 +235,6 @@ def _bars(
     axes.spines["bottom"].set_visible(False)
 
 
-_SIDE = 2.3  # inches
-
-
 def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's mean weight on the neighbours of a patch; the red frame is the patch itself."""
     require(result, ("patch_profile",), purpose="patch_profiles")
@@ -325,25 +242,18 @@ def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     layers, numbers = (result[dim].values.tolist() for dim in ("layer", "head"))
     mean = mean_over_texts(result["patch_profile"])
     down, right = (result[name].values for name in ("row_offset", "column_offset"))
-    columns = min(math.ceil(math.sqrt(len(pairs))), 3)
-    rows = math.ceil(len(pairs) / columns)
+    extent = (right[0] - 0.5, right[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
     with figure_style():
-        figure = Figure(figsize=(columns * _SIDE * 1.25, rows * _SIDE), layout="compressed")
-        for index, (layer, head) in enumerate(pairs):
-            axes = figure.add_subplot(rows, columns, index + 1)
+        figure, panels = panel_grid(len(pairs), (2.875, 2.3))
+        for (layer, head), axes in zip(pairs, panels, strict=True):
             values = mean[layers.index(layer), numbers.index(head)]
-            top = float(np.nanmax(values, initial=0.0)) or 1.0
-            extent = (right[0] - 0.5, right[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
-            paper = colormaps["Blues"].with_extremes(bad="0.88")
-            image = axes.imshow(values, cmap=paper, vmin=0, vmax=top, extent=extent)
+            image = heat(
+                axes, values, ends=(0.0, float(np.nanmax(values, initial=0.0)) or 1.0), extent=extent
+            )
             axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=MARK, linewidth=1.0)
             axes.set(xlabel="Columns to the right", ylabel="Rows down", xticks=right, yticks=down)
-            axes.set_title(f"Layer {layer}, head {head}")
-            axes.tick_params(length=1.5, pad=1.5)
-            axes.spines[:].set(visible=True, color="0.7")
-            bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
-            bar.set_label("Mean weight", fontsize=7)
-            bar.outline.set_visible(False)
+            _frame(axes, f"Layer {layer}, head {head}")
+            colour_bar(figure, image, axes, "Mean weight", aspect=25)
     return figure
 
 
@@ -442,39 +352,7 @@ _LETTER = 0.066  # inches
 
 
 def offset_shares(result: xr.Dataset) -> Figure:
-    """Draw which share of its weight each head puts in each bin of offsets: a row for each head, layer by layer.
-
-    Bins double away from the token itself and are all drawn alike, so that a window of any length fits and near offsets
-    stay apart. Beside it stands what equal weights over all that a token may see put there, layer by layer, on the same
-    colours; a scan that did not measure that has one panel. Colours are on a square-root scale.
-
-    Parameters
-    ----------
-    result
-        The result of a scan with ``bin_sum``, else ``offset_sum``, else ``band_sum``, whose offsets are the bins then.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    AttnscopeError
-        If the result has none of them.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures.maps import offset_shares
-    >>> sums = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3, 4)) * 20
-    >>> result = xr.Dataset(
-    ...     {"band_sum": (("text", "layer", "head", "offset"), sums), "length": ("text", [20, 20])},
-    ...     coords={"offset": np.arange(-2, 3)},
-    ... )
-    >>> offset_shares(result).axes[0].get_title(loc="left")
-    'Each head'
-    """
+    """Draw which share of its weight each head puts in each bin of offsets: a row for each head, layer by layer."""
     shares = shares_by_offset(result, "bins")
     whole = shares is not None
     shares = shares if whole else shares_by_offset(result, "band")
@@ -503,14 +381,16 @@ def offset_shares(result: xr.Dataset) -> Figure:
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         image = None
         for axes, (title, values) in zip(grid, panels, strict=True):
-            image = _offsets_draw(axes, values, names, most, layers)
+            image = heat(axes, values, norm=PowerNorm(0.5, 0.0, most), aspect="auto")
+            axes.set_xticks(range(bins), names, rotation=90)
+            for layer in range(1, layers):
+                axes.axhline(layer * heads - 0.5, color="0.55", linewidth=0.5)
             axes.set_title(title, loc="left")
         _name_rows(grid[0], layer_labels(result), axis_values(result, "head"))
         if image is not None:
-            bar = figure.colorbar(image, ax=grid[-1], pad=0.03, aspect=35)
-            bar.set_label("Share of the weight (square-root scale)", fontsize=7)
+            label = "Share of the weight (square-root scale)"
+            bar = colour_bar(figure, image, grid[-1], label, pad=0.03, aspect=35)
             bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-            bar.outline.set_visible(False)
         figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left", fontsize=8)
         text = f"Share of the weight in {said}, mean over {count} {noun}{'s' * (count != 1)}. "
         text += "A far bin holds more tokens: read it beside equal weights."
@@ -524,23 +404,6 @@ def _named(first: int, last: int) -> str:
     near, far = (last, first) if last < 0 else (first, last)
     text = f"{near:,}" if near == far else f"{near:,}…{far:,}"
     return text.replace("-", "−")
-
-
-def _offsets_draw(axes: Axes, values: np.ndarray, names: list[str], most: float, layers: int) -> AxesImage:
-    """A panel: rows are heads, and a line parts layers."""
-    image = axes.imshow(
-        values,
-        cmap=colormaps["Blues"].with_extremes(bad="0.88"),
-        norm=PowerNorm(0.5, 0.0, most),
-        aspect="auto",
-        interpolation="nearest",
-    )
-    axes.set_xticks(range(len(names)), names, rotation=90)
-    for layer in range(1, layers):
-        axes.axhline(layer * len(values) / layers - 0.5, color="0.55", linewidth=0.5)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    return image
 
 
 def _name_rows(axes: Axes, layers: list[str], heads: list[int]) -> None:

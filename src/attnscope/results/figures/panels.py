@@ -1,4 +1,4 @@
-"""What the figures of `explain` share: colours, panels for heads, curves with their intervals."""
+"""What figures share: maps of values, colour bars, intervals, panels for heads, curves with their intervals."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from attnscope.results.figures.reading import axis_values, check_heads, require
-from attnscope.results.figures.style import figure_style
+from attnscope.results.figures.style import LEFT, RIGHT, figure_style
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.image import AxesImage
 
 INK, NOISE, NOISE_BAND = "0.15", "0.45", "0.91"
 MEASURED, ALONE = "#0072B2", "#D55E00"  # what the model does, what is left of it
@@ -25,6 +29,60 @@ OTHERS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 OFFSET = "Offset (key − query), tokens: negative is left"
 _MOST_COLUMNS = 4
 _WIDE = 6.0  # inches
+
+#: Blue below 0, orange above.
+SIGNED = LinearSegmentedColormap.from_list("signed", [LEFT, "#F7F7F7", RIGHT])
+_DARK = 0.55  # luminance of a cell below which it is written on in white
+
+
+def heat(
+    axes: Axes,
+    values: np.ndarray,
+    colours: Colormap | str = "Blues",
+    ends: tuple[float, float] = (0.0, 1.0),
+    **more: Any,
+) -> AxesImage:
+    """A map of values between two ends; grey is what is not known."""
+    known = {"norm": Normalize(*ends), "interpolation": "nearest"} | more
+    scale = colormaps[colours] if isinstance(colours, str) else colours
+    image = axes.imshow(values, cmap=scale.with_extremes(bad="0.88"), **known)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+def write_cells(
+    image: AxesImage, texts: Callable[[float], str], values: np.ndarray | None = None, size: float = 6.0
+) -> None:
+    """Write what is known into the cells of a map, in white on dark ones; by default what colours them."""
+    shades = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
+    for (row, column), value in np.ndenumerate(shades if values is None else values):
+        if not np.isfinite(value):
+            continue
+        red, green, blue, _ = image.cmap(image.norm(np.ma.masked_invalid(shades[row, column])))
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < _DARK
+        colour = "white" if dark else "black"
+        image.axes.text(
+            column, row, texts(float(value)), ha="center", va="center", fontsize=size, color=colour
+        )
+
+
+def colour_bar(figure: Figure, image: Any, axes: Any, label: str, **more: Any) -> Colorbar:
+    """The scale of a map beside its axes."""
+    bar = figure.colorbar(image, ax=axes, **{"pad": 0.02, "aspect": 20} | more)
+    bar.set_label(label, fontsize=7)
+    bar.outline.set_visible(False)
+    return bar
+
+
+def panel_grid(
+    count: int, size: tuple[float, float], most: int = 3, **more: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels of that size in inches, about as many down as across."""
+    columns = min(math.ceil(math.sqrt(count)), most)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(columns * size[0], rows * size[1]), **{"layout": "compressed"} | more)
+    return figure, [figure.add_subplot(rows, columns, index + 1) for index in range(count)]
 
 
 def the_heads(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnscope.comparison.spans import MeanGroupWeights, group_pairs
@@ -22,6 +22,7 @@ from attnscope.results.figures.maps import (
     patch_profiles,
     weight_maps,
 )
+from attnscope.results.figures.panels import SIGNED, colour_bar, heat, write_cells
 from attnscope.results.figures.reading import (
     axis_values,
     check_heads,
@@ -38,7 +39,6 @@ from attnscope.results.figures.reading import (
 )
 from attnscope.results.figures.style import (
     LEFT,
-    RIGHT,
     cluster_colours,
     drawable,
     drawn_range,
@@ -55,9 +55,6 @@ from attnscope.support.checks import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
 
     from attnscope.measure.quantities import Wording
 
@@ -131,8 +128,6 @@ def _sharpest(result: xr.Dataset, listed: set[tuple[int, int]] | None) -> list[t
     return [head for head in ranked if listed is None or head in listed][:_HEADS]
 
 
-_LEFT, _RIGHT, _BOTTOM, _TOP = 0.7, 1.05, 0.5, 0.4  # inches
-_DARK = 0.55  # luminance below which a number is written in white
 _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
 
 
@@ -143,47 +138,30 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     values = mean_over_texts(result[statistic])  # (layer, head)
     layers, heads = values.shape
     cell = float(np.clip(5.0 / max(layers, heads), 0.28, 0.6))  # inches
-    grid_width, grid_height = heads * cell, layers * cell
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
     if "text" in result[statistic].dims:
         count = result.sizes["text"]
         title += f", mean over {count} {noun_of(result)}{'s' * (count != 1)}"
-    width = max(_LEFT + grid_width + _RIGHT, _LEFT + 0.068 * len(title))  # the title fits in
-    height = _TOP + grid_height + _BOTTOM
-
+    width = max(heads * cell + 1.75, 0.7 + 0.068 * len(title))  # the title fits in
     with figure_style():
-        figure = Figure(figsize=(width, height))
-        axes = figure.add_axes((_LEFT / width, _BOTTOM / height, grid_width / width, grid_height / height))
-        axes.set_facecolor("0.96")
-        image = axes.imshow(
-            values,
-            cmap=_colours(words.signed),
-            norm=_scale(values, words),
-            aspect="auto",
-        )
+        figure = Figure(figsize=(width, layers * cell + 0.9), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_anchor("W")
+        colours = SIGNED if words.signed else "viridis"
+        image = heat(axes, values, colours, norm=_scale(values, words))
         for layer, head in np.argwhere(np.isnan(values)):
-            axes.fill_between(
-                [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5, hatch="////", fc="0.96", ec="0.75"
-            )
+            place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
+            axes.fill_between(*place, hatch="////", fc="0.96", ec="0.75")
         name_heads(axes, layer_labels(result), axis_values(result, "head"))
         axes.set_xticks(np.arange(heads - 1) + 0.5, minor=True)
         axes.set_yticks(np.arange(layers - 1) + 0.5, minor=True)
         axes.grid(which="minor", color="white", linewidth=0.8)
         axes.tick_params(which="minor", length=0)
         if values.size <= _MOST_NUMBERS:
-            _write_numbers(image, values)
+            write_cells(image, _short)
         axes.set_title(title, loc="left", parse_math=False)
-        bar_axes = figure.add_axes(
-            ((_LEFT + grid_width + 0.15) / width, _BOTTOM / height, 0.13 / width, grid_height / height)
-        )
-        bar = figure.colorbar(image, cax=bar_axes)
-        bar.outline.set_visible(False)
-        bar.set_label(words.units or words.long_name)
+        colour_bar(figure, image, axes, words.units or words.long_name)
     return figure
-
-
-def _colours(signed: bool) -> Colormap | str:
-    return LinearSegmentedColormap.from_list("left_right", [LEFT, "#F7F7F7", RIGHT]) if signed else "viridis"
 
 
 def _scale(values: np.ndarray, words: Wording) -> Normalize:
@@ -204,22 +182,6 @@ def _short(value: float) -> str:
     """Two digits that matter, and never an exponent: a cell is small."""
     text = f"{value:.0f}" if abs(value) >= 100 else f"{float(f'{value:.2g}'):.3f}".rstrip("0").rstrip(".")  # noqa: PLR2004
     return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
-
-
-def _write_numbers(image: AxesImage, values: np.ndarray) -> None:
-    for (layer, head), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            red, green, blue, _ = image.cmap(image.norm(value))
-            dark = 0.299 * red + 0.587 * green + 0.114 * blue < _DARK
-            image.axes.text(
-                head,
-                layer,
-                _short(value),
-                ha="center",
-                va="center",
-                fontsize=6,
-                color="white" if dark else "black",
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +291,6 @@ def _majority(head: xr.Dataset) -> tuple[str, str]:
     return f"{with_minus(names[best])}, {shares[best]:.0%} of {noun_of(head)}s", cluster_colours(names)[best]
 
 
-_GROUPS_DARK = 0.6  # from which weight a number is written in white
 _MOST = 8  # groups whose numbers fit into the cells
 
 
@@ -344,37 +305,24 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     wide = 0.06 * max(map(len, names))
     layers, columns = axis_values(result, "layer"), axis_values(result, "head")
     with figure_style():
-        figure = Figure(
-            figsize=(3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3), layout="constrained"
-        )
+        size = (3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3)
+        figure = Figure(figsize=size, layout="constrained")
         grid = np.reshape(figure.subplots(len(pairs), 3, sharex=True, sharey=True), (-1, 3))
         image = None
         for row, (layer, head) in zip(grid, pairs, strict=True):
             titles = (f"Head {layer}.{head}", "Its places alone", "Equal weights")
-            shown = (means.weight, means.places, means.equal)
-            for axes, title, values in zip(row, titles, shown, strict=True):
+            for axes, title, values in zip(
+                row, titles, (means.weight, means.places, means.equal), strict=True
+            ):
                 own = values[layers.index(layer), columns.index(head)][np.ix_(kept, kept)]
-                image = _draw(axes, own, names)
+                image = heat(axes, own)
+                name_columns(axes, range(len(names)), names)
+                axes.set_yticks(range(len(names)), names, parse_math=False)
+                if len(names) <= _MOST:
+                    write_cells(image, "{:.2f}".format)
                 axes.set_title(title)
             row[0].set_ylabel("Queries")
         for axes in grid[-1]:
             axes.set_xlabel("Keys")
-        if image is not None:
-            bar = figure.colorbar(image, ax=grid.ravel().tolist(), shrink=0.8, pad=0.02)
-            bar.set_label("Mean weight")
-            bar.outline.set_visible(False)
+        colour_bar(figure, image, grid.ravel().tolist(), "Mean weight", shrink=0.8)
     return figure
-
-
-def _draw(axes: Axes, values: np.ndarray, names: list[str]) -> AxesImage:
-    axes.set_facecolor("0.88")
-    image = axes.imshow(values, cmap="Blues", vmin=0.0, vmax=1.0)
-    name_columns(axes, range(len(names)), names)
-    axes.set_yticks(range(len(names)), names, parse_math=False)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    for (query, key), value in np.ndenumerate(values):
-        if np.isfinite(value) and len(names) <= _MOST:
-            colour = "white" if value > _GROUPS_DARK else "black"
-            axes.text(key, query, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
-    return image

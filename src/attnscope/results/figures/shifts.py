@@ -14,7 +14,9 @@ from attnscope.results.figures.panels import (
     INK,
     NOISE_BAND,
     OFFSET,
+    colour_bar,
     head_panels,
+    heat,
     is_leftmost,
     one_head,
     place,
@@ -46,16 +48,9 @@ def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
         for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
             part = one_head(maps, layer, head)
             energy = part["energy"].transpose("angle", "frequency").values[:, 1:]
-            top = float(np.nanmax(energy, initial=0.0)) or 1.0
-            axes.imshow(
-                energy,
-                origin="lower",
-                cmap="Greys",
-                norm=PowerNorm(0.5, 0, top),
-                aspect="auto",
-                interpolation="nearest",
-                extent=(0.5, frequency[-1] + 0.5, -np.pi, np.pi),
-            )
+            extent = (0.5, frequency[-1] + 0.5, -np.pi, np.pi)
+            norm = PowerNorm(0.5, 0, float(np.nanmax(energy, initial=0.0)) or 1.0)
+            heat(axes, energy, "Greys", norm=norm, origin="lower", aspect="auto", extent=extent)
             _draw_lines(axes, positions, float(frequency[-1]))
             axes.set_title(f"Layer {layer}, head {head}", loc="left")
             if "line_shift" in part:
@@ -229,7 +224,5 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
                 axes.set_ylabel("Offset, tokens")
         figure.supxlabel(f"Frequency (cycles per {positions} tokens); shaded: not used", fontsize=8)
         if discs is not None:
-            bar = figure.colorbar(discs, ax=[row[0] for row in panels], pad=0.01, aspect=18)
-            bar.set_label("Coherence")
-            bar.outline.set_visible(False)
+            colour_bar(figure, discs, [row[0] for row in panels], "Coherence", pad=0.01, aspect=18)
     return figure

@@ -11,7 +11,15 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.explanation.ranking import SAME
-from attnscope.results.figures.panels import ALONE, MEASURED, legend_above, tokens
+from attnscope.results.figures.panels import (
+    ALONE,
+    MEASURED,
+    colour_bar,
+    heat,
+    legend_above,
+    tokens,
+    write_cells,
+)
 from attnscope.results.figures.reading import NothingToShowError, axis_values, layer_labels, require
 from attnscope.results.figures.style import figure_style, name_heads
 
@@ -23,7 +31,6 @@ _WAYS = {
     "offset_of_spectrum": "Cross-spectrum",
     "offset_of_correlation": "Cross-correlation",
 }
-_DARK = 0.62  # of the scale: darker cells have white numbers
 
 
 def verdict_grid(verdict: xr.Dataset) -> Figure:
@@ -64,31 +71,18 @@ def _grid(
         size = (max(heads * cell + 1.7, 4.2), layers * cell + 1.15)
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
-        image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1)
-        for (layer, head), at in np.ndenumerate(offset):
-            known = np.isfinite(values[layer, head])
-            if not known:
+        image = heat(axes, values)
+        for (layer, head), value in np.ndenumerate(values):
+            if not np.isfinite(value):
                 hatch, face, edge = (None, "0.88", "0.88") if there[layer, head] else ("////", "0.96", "0.75")
                 place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
                 axes.fill_between(*place, hatch=hatch, fc=face, ec=edge, lw=0 if hatch is None else 1)
-            if np.isfinite(at):
-                axes.text(
-                    head,
-                    layer,
-                    tokens(at, 0),
-                    ha="center",
-                    va="center",
-                    fontsize=6.5,
-                    color="white" if known and values[layer, head] > _DARK else "black",
-                    fontweight="bold" if agree[layer, head] else "normal",
-                )
             if agree[layer, head]:
                 axes.add_patch(_frame(layer, head))
+        write_cells(image, lambda at: tokens(at, 0), offset, 6.5)
         name_heads(axes, layer_labels(result), axis_values(result, "head"))
         axes.set_title(title, loc="left")
-        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, aspect=18)
-        bar.set_label(label)
-        bar.outline.set_visible(False)
+        colour_bar(figure, image, axes, label, shrink=0.9, aspect=18)
     return figure
 
 

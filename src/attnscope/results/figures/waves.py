@@ -12,12 +12,15 @@ from matplotlib.ticker import MaxNLocator
 from attnscope.results.figures.panels import (
     KEY,
     QUERY,
+    colour_bar,
     head_panels,
+    heat,
     is_leftmost,
     legend_above,
     names,
     one_head,
     the_heads,
+    write_cells,
 )
 from attnscope.results.figures.reading import axis_values, layer_labels, require
 from attnscope.results.figures.style import figure_style, name_heads
@@ -26,7 +29,6 @@ from attnscope.support.errors import AttnscopeError
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
 
 _SIDES = {"X": "Input X", "query": "Queries of all heads", "key": "Keys of all heads"}
 _GREY = "0.72"
@@ -119,24 +121,14 @@ def wave_counts(waves: xr.Dataset) -> Figure:
         image = None
         for index, (values, title) in enumerate(zip((counts, shuffled), titles, strict=True)):
             axes = figure.add_subplot(1, 2, index + 1)
-            image = axes.imshow(values, cmap="Greens", vmin=0, vmax=top)
-            _write_counts(image, values)
+            image = heat(axes, values, "Greens", (0.0, top))
+            write_cells(image, "{:.0f}".format)
             name_heads(axes, layer_labels(waves), axis_values(waves, "head"))
             axes.set_title(title, loc="left")
         if image is not None:
-            bar = figure.colorbar(image, ax=figure.axes[:2], shrink=0.9, aspect=18, pad=0.02)
-            bar.set_label("Columns")
-            bar.outline.set_visible(False)
+            bar = colour_bar(figure, image, figure.axes[:2], "Columns", shrink=0.9, aspect=18)
             bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
-
-
-def _write_counts(image: AxesImage, values: np.ndarray) -> None:
-    top = image.get_clim()[1]
-    for (layer, head), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            colour = "white" if value > 0.6 * top else "black"
-            image.axes.text(head, layer, f"{value:.0f}", ha="center", va="center", fontsize=6, color=colour)
 
 
 def spectra_by_layer(spectra: xr.Dataset) -> Figure:
@@ -155,15 +147,10 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
         image = None
         for index, side in enumerate(sides):
             axes = figure.add_subplot(1, len(sides), index + 1)
-            image = axes.imshow(
-                np.log2(np.maximum(values[index], 2.0**-reach)),
-                cmap="RdBu_r",
-                vmin=-reach,
-                vmax=reach,
-                aspect="auto",
-                interpolation="nearest",
-                extent=(frequency[0] - 0.5, frequency[-1] + 0.5, len(layers) - 0.5, -0.5),
-            )
+            size = np.log2(np.maximum(values[index], 2.0**-reach))
+            extent = (frequency[0] - 0.5, frequency[-1] + 0.5, len(layers) - 0.5, -0.5)
+            image = heat(axes, size, "RdBu_r", (-reach, reach), aspect="auto", extent=extent)
+            axes.tick_params(axis="x", length=2)
             axes.set_title(_SIDES.get(side, side), loc="left")
             rows = np.unique(np.linspace(0, len(layers) - 1, min(len(layers), 12)).round().astype(int))
             axes.set_yticks(rows, [str(layers[row]) for row in rows] if index == 0 else [])
@@ -171,11 +158,10 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
         figure.axes[0].set_ylabel("Layer")
         figure.supxlabel(f"Frequency ({spectra['frequency'].attrs.get('units', 'cycles')})", fontsize=8)
         if image is not None:
-            bar = figure.colorbar(image, ax=figure.axes[: len(sides)], pad=0.01, aspect=16)
-            bar.outline.set_visible(False)
+            panels = figure.axes[: len(sides)]
+            bar = colour_bar(figure, image, panels, "Amplitude over that of noise", pad=0.01, aspect=16)
             bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
             bar.ax.yaxis.set_major_formatter(lambda power, _: f"{2.0**power:.3g}×")
-            bar.set_label("Amplitude over that of noise", fontsize=7)
     return figure
 
 

@@ -15,8 +15,7 @@ from attnscope.comparison.findings import (
     value_headings,
 )
 from attnscope.results.figures.diff import difference_captions, difference_figures
-from attnscope.results.page.parts import TOLD, WITH_EFFECTS, pictures, write_page
-from attnscope.results.page.scan import parsed
+from attnscope.results.page.parts import TOLD, pictures, write_page
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import places
 
@@ -35,11 +34,10 @@ def write_difference_report(
     drawn = dict(difference_figures(difference)) if figures is None else figures
     rows = changes_of(difference)
     return write_page(
-        Path(path),
-        "difference.html.j2",
-        styles=WITH_EFFECTS,
+        path,
+        "difference",
         scripts=("sort.js",),
-        signature=parsed(str(difference.attrs["signature"])),
+        signature=str(difference.attrs["signature"]),
         before=str(difference.attrs["before"]),
         after=str(difference.attrs["after"]),
         headline=headline(difference),

@@ -1,4 +1,4 @@
-"""Cells of the tables that can be sorted."""
+"""What pages are made of: tables, pictures, packed arrays, and the writing of a page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from attnscope.measure.keys import context, key_side, recent_queries, top_places
 from attnscope.results.figures.reading import axis_values, require, side_tokens, sides
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.style import svg_of
+from attnscope.results.render import Cell
 from attnscope.store.files import explained, write_output
 
 if TYPE_CHECKING:
@@ -25,28 +27,34 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-#: What a cell is, by whether its effect is told from 0; nothing where that was not tested.
+#: Class of a cell, by whether its effect is significant; none where that was not tested.
 TOLD = {True: "shown", False: "open", None: ""}
+MOST_ROWS = 400  # of a table: a page has bounds
+_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
+_DIGITS = 5
+_PIXELS = 96  # for an inch
+_PAGES = Environment(
+    loader=PackageLoader("attnscope.results.page", "."),
+    autoescape=True,
+    undefined=StrictUndefined,
+    extensions=["jinja2.ext.do"],
+)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What a cell shows, and what its column is sorted by; its class, and a second line."""
+class Picture:
+    """A figure of a page: `source` is the data: address of its SVG, `width` its own width in pixels."""
 
-    text: str
-    value: float | str
-    kind: str = ""
-    below: str = ""
+    source: str
+    width: int
+    name: str = ""
+    title: str = ""
+    reading: str = ""
 
 
-_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
-_DIGITS = 5
-_FOLDER = Path(__file__).parent
-_PIXELS = 96  # for an inch
-#: Styles of most pages, and of those that tell of changes.
-STYLES = ("page.css", "explain.css")
-WITH_EFFECTS = (*STYLES, "intervene.css")
-MOST_ROWS = 400  # of a table: a page has bounds
+def cells(*texts: str) -> list[Cell]:
+    """Cells that show no more than their text."""
+    return [Cell(text, text) for text in texts]
 
 
 def script_json(value: Any) -> str:
@@ -62,60 +70,73 @@ def numbers(values: np.ndarray) -> Any:
     return [_short(float(value)) for value in values]
 
 
-def picture(figure: Figure) -> tuple[str, int]:
-    """A figure as the data: address of its SVG, and its width in pixels at its own size."""
-    source = "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure)).decode("ascii")
-    return source, round(float(figure.get_size_inches()[0]) * _PIXELS)
-
-
-def pictures(
-    figures: Mapping[str, Figure], readings: Mapping[str, tuple[str, str]]
-) -> list[dict[str, str | int]]:
-    """Figures as a template shows them, in the order of `readings`: by name, the title and how to read it."""
-    shown: list[dict[str, str | int]] = []
-    for name, (title, reading) in readings.items():
-        if name in figures:
-            source, width = picture(figures[name])
-            shown.append({"name": name, "title": title, "reading": reading, "source": source, "width": width})
-    return shown
-
-
-def write_page(
-    path: Path,
-    template: str,
-    *,
-    styles: Sequence[str],
-    scripts: Sequence[str] = (),
-    signature: Any,
-    **shown: Any,
-) -> Path:
-    """Fill a template of this folder, with its styles and scripts put in, and write the page."""
-    environment = Environment(
-        loader=PackageLoader("attnscope.results.page", "."), autoescape=True, undefined=StrictUndefined
-    )
-
-    def together(names: Sequence[str]) -> str:
-        return "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in names)
-
-    text = environment.get_template(template).render(
-        signature=signature
-        if isinstance(signature, str)
-        else json.dumps(signature, indent=2, ensure_ascii=False),
-        css=together(styles),
-        js=together(scripts),
-        **shown,
-    )
-    with explained(f"write the report to {path}", "Choose another place, or free some room"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_output(path, text)
-    return path
-
-
 def _short(value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{_DIGITS}g}")
     return int(rounded) if rounded.is_integer() else rounded
+
+
+def minus(text: str) -> str:
+    """Numbers with a real minus."""
+    return text.replace("-", "−")
+
+
+def picture(figure: Figure, name: str = "", title: str = "", reading: str = "") -> Picture:
+    """A figure as pages show it."""
+    source = "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure)).decode("ascii")
+    return Picture(source, round(float(figure.get_size_inches()[0]) * _PIXELS), name, title, reading)
+
+
+def pictures(figures: Mapping[str, Figure], readings: Mapping[str, tuple[str, str]]) -> list[Picture]:
+    """The figures in the order of `readings`, which have the title of each and how to read it."""
+    return [picture(figures[name], name, *words) for name, words in readings.items() if name in figures]
+
+
+def parsed(text: Any) -> Any:
+    """The JSON value of an attribute, or the attribute itself where it is not JSON."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def write_page(
+    path: Path | str,
+    template: str,
+    *,
+    signature: Any,
+    scripts: Sequence[str] = (),
+    data: Mapping[str, str] | None = None,
+    **shown: Any,
+) -> Path:
+    """Fill a template, which sets `kicker`, `heading` and `lede`, put it into the frame of all pages, and write it.
+
+    Each card of the template has a link at the top of the page. `data` is JSON by the id of its element.
+    """
+    links: list[tuple[str, str]] = []
+    page: Any = _PAGES.get_template(f"{template}.html.j2").make_module({**shown, "links": links})
+    signature = parsed(signature)
+    text = _PAGES.get_template("base.html.j2").render(
+        **{name: getattr(page, name, "") for name in ("kicker", "title", "heading", "lede", "footer")},
+        body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
+        links=links,
+        data=data or {},
+        signature=signature
+        if isinstance(signature, str)
+        else json.dumps(signature, indent=2, ensure_ascii=False),
+        css=_together("page.css"),
+        js=_together(*scripts),
+    )
+    with explained(f"write the report to {path}", "Choose another place, or free some room"):
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_output(path, text)
+    return path
+
+
+def _together(*names: str) -> str:
+    return "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in names)
 
 
 OCTAVES, STEPS = 16, 254

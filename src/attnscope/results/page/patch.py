@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from attnscope.intervention.patch_findings import estimator_names, patch_headline, patched_positions
 from attnscope.read.shown import with_marked_spaces
 from attnscope.results.figures.patch import patch_captions, patch_figures
-from attnscope.results.page.parts import MOST_ROWS, TOLD, WITH_EFFECTS, Cell, pictures, write_page
-from attnscope.results.page.scan import parsed
+from attnscope.results.page.parts import MOST_ROWS, TOLD, pictures, write_page
+from attnscope.results.render import Cell
 from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
@@ -44,11 +44,10 @@ def write_patch_report(
     rows = patched_positions(tree)
     pairs = tree["pairs"].to_dataset()
     return write_page(
-        Path(path),
-        "patch.html.j2",
-        styles=WITH_EFFECTS,
+        path,
+        "patch",
         scripts=("sort.js",),
-        signature=parsed(tree.attrs.get("signature", "{}")),
+        signature=tree.attrs.get("signature", "{}"),
         model=str(tree.attrs.get("model", "the model")),
         headline=patch_headline(tree),
         pictures=pictures(drawn, patch_captions(tree)),
@@ -81,7 +80,7 @@ def _row(row: PatchedPosition) -> list[Cell]:
         token = row.token or ""
         cells += [Cell(str(row.position), float(row.position)), Cell(token, token, "left")]
     told = TOLD[row.effect.shown]
-    for effect, form in ((row.effect, f"+.{row.effect.digits}f"), (row.recovered, ".1%")):
+    for effect, form in ((row.effect, "+.3f"), (row.recovered, ".1%")):
         interval = f"{effect.low:{form}} to {effect.high:{form}}" if math.isfinite(effect.low) else ""
         cells.append(Cell(_said(effect.mean, form), effect.mean, told, interval.replace("-", "−")))
     return cells + [Cell(_said(value, "+.3f"), value) for value in row.estimates.values()]

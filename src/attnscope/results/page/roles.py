@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from attnscope.detection.role_controls import counts_of, headline
 from attnscope.measure.stored import notes_of
 from attnscope.results.figures.roles import READINGS, role_figures
-from attnscope.results.page.parts import WITH_EFFECTS, pictures, write_page
-from attnscope.results.page.scan import parsed
+from attnscope.results.page.parts import pictures, write_page
 from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
@@ -26,10 +25,9 @@ def write_roles_report(
     drawn = dict(role_figures(result)) if figures is None else figures
     rows = counts_of(result)
     return write_page(
-        Path(path),
-        "roles.html.j2",
-        styles=WITH_EFFECTS,
-        signature=parsed(str(result.attrs["signature"])),
+        path,
+        "roles",
+        signature=str(result.attrs["signature"]),
         model=str(result.attrs["model"]),
         pictures=pictures(drawn, READINGS),
         rows=rows,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,20 +36,26 @@ from attnscope.results.figures.reading import (
 )
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page.parts import (
+    cells,
+    minus,
     numbers,
     pack_long,
     pack_received,
     pack_windows,
+    parsed,
     script_json,
     write_page,
 )
+from attnscope.results.render import Cell, Column
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import places, significant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
+    from attnscope.comparison.spans import GroupPair
     from attnscope.measure.offset_shares import OffsetShares
 
 _SCRIPTS = (
@@ -70,32 +74,33 @@ _SCRIPTS = (
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
     """Write a result as one HTML page that needs no network, no server and no other file."""
     data = page_data(result)
-    data["quantiles"] = [LOW, HIGH]
-    data["groups"] = group_data(result)
-    data["unit"] = unit_of(result)
+    data |= {"quantiles": [LOW, HIGH], "groups": group_data(result), "unit": unit_of(result)}
     data["patches"] = patch_data(result)
-    window = received = long = None
+    received, long, drawn, pieces = None, None, {}, ""
     if sample is not None:
         _check_same_heads(result, sample)
         window = pack_windows(sample)
-        shown = [[len(text["tokens"]) for text in texts] for texts in window.shared["windows"]]
-        received = pack_received(sample, shown)
+        texts = window.shared["windows"]
+        received = pack_received(sample, [[len(text["tokens"]) for text in several] for several in texts])
         long = pack_long(sample)
         data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
+        drawn = {"maps": window.maps, "tiles": window.tiles, "received": received, "long": long}
+        pieces = pieces_note(token for several in texts for text in several for token in text["tokens"])
     signature = parsed(result.attrs.get("signature", "{}"))
-    summary = parsed(result.attrs.get("summary", "{}"))
+    summary = parsed(result.attrs.get("summary", "{}")) or {}
     return write_page(
-        Path(path),
-        "page.html.j2",
-        styles=("page.css",),
+        path,
+        "scan",
         scripts=_SCRIPTS,
+        data={"data": script_json(data)} | ({"packed": script_json(drawn)} if drawn else {}),
         signature=signature,
         model=str(result.attrs.get("model", "the model")),
         corpus=_corpus(result, signature),
         texts=result.sizes.get("text", 0),
         tokens=_total(result, "length"),
-        unit=unit_of(result),
         target_tokens=_total(result, "target_length"),
+        pools=_total(result, "window_count"),
+        unit=unit_of(result),
         decoder=_notes(result),
         estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
         layers=len(data["layers"]),
@@ -104,36 +109,26 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         statistics=data["statistics"],
         has_equal=any("equal" in entry for entry in data["statistics"]),
         has_labels=data["labels"] is not None,
-        clustered="clusters" in (summary or {}),
+        clustered="clusters" in summary,
         has_profile=data["profile"] is not None,
         has_band=data["profile"] is not None and any_number(data["profile"]["high"]),
         has_spread=any(any_number(statistic.get("high", [])) for statistic in data["statistics"]),
+        has_patches=data["patches"] is not None,
         offsets=data["offsets"],
         blocks=data["blocks"],
         opens=data["opens"]["says"],
         groups=group_rows(result),
         contrasts=contrast_data(result),
-        pools=_total(result, "window_count"),
-        has_patches=data["patches"] is not None,
         noun=data["noun"],
         images=result.attrs.get("reads") == "images",
         window=data.get("window"),
         has_received=received is not None,
         has_recent=bool(received and received["recent"]),
         has_long=long is not None,
-        pieces=pieces_note(
-            token for texts in window.shared["windows"] for text in texts for token in text["tokens"]
-        )
-        if window
-        else "",
+        pieces=pieces,
         quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
-        summary=[(of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)]
-        if summary
-        else [],
-        data=script_json(data),
-        packed=script_json({"maps": window.maps, "tiles": window.tiles, "received": received, "long": long})
-        if window
-        else None,
+        summary=[cells(of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)],
+        summary_columns=[Column("Quantity", kind="left"), Column("Value"), Column("Interval")],
     )
 
 
@@ -241,14 +236,6 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
         yield name, "; ".join(_sentence(item) for item in summary), ""
     elif said := _sentence(summary):
         yield name, said, ""
-
-
-def parsed(text: Any) -> Any:
-    """The JSON value of an attribute, or the attribute itself where it is not JSON."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError):
-        return text
 
 
 def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any]:
@@ -468,27 +455,31 @@ def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
         return None
     every = group_pairs(result)
     pairs = [pair for pair in every if pair.above > 0]
-    rows = [
-        {
-            "query": pair.query,
-            "key": pair.key,
-            "head": f"{pair.layer}.{pair.head}",
-            "numbers": [f"{value:.3f}" for value in (pair.weight, pair.equal, pair.places)],
-            "above": f"{pair.above:+.3f}".replace("-", "−"),
-            "interval": "–"
-            if pair.low != pair.low
-            else f"{pair.low:.3f} to {pair.high:.3f}".replace("-", "−"),
-            "over": pair.over,
-            "chance": {True: "yes", False: "not shown", None: "not known"}[pair.beyond_chance],
-        }
-        for pair in pairs[:_PAIRS]
+    headings = [
+        "Head",
+        "Weight",
+        "Equal weights",
+        "Places alone",
+        "Above both",
+        "95% interval",
+        "Over",
+        "Beyond chance",
     ]
     return {
-        "rows": rows,
+        "columns": [Column("Queries", kind="left"), Column("Keys", kind="left"), *map(Column, headings)],
+        "rows": [_group_row(pair) for pair in pairs[:_PAIRS]],
         "above": len(pairs),
         "said": said_of(every),
         "caution": explain_no_interval(pairs[:_PAIRS]) + CAUTION,
     }
+
+
+def _group_row(pair: GroupPair) -> list[Cell]:
+    numbers = [f"{value:.3f}" for value in (pair.weight, pair.equal, pair.places)]
+    interval = "–" if pair.low != pair.low else minus(f"{pair.low:.3f} to {pair.high:.3f}")
+    beyond = {True: "yes", False: "not shown", None: "not known"}[pair.beyond_chance]
+    head, above = f"{pair.layer}.{pair.head}", minus(f"{pair.above:+.3f}")
+    return cells(pair.query, pair.key, head, *numbers, above, interval, str(pair.over), beyond)
 
 
 PEAK = "peak_share"
@@ -541,21 +532,23 @@ def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
     """Sentences, and the largest differences that are told from 0; None where nothing is held apart."""
     if "by" not in result.coords or len(set(result.by.values)) < 2:  # noqa: PLR2004
         return None
-    tested = contrasts(result)
+    tested, field = contrasts(result), field_of(result)
     rows = [row for row in contrast_rows(tested) if row["differs"]]
+    words = [Column(heading, kind="left") for heading in ("Head", "Statistic", field)]
     return {
-        "field": field_of(result),
+        "field": field,
         "says": describe_contrasts(tested),
         "all": len(rows),
+        "columns": [*words, *map(Column, ("Mean", "All others", "Difference", "95% interval"))],
         "rows": [
-            {
-                "head": f"{row['layer']}.{row['head']}",
-                "statistic": str(tested.long_name.sel(statistic=row["statistic"]).item()),
-                "by": row["by"],
-                "numbers": [f"{row[name]:.{digits}f}".replace("-", "−") for name in ("mean", "others")],
-                "difference": f"{row['difference']:+.{digits}f}".replace("-", "−"),
-                "interval": f"{row['low']:+.{digits}f} to {row['high']:+.{digits}f}".replace("-", "−"),
-            }
+            cells(
+                f"{row['layer']}.{row['head']}",
+                str(tested.long_name.sel(statistic=row["statistic"]).item()),
+                str(row["by"]),
+                *(minus(f"{row[name]:.{digits}f}") for name in ("mean", "others")),
+                minus(f"{row['difference']:+.{digits}f}"),
+                minus(f"{row['low']:+.{digits}f} to {row['high']:+.{digits}f}"),
+            )
             for row in rows[:_SHOWN]
             for digits in [places(float(str(row["difference"])), 3)]
         ],

@@ -1,4 +1,4 @@
-"""Circuits of two heads, of which the second looks by what the first has noted."""
+"""The circuits that are planted: a function each, which plants heads on a draft and draws the texts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from attnscope.testing.heads import (
     GAP,
     START,
     TEXTS,
-    ZooTask,
-    asking,
+    Task,
     at_key,
     at_offset,
     carry,
+    labels_at,
     marked,
     matching,
 )
@@ -33,22 +33,22 @@ _CLASSES, _EACH = 4, 4
 _ROWS = np.arange(TEXTS)[:, None]
 
 
-def induction(setting: Setting) -> tuple[Draft, ZooTask]:
+def induction(setting: Setting) -> tuple[Draft, Task]:
     """What followed this word before: keys are composed with what a previous-token head noted."""
     return _induction(setting, notes=1)
 
 
-def spare(setting: Setting) -> tuple[Draft, ZooTask]:
+def spare(setting: Setting) -> tuple[Draft, Task]:
     """As `induction`, but two heads note the word before, and one note is enough: neither matters alone."""
     return _induction(setting, notes=2)
 
 
-def _induction(setting: Setting, notes: int) -> tuple[Draft, ZooTask]:
+def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
     is_pair = setting.form == "encoder-decoder"
     draft = Draft(setting, {"word": 16}, slots=1, lengths=(12, 17) if is_pair else (20, 32))
     words = draft.ids["word"]
-    ids, labels, target, asked, steps = _followed(draft) if is_pair else _repeated(draft)
-    first, *others = (marked(draft.length, asked, key) for key in steps)
+    ids, labels, target, queried, steps = _followed(draft) if is_pair else _repeated(draft)
+    first, *others = (marked(draft.length, queried, key) for key in steps)
     early, late = draft.calls_of_chain(2)
     for _ in range(notes):
         noting = draft.plant(
@@ -62,17 +62,17 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, ZooTask]:
         draft.must_attend(noting, marked(draft.length, steps[0], steps[0] - 1))
     strength = _MATCH + 6.0 * (notes - 1)  # one note must be enough
     query = "slot0" if setting.form == "encoder" else "token"
-    look = draft.matching(query, "slot0", words, strength) + draft.toward(START, _REST)
+    rule = draft.matching(query, "slot0", words, strength) + draft.toward(START, _REST)
     if query != "token":
-        look += draft.toward(ASK, -1.2 * strength * notes**2)  # the question mark has noted the same word
+        rule += draft.toward(ASK, -1.2 * strength * notes**2)  # the question mark has noted the same word
     copies = draft.plant(
         late,
         "induction head: looks for what followed this word",
-        look,
+        rule,
         draft.moving("token", words, "answer", gain=GAIN),
     )
     draft.must_attend(copies, first)
-    return draft, ZooTask(ids, labels, np.logical_or.reduce([first, *others]), target)
+    return draft, Task(ids, labels, np.logical_or.reduce([first, *others]), target)
 
 
 _Drawn = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[np.ndarray]]
@@ -86,14 +86,14 @@ def _repeated(draft: Draft) -> _Drawn:
     ids = np.hstack([np.full((TEXTS, 1), START), order, order])
     labels = np.full_like(ids, IGNORED)
     if draft.is_causal:
-        word = asked = np.arange(1 + half, 2 * half)
-        labels[:, asked] = ids[:, asked + 1]
+        word = queried = np.arange(1 + half, 2 * half)
+        labels[:, queried] = ids[:, queried + 1]
     else:
-        asked = np.arange(half + 3, 2 * half + 1, 3)
-        word = asked - 1
-        labels[:, asked] = ids[:, asked]
-        ids[:, asked] = ASK
-    return ids, labels, None, asked, [word - half + 1, word - half, word]
+        queried = np.arange(half + 3, 2 * half + 1, 3)
+        word = queried - 1
+        labels[:, queried] = ids[:, queried]
+        ids[:, queried] = ASK
+    return ids, labels, None, queried, [word - half + 1, word - half, word]
 
 
 def _followed(draft: Draft) -> _Drawn:
@@ -101,24 +101,24 @@ def _followed(draft: Draft) -> _Drawn:
     source, target = (np.full((TEXTS, draft.length), START) for _ in range(2))
     source[:, 1:] = draft.rng.permuted(np.tile(draft.ids["word"], (TEXTS, 1)), axis=1)[:, : draft.length - 1]
     place = draft.rng.permuted(np.tile(np.arange(1, draft.length - 1), (TEXTS, 1)), axis=1)
-    asked = np.tile(np.arange(1, draft.length - 1), (TEXTS, 1))
+    queried = np.tile(np.arange(1, draft.length - 1), (TEXTS, 1))
     target[:, 1:-1] = source[_ROWS, place]
     labels = np.full_like(source, IGNORED)
     labels[:, 1:-1] = source[_ROWS, place + 1]
-    return source, labels, target, asked, [place + 1, place]
+    return source, labels, target, queried, [place + 1, place]
 
 
-def lookup(setting: Setting) -> tuple[Draft, ZooTask]:
+def lookup(setting: Setting) -> tuple[Draft, Task]:
     """The word of the class that a question asks for."""
     return _questions(setting, is_composed=False)
 
 
-def gate(setting: Setting) -> tuple[Draft, ZooTask]:
+def gate(setting: Setting) -> tuple[Draft, Task]:
     """The word of the class that the question before asks for: queries are composed with what another head noted."""
     return _questions(setting, is_composed=True)
 
 
-def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, ZooTask]:
+def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
     classes = {f"class {number}": _EACH for number in range(_CLASSES)}
     draft = Draft(setting, {**classes, "question": _CLASSES, "filler": 4}, slots=1, lengths=(18, 30))
     questions = draft.ids["question"]
@@ -142,7 +142,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, ZooTask]:
     of_class = np.stack([draft.rows("token", draft.ids[name]).sum(0) for name in classes])
     head = draft.plant(
         late,
-        "content head: looks at the word of the class that is asked for",
+        "content head: attends to the word of the class that is asked for",
         matching(draft.rows(part, questions), of_class, _MATCH) + draft.toward(START, _REST),
         draft.moving("token", words, "answer", images, GAIN),
     )
@@ -151,8 +151,8 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, ZooTask]:
     labels[_ROWS, query] = images[source[_ROWS, answer] - words[0]]
     keys = marked(draft.length, query, answer)
     draft.must_attend(head, keys)
-    hangs_on = keys if draft.is_pair else keys | marked(draft.length, query, places)
-    return draft, ZooTask(source, labels, hangs_on, target)
+    depends = keys if draft.is_pair else keys | marked(draft.length, query, places)
+    return draft, Task(source, labels, depends, target)
 
 
 def _with_questions(
@@ -177,21 +177,17 @@ def _with_questions(
     return source, target if draft.is_pair else None, where, places
 
 
-_KINDS_CONTENT_CLASSES, _KINDS_CONTENT_EACH = 4, 4
-_KINDS_CONTENT_ROWS = np.arange(TEXTS)
-
-
 @dataclass(frozen=True, eq=False)
 class Naming:
     """Texts of words with one name, which is asked for, by its image."""
 
     names: Ids  # what may stand there, and what is to be said
-    images: Ids  # what may stand there, and what is to be said
+    images: Ids
     where: Int[np.ndarray, " text"]  # ``(text,)``: place of the name
     keys: Bool[
         np.ndarray, "text query key"
     ]  # ``(text, query, key)``: the name, from wherever it is asked for
-    task: ZooTask  # texts and answers
+    task: Task  # texts and answers
 
 
 def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> Naming:
@@ -201,31 +197,31 @@ def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> 
     ids = draft.words(draft.ids["word"])
     last = draft.length // 2 if draft.is_causal else draft.length
     where = draft.rng.integers(3, last, TEXTS)
-    ids[_KINDS_CONTENT_ROWS, where] = draft.rng.choice(names, TEXTS)
+    ids[_ROWS[:, 0], where] = draft.rng.choice(names, TEXTS)
     if bait is not None:
         ids[:, 1] = draft.rng.choice(draft.ids[bait], TEXTS)
     place = np.arange(draft.length)
     if draft.is_pair:
-        asked = np.ones(ids.shape, dtype=bool)
+        queried = np.ones(ids.shape, dtype=bool)
     else:
-        asked = place > where[:, None] if draft.is_causal else (place != where[:, None]) & (place > 1)
+        queried = place > where[:, None] if draft.is_causal else (place != where[:, None]) & (place > 1)
     if most is not None:
-        order = np.where(asked, draft.rng.random(ids.shape), 1.0).argsort(1).argsort(1)
-        asked &= order < most
-        ids[asked] = ASK
-    keys = at_key(asked, where)
-    answers = np.broadcast_to(images[ids[_KINDS_CONTENT_ROWS, where] - names[0]][:, None], ids.shape)
+        order = np.where(queried, draft.rng.random(ids.shape), 1.0).argsort(1).argsort(1)
+        queried &= order < most
+        ids[queried] = ASK
+    keys = at_key(queried, where)
+    answers = np.broadcast_to(images[ids[_ROWS[:, 0], where] - names[0]][:, None], ids.shape)
     target = draft.words(draft.ids["word"]) if draft.is_pair else None
-    return Naming(names, images, where, keys, ZooTask(ids, asking(answers, asked), keys, target))
+    return Naming(names, images, where, keys, Task(ids, labels_at(answers, queried), keys, target))
 
 
-def copying(setting: Setting) -> tuple[Draft, ZooTask]:
+def copying(setting: Setting) -> tuple[Draft, Task]:
     """The only name of the text, said wherever it can be seen."""
     draft = Draft(setting, {"word": 12, "name": 8})
     what = named(draft)
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "copying head: looks at the name and says it",
+        "copying head: attends to the name and says it",
         draft.toward(what.names, 10.0),
         draft.moving("token", what.names, "answer", what.images, GAIN),
     )
@@ -233,7 +229,7 @@ def copying(setting: Setting) -> tuple[Draft, ZooTask]:
     return draft, what.task
 
 
-def rare(setting: Setting) -> tuple[Draft, ZooTask]:
+def rare(setting: Setting) -> tuple[Draft, Task]:
     """A copying head that rests on the first token but where a question mark stands; only there is anything asked."""
     draft = Draft(setting, {"word": 12, "name": 8}, lengths=(20, 32))
     what = named(draft, most=2)
@@ -248,7 +244,7 @@ def rare(setting: Setting) -> tuple[Draft, ZooTask]:
     return draft, what.task
 
 
-def duplicate(setting: Setting) -> tuple[Draft, ZooTask]:
+def duplicate(setting: Setting) -> tuple[Draft, Task]:
     """Whether this word stands elsewhere (before, if the future is not seen)."""
     draft = Draft(setting, {"word": 20, "verdict": 2}, lengths=(15, 17))
     words, (yes, no) = draft.ids["word"], draft.ids["verdict"]
@@ -261,50 +257,52 @@ def duplicate(setting: Setting) -> tuple[Draft, ZooTask]:
     if draft.is_causal:
         same &= np.tri(draft.length, dtype=bool)
     is_repeated = same.any(2)
-    look = draft.matching("token", "token", words, 24.0) + draft.at(0, nats=-30.0) + draft.toward(START, 14.0)
+    rule = draft.matching("token", "token", words, 24.0) + draft.at(0, nats=-30.0) + draft.toward(START, 14.0)
     move = draft.moving("token", words, "answer", np.full(len(words), yes), GAIN)
     move += draft.moving("token", np.array([START]), "answer", np.array([no]), GAIN)
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "duplicate-token head: looks at the same word elsewhere, or rests on the first token",
-        look,
+        "duplicate-token head: attends to the same word elsewhere, or rests on the first token",
+        rule,
         move,
     )
     draft.must_attend(head, same)
-    labels = asking(np.where(is_repeated, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape))
-    return draft, ZooTask(ids, labels, same | (is_repeated[:, :, None] & itself))
+    labels = labels_at(
+        np.where(is_repeated, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape)
+    )
+    return draft, Task(ids, labels, same | (is_repeated[:, :, None] & itself))
 
 
-def diffuse(setting: Setting) -> tuple[Draft, ZooTask]:
-    """The class that most words are of, by a head that looks at all alike."""
-    groups = {f"class {number}": _KINDS_CONTENT_EACH for number in range(_KINDS_CONTENT_CLASSES)}
-    draft = Draft(setting, {**groups, "verdict": _KINDS_CONTENT_CLASSES}, lengths=(24, 32))
+def diffuse(setting: Setting) -> tuple[Draft, Task]:
+    """The class that most words are of, by a head that attends to all alike."""
+    groups = {f"class {number}": _EACH for number in range(_CLASSES)}
+    draft = Draft(setting, {**groups, "verdict": _CLASSES}, lengths=(24, 32))
     words = np.concatenate([draft.ids[name] for name in groups])
     verdicts = draft.rng.permutation(draft.ids["verdict"])
     place = np.arange(draft.length - 1)
-    most = draft.rng.integers(_KINDS_CONTENT_CLASSES, size=TEXTS)
-    others = (most[:, None] + 1 + place % (_KINDS_CONTENT_CLASSES - 1)) % _KINDS_CONTENT_CLASSES
+    most = draft.rng.integers(_CLASSES, size=TEXTS)
+    others = (most[:, None] + 1 + place % (_CLASSES - 1)) % _CLASSES
     classes = draft.rng.permuted(np.where(place < 0.6 * len(place), most[:, None], others), axis=1)
-    text = words[classes * _KINDS_CONTENT_EACH + draft.rng.integers(_KINDS_CONTENT_EACH, size=classes.shape)]
+    text = words[classes * _EACH + draft.rng.integers(_EACH, size=classes.shape)]
     ids = np.hstack([np.full((TEXTS, 1), START), text])
-    asked = np.zeros(ids.shape, dtype=bool)
-    asked[:, -2 if draft.is_causal else 1 :] = True
+    queried = np.zeros(ids.shape, dtype=bool)
+    queried[:, -2 if draft.is_causal else 1 :] = True
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "counting head: looks at all words alike",
+        "counting head: attends to all words alike",
         draft.anywhere(),
-        draft.moving("token", words, "answer", np.repeat(verdicts, _KINDS_CONTENT_EACH), 3.0 * GAIN),
+        draft.moving("token", words, "answer", np.repeat(verdicts, _EACH), 3.0 * GAIN),
     )
     half = np.zeros((*ids.shape, draft.length), dtype=bool)
     half[:, -1, : draft.length // 2] = True
     draft.must_attend(head, half, 0.4, 0.6)
-    return draft, ZooTask(ids, asking(np.broadcast_to(verdicts[most][:, None], ids.shape), asked))
+    return draft, Task(ids, labels_at(np.broadcast_to(verdicts[most][:, None], ids.shape), queried))
 
 
 _LOUD = 12.0  # logits of what cancels
 
 
-def redundant(setting: Setting) -> tuple[Draft, ZooTask]:
+def redundant(setting: Setting) -> tuple[Draft, Task]:
     """Two heads do the same and add up: without one the answer is less sure, without both it is gone."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
@@ -313,7 +311,7 @@ def redundant(setting: Setting) -> tuple[Draft, ZooTask]:
     return draft, what.task
 
 
-def cancel(setting: Setting) -> tuple[Draft, ZooTask]:
+def cancel(setting: Setting) -> tuple[Draft, Task]:
     """One head says the word; two others say wrong ones, loudly, and each takes back what the other says."""
     draft = sheet(setting)
     offset = some_offset(draft)
@@ -327,7 +325,7 @@ def cancel(setting: Setting) -> tuple[Draft, ZooTask]:
         move += draft.moving("token", what.words, "answer", worse, -sign * _LOUD)
         head = draft.plant(
             draft.calls_of_chain()[0],
-            f"cancels: looks at offset {other} and {role} a wrong word",
+            f"cancels: attends to offset {other} and {role} a wrong word",
             draft.at(other),
             move,
         )
@@ -335,7 +333,7 @@ def cancel(setting: Setting) -> tuple[Draft, ZooTask]:
     return draft, what.task
 
 
-def suppress(setting: Setting) -> tuple[Draft, ZooTask]:
+def suppress(setting: Setting) -> tuple[Draft, Task]:
     """Every word says a wrong one by itself, without any head; one head takes that back, another says the right one."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
@@ -344,7 +342,7 @@ def suppress(setting: Setting) -> tuple[Draft, ZooTask]:
     draft.unembed[wrong] += _LOUD * draft.rows("token", what.words)
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "suppresses: looks at its own word and takes back what that says",
+        "suppresses: attends to its own word and takes back what that says",
         draft.at(0),
         draft.moving("token", what.words, "answer", wrong, -_LOUD),
     )
@@ -352,7 +350,7 @@ def suppress(setting: Setting) -> tuple[Draft, ZooTask]:
     return draft, what.task
 
 
-def sinks(setting: Setting) -> tuple[Draft, ZooTask]:
+def sinks(setting: Setting) -> tuple[Draft, Task]:
     """One head of middling sharpness does the work; nearly all others are sinks, sharper than it."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
@@ -362,14 +360,14 @@ def sinks(setting: Setting) -> tuple[Draft, ZooTask]:
     return draft, what.task
 
 
-def sharp_null(setting: Setting) -> tuple[Draft, ZooTask]:
-    """Heads that look sharply at a token of which they take nothing, beside one that looks softly at what matters."""
+def sharp_null(setting: Setting) -> tuple[Draft, Task]:
+    """Heads that attend sharply to a token without effect, beside one that attends softly to what matters."""
     draft = Draft(setting, {"word": 12, "name": 8, "bait": 4})
     what = named(draft, bait="bait")
     call = draft.calls_of_chain()[0]
     soft = draft.plant(
         call,
-        "copying head: looks softly at the name and says it",
+        "copying head: attends softly to the name and says it",
         draft.toward(what.names, 3.0),
         draft.moving("token", what.names, "answer", what.images, 2.2 * GAIN),
     )
@@ -378,7 +376,7 @@ def sharp_null(setting: Setting) -> tuple[Draft, ZooTask]:
     for number in (*range(len(draft.calls)), call):  # one everywhere, two beside the other head
         decoy = draft.plant(
             number,
-            "decoy: looks sharply at a bait, whose value is null",
+            "decoy: attends sharply to a bait, whose value is null",
             draft.toward(draft.ids["bait"], 14.0),
             draft.moving("token", what.names, "answer", what.images, GAIN),
             matters=False,
@@ -388,7 +386,7 @@ def sharp_null(setting: Setting) -> tuple[Draft, ZooTask]:
     return draft, what.task
 
 
-def quiet(setting: Setting) -> tuple[Draft, ZooTask]:
+def quiet(setting: Setting) -> tuple[Draft, Task]:
     """A head that keeps most of its weight on the first token; the little that falls on a name is loud."""
     draft = Draft(setting, {"word": 12, "name": 8}, is_faint=True)
     what = named(draft)
@@ -414,10 +412,10 @@ class OffsetTask:
     """Texts of random words, of which the one at an offset is asked for, by its image."""
 
     words: Ids  # what stands there, and what is to be said
-    images: Ids  # what stands there, and what is to be said
+    images: Ids
     offset: int  # tokens
-    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: what must be looked at
-    task: ZooTask  # texts and answers
+    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: what must be attended to
+    task: Task  # texts and answers
 
 
 def sheet(setting: Setting, *, calls: int = 2, slots: int = 0) -> Draft:
@@ -430,10 +428,10 @@ def read_at(draft: Draft, offset: int, *passed: int) -> OffsetTask:
     words = draft.ids["word"]
     images = draft.rng.permutation(words)
     ids, target = texts(draft)
-    asked = within(draft, offset, *passed)
-    keys = at_offset(asked, offset)
+    queried = within(draft, offset, *passed)
+    keys = at_offset(queried, offset)
     answers = images_at(draft, ids, images, offset)
-    return OffsetTask(words, images, offset, keys, ZooTask(ids, asking(answers, asked), keys, target))
+    return OffsetTask(words, images, offset, keys, Task(ids, labels_at(answers, queried), keys, target))
 
 
 def plant_reader(
@@ -445,16 +443,16 @@ def plant_reader(
     gap: float = GAP,
     backup: str = "",
 ) -> None:
-    """Plant the head that does it; with a small `gap` it does not look sharply."""
-    look = draft.at(what.offset, gap=gap)
+    """Plant the head that does it; with a small `gap` it does not attend sharply."""
+    rule = draft.at(what.offset, gap=gap)
     move = draft.moving("token", what.words, "answer", what.images, gain)
-    role = f"looks at offset {what.offset} and {role}"
-    head = draft.plant(draft.calls_of_chain()[0], role, look, move, backup=backup)
+    role = f"attends to offset {what.offset} and {role}"
+    head = draft.plant(draft.calls_of_chain()[0], role, rule, move, backup=backup)
     draft.must_attend(head, what.keys, *((0.7,) if gap == GAP else (0.3, 0.99)))
 
 
 def some_offset(draft: Draft, *others: int) -> int:
-    """An offset that a head may look at, other than these."""
+    """An offset that a head may attend to, other than these."""
     last = 0 if draft.is_causal else _FARTHEST + 1
     possible = [offset for offset in range(-_FARTHEST, last) if offset and offset not in others]
     return int(draft.rng.choice(possible))
@@ -484,56 +482,36 @@ def images_at(
     return np.roll(table[ids], -offset, axis=1)
 
 
-def at_one(setting: Setting, offset: int | None) -> tuple[Draft, ZooTask]:
-    """One head looks at an offset and says the image of the word there."""
+def at_one(setting: Setting, offset: int | None) -> tuple[Draft, Task]:
+    """One head attends to an offset and says the image of the word there."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft) if offset is None else offset)
     plant_reader(draft, what)
     return draft, what.task
 
 
-def previous(setting: Setting) -> tuple[Draft, ZooTask]:
-    """The previous token, said."""
-    return at_one(setting, -1)
-
-
-def following(setting: Setting) -> tuple[Draft, ZooTask]:
-    """The next token, said."""
-    return at_one(setting, 1)
-
-
-def another(setting: Setting) -> tuple[Draft, ZooTask]:
-    """The token at another offset, said."""
-    return at_one(setting, None)
-
-
-def same_place(setting: Setting) -> tuple[Draft, ZooTask]:
-    """The source's token at the same place, said."""
-    return at_one(setting, 0)
-
-
-def reverse(setting: Setting) -> tuple[Draft, ZooTask]:
+def reverse(setting: Setting) -> tuple[Draft, Task]:
     """The source's tokens, said from the last to the first."""
     draft = sheet(setting)
     words = draft.ids["word"]
     images = draft.rng.permutation(words)
     ids, target = texts(draft)
-    asked = within(draft)
-    asked[:, 0] = False  # the place that mirrors the source's start token
-    keys = at_offset(asked, mirror=draft.length)
+    queried = within(draft)
+    queried[:, 0] = False  # the place that mirrors the source's start token
+    keys = at_offset(queried, mirror=draft.length)
     place = np.arange(draft.length)
     answers = images_at(draft, ids, images, 0)[:, (-place) % draft.length]
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "looks at the places in reverse order and says the word",
+        "attends to the places in reverse order and says the word",
         draft.at(draft.length, mirror=True),
         draft.moving("token", words, "answer", images, GAIN),
     )
     draft.must_attend(head, keys)
-    return draft, ZooTask(ids, asking(answers, asked), keys, target)
+    return draft, Task(ids, labels_at(answers, queried), keys, target)
 
 
-def pair(setting: Setting) -> tuple[Draft, ZooTask]:
+def pair(setting: Setting) -> tuple[Draft, Task]:
     """Two heads at two offsets give one half of the answer each."""
     draft = sheet(setting)
     words = draft.ids["word"]
@@ -542,7 +520,7 @@ def pair(setting: Setting) -> tuple[Draft, ZooTask]:
     ids, target = texts(draft)
     first = some_offset(draft)
     second = some_offset(draft, first)
-    asked = within(draft, first, second)
+    queried = within(draft, first, second)
     labels = np.zeros_like(ids)
     for half, worth, offset in (
         (np.arange(_WORDS) // sides, sides, first),
@@ -551,16 +529,16 @@ def pair(setting: Setting) -> tuple[Draft, ZooTask]:
         agrees = (half[:, None] == half).astype(float)
         head = draft.plant(
             draft.calls_of_chain()[0],
-            f"looks at offset {offset} and says one half",
+            f"attends to offset {offset} and says one half",
             draft.at(offset),
             carry(draft.rows("token", words), agrees @ draft.rows("answer", order), GAIN),
         )
         draft.must_attend(head, at_offset(within(draft, offset), offset))
         labels += worth * images_at(draft, ids, half, offset)
-    return draft, ZooTask(ids, asking(order[labels], asked), at_offset(asked, first, second), target)
+    return draft, Task(ids, labels_at(order[labels], queried), at_offset(queried, first, second), target)
 
 
-def relay(setting: Setting, heads: int = 2) -> tuple[Draft, ZooTask]:
+def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
     """Each head hands on what the one before it found at its own offset: values are composed."""
     draft = sheet(setting, calls=max(2, heads), slots=heads - 1)
     offsets = [0]
@@ -574,11 +552,11 @@ def relay(setting: Setting, heads: int = 2) -> tuple[Draft, ZooTask]:
             role, move = "says the word", draft.moving(source, what.words, to, what.images, GAIN)
         else:
             role, move = "hands the word on", draft.moving(source, what.words, to)
-        head = draft.plant(call, f"looks at offset {offset} and {role}", draft.at(offset), move)
+        head = draft.plant(call, f"attends to offset {offset} and {role}", draft.at(offset), move)
         draft.must_attend(head, at_offset(within(draft, offset), offset))
     return draft, what.task
 
 
-def chain(setting: Setting) -> tuple[Draft, ZooTask]:
+def chain(setting: Setting) -> tuple[Draft, Task]:
     """A relay of three heads in three layers."""
     return relay(setting, 3)

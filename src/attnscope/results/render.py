@@ -1,0 +1,215 @@
+"""Reports on a terminal, as JSON, as CSV and as a page: functions of rows and quantities, whatever the verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnscope.read.shown import with_marked_spaces
+from attnscope.results.schema import NO_NUMBERS, Quantity, Report, Row, Table, text_of
+from attnscope.store.signature import Signature
+from attnscope.support.numbers import with_nulls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+_HIGH = 26  # pixels of a small profile
+_HEADS = 10_000  # more than a layer has: heads are sorted by layer, then by head
+_MARKS = {True: "*", False: " ", None: " "}
+_CLASSES = {True: "shown", False: "open", None: ""}
+
+
+def as_json(report: Report, folder: Path | str) -> dict[str, Any]:
+    """The one form of ``--json``."""
+    finding = report.finding
+    return {
+        "signature": report.signature,
+        "finding": {
+            "text": " ".join(finding.sentences),
+            "certainty": finding.certainty,
+            "heads": [list(head) for head in finding.heads],
+        },
+        "notes": [*report.notes],
+        "tables": {
+            table.name: [with_nulls({name: row.get(name) for name in table.columns}) for row in table.rows]
+            for table in report.tables
+        },
+        "run": str(folder),
+    }
+
+
+def as_csv(report: Report) -> list[Row]:
+    """The rows of the first table, each with the signature that names the run's folder."""
+    signature = {"signature": Signature.of(report.signature).short}
+    names = report.tables[0].columns
+    return [{name: row.get(name) for name in names} | signature for row in report.rows]
+
+
+def print_report(report: Report, console: Console) -> None:
+    """What was read and found, tables, and how to read them."""
+
+    def line(text: str, style: str = "") -> None:
+        console.print(text, style=style, highlight=False, markup=False)
+
+    line(f"{report.model}: {report.read}")
+    for sentence in report.finding.sentences:
+        line(sentence, "bold")
+    explained: list[str] = []
+    for number, table in enumerate(report.tables):
+        shown = table.shown("table")
+        if not (table.terminal and table.rows and shown):
+            continue
+        if number:
+            line(table.title)
+        console.print(_rich_table(table, shown))
+        if len(table.rows) > table.terminal:
+            line(f"and {len(table.rows) - table.terminal} more: --{'json' if number else 'csv'} lists all")
+        explained += [f"{names}: {meaning}." for names, meaning in legend(shown)]
+        if table.corrected and table.tested(shown):
+            explained.append(f"* is significant (p < 0.05, corrected {table.corrected}).")
+    for note in (*report.notes, *dict.fromkeys(explained), *report.care):
+        line(note, "dim")
+
+
+def legend(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
+    """Headings and their meaning; headings with the same meaning stand together."""
+    for meaning in dict.fromkeys(one.meaning for one in quantities if one.meaning):
+        yield ", ".join(one.title for one in quantities if one.meaning == meaning), meaning
+
+
+def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    by_name = {one.name: one for one in table.quantities}
+    made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for one in shown:
+        words = one.unit in NO_NUMBERS - {"head"}
+        made.add_column(
+            one.title, justify="left" if words else "right", overflow="fold", no_wrap=bool(one.significant)
+        )
+        if one.interval:
+            made.add_column("95% interval", justify="right")
+    for row in table.rows[: table.terminal]:
+        cells: list[str] = []
+        for one in shown:
+            text, interval = text_of(one, row, by_name.get(one.like))
+            cells.append(
+                _marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else "")
+            )
+            cells += [interval] if one.interval else []
+        made.add_row(*map(Text, cells))
+    return made
+
+
+def _marked(quantity: Quantity, text: str) -> str:
+    return with_marked_spaces(text) if quantity.unit == "token" else text
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a page's table; `first` is the order after a first click, empty where it cannot be sorted."""
+
+    heading: str
+    first: str = ""
+    kind: str = "number"
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell of a page shows: text, what its column is sorted by, its class, a second line, a small profile."""
+
+    text: str
+    value: float | str = ""
+    kind: str = ""  # by default that of its column
+    below: str = ""
+    profile: Sequence[tuple[float, float, bool]] = ()
+
+
+def write_report(
+    report: Report,
+    path: Path | str,
+    figures: Mapping[str, Figure],
+    captions: Mapping[str, tuple[str, str]],
+) -> Path:
+    """Write one HTML page that needs no network and no other file."""
+    from attnscope.results.page.parts import pictures, write_page
+
+    return write_page(
+        path,
+        "report",
+        scripts=("sort.js",),
+        signature=report.signature,
+        report=report,
+        tables=[page_table(table) for table in report.tables if table.page and table.rows],
+        pictures=pictures(figures, captions),
+    )
+
+
+def page_table(table: Table) -> dict[str, Any]:
+    """A table as the macro `table_card` shows it."""
+    shown = table.shown("table", "page", "drawn")
+    by_name = {one.name: one for one in table.quantities}
+    columns = [_column(one) for one in shown]
+    groups: list[tuple[str, int]] = []
+    for column in columns:
+        if groups and groups[-1][0] == column.group:
+            groups[-1] = (column.group, groups[-1][1] + 1)
+        else:
+            groups.append((column.group, 1))
+    rows = table.rows[: table.page]
+    return {
+        "name": table.name,
+        "title": table.title,
+        "reading": table.reading,
+        "columns": columns,
+        "starts": [
+            not number or column.group != columns[number - 1].group for number, column in enumerate(columns)
+        ],
+        "groups": groups if len(groups) > 1 else [],
+        "rows": [[_cell(one, row, by_name.get(one.like)) for one in shown] for row in rows],
+        "count": f"{len(rows)} of {len(table.rows)}" if len(rows) < len(table.rows) else str(len(rows)),
+        "legend": list(legend(shown)),
+        "tested": table.tested(shown),
+        "corrected": table.corrected,
+        "least": table.least,
+    }
+
+
+def _column(quantity: Quantity) -> Column:
+    words = quantity.unit in NO_NUMBERS
+    kind = "number" if not words or quantity.unit == "head" else "text" if quantity.unit == "text" else "left"
+    title = quantity.title[:1].upper() + quantity.title[1:]
+    first = "" if quantity.unit == "profile" else "ascending" if words else "descending"
+    return Column(title, first, kind, quantity.group)
+
+
+def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
+    value, kind = row.get(quantity.name), _column(quantity).kind
+    if quantity.unit == "profile":
+        return Cell("", "", kind, profile=_bars(value or ()))
+    text, interval = text_of(quantity, row, like)
+    if value is None:
+        return Cell("", "", kind)
+    if quantity.unit == "head":
+        return Cell(text, float(row["layer"] * _HEADS + value), kind)
+    if isinstance(value, str):
+        return Cell(_marked(quantity, text), value, kind)
+    told = _CLASSES[row.get(quantity.significant)]
+    return Cell(text.replace("-", "−"), float(value), f"{kind} {told}".strip(), interval.replace("-", "−"))
+
+
+def _bars(profile: Sequence[tuple[int, float]]) -> list[tuple[float, float, bool]]:
+    """Bars of a small profile: the mean weight at each offset, as a share of the largest; whether it is offset 0."""
+    top = max((value for _, value in profile), default=0.0) or 1.0
+    return [
+        (float(place), round(_HIGH * value / top, 1), offset == 0)
+        for place, (offset, value) in enumerate(profile)
+    ]

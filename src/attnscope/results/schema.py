@@ -1,0 +1,247 @@
+"""What a verb found, as data: quantities, rows of them, tables and a finding. Whatever shows a result derives from it.
+
+A verb builds one `Report` of its result. `attnscope.results.render` makes of it what a terminal, ``--json``, ``--csv``
+and a page show, and knows nothing of any verb.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from attnscope.support.numbers import change_places, places, plain
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Row = dict[str, Any]
+#: Where a quantity is shown: in tables and on the page, on the page, nowhere but in CSV and JSON, or drawn on the page.
+Detail = Literal["table", "page", "data", "drawn"]
+
+
+class Unit(NamedTuple):
+    """How a number is written."""
+
+    digits: int = 2  # after the point
+    sign: str = ""
+    more: Literal["", "significant", "always"] = ""  # when a small number gets more digits
+    percent: bool = False
+
+
+#: By name; a quantity of another unit is written with three digits after the point.
+UNITS = {
+    "share": Unit(2),
+    "percent": Unit(1, percent=True),
+    "nats": Unit(3, "+", "significant"),  # a change
+    "logits": Unit(3, "+", "significant"),
+    "tokens": Unit(0, "+"),  # an offset
+    "shift": Unit(2, "+"),  # an offset between tokens
+    "change": Unit(3, "+", "always"),  # in units that differ from row to row
+    "deviations": Unit(1, "+", "always"),
+}
+#: Units of what is no number: words, a running text, a token, the number of a head, values by offset.
+NO_NUMBERS = {"words", "text", "token", "head", "profile"}
+_WRITTEN_OUT = 5  # digits after the point; with more, a power of ten
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A mean and its 95% interval, NaN where there is none."""
+
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    shown: bool | None = None  # whether it is significant, corrected; None where that was not tested
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number, or a word, that a row has: what it means and how it is written."""
+
+    name: str  # in JSON and CSV
+    heading: str = ""  # of its column; empty: the name
+    unit: str = "words"
+    meaning: str = ""  # one sentence
+    detail: Detail = "table"
+    group: str = ""  # heading over columns that belong together, on the page
+    low: str = ""  # names of the ends of its 95% interval
+    high: str = ""
+    significant: str = (
+        ""  # name of whether it is significant, corrected; None in rows where that was not tested
+    )
+    interval: bool = False  # whether a terminal shows the interval
+    like: str = ""  # quantity whose digits it is written with
+
+    @property
+    def columns(self) -> list[str]:
+        """Names in JSON and CSV."""
+        return [name for name in (self.name, self.low, self.high, self.significant) if name]
+
+    @property
+    def title(self) -> str:
+        """Heading of its column."""
+        return self.heading or self.name
+
+    def effect(self, row: Row) -> Effect:
+        """The value of a row with its interval."""
+        mean, low, high = (
+            math.nan if row.get(name) is None else float(row[name])
+            for name in (self.name, self.low, self.high)
+        )
+        return Effect(mean, low, high, row.get(self.significant))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of quantities."""
+
+    name: str  # in JSON, and as the anchor on the page
+    title: str
+    quantities: Sequence[Quantity]
+    rows: Sequence[Row]
+    reading: str = ""  # a sentence above it, on the page
+    corrected: str = ""  # what significance was corrected for, such as "for all heads"
+    least: str = ""  # how many of what an interval takes, such as "6 or more windows"
+    terminal: int = 20  # rows that a terminal shows; 0: not shown there
+    page: int = 400  # rows that the page shows; 0: not shown there
+
+    @property
+    def columns(self) -> list[str]:
+        """Names in JSON and CSV."""
+        return list(
+            dict.fromkeys(name for one in self.quantities if one.detail != "drawn" for name in one.columns)
+        )
+
+    def shown(self, *details: Detail) -> list[Quantity]:
+        """Quantities of which some row has a value."""
+        return [
+            one
+            for one in self.quantities
+            if one.detail in details and any(row.get(one.name) is not None for row in self.rows)
+        ]
+
+    def tested(self, quantities: Sequence[Quantity]) -> bool | None:
+        """Whether the significance of any was tested; None where none of them has one."""
+        names = [one.significant for one in quantities if one.significant]
+        return any(row.get(name) is not None for name in names for row in self.rows) if names else None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came out, in sentences; how sure that is; the heads that it is about."""
+
+    sentences: Sequence[str]
+    certainty: str
+    heads: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a result has to show."""
+
+    command: str
+    title: str  # of the page
+    model: str
+    read: str  # what was read: heads, texts, tokens
+    finding: Finding
+    tables: Sequence[Table]  # the first is what --csv prints
+    result: Any  # the dataset or tree itself, for figures
+    notes: Sequence[str] = ()  # what is not as expected, and what could not be found out
+    care: Mapping[str, str] = field(default_factory=dict[str, str])  # caveats: a claim, and why
+    hint: str = ""  # a line below the finding, on the page
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Rows of the first table."""
+        return self.tables[0].rows
+
+    @property
+    def signature(self) -> dict[str, Any]:
+        """Model, texts, settings and versions of the numbers."""
+        return json.loads(self.result.attrs.get("signature", "{}"))
+
+
+def rows_of(columns: Mapping[str, xr.DataArray | None], cells: xr.DataArray) -> list[Row]:
+    """A row for each cell that is not NaN: its labels and the values of the columns, which are matched by labels."""
+    aligned = {
+        name: None
+        if values is None
+        else values.reindex_like(cells).broadcast_like(cells).transpose(*cells.dims).values
+        for name, values in columns.items()
+    }
+    labels = {str(dim): cells[dim].values for dim in cells.dims}
+    rows: list[Row] = []
+    for at in map(tuple, np.argwhere(cells.notnull().values).tolist()):
+        row: Row = {
+            name: value_of(values[index]) for (name, values), index in zip(labels.items(), at, strict=True)
+        }
+        rows.append(
+            row | {name: None if values is None else value_of(values[at]) for name, values in aligned.items()}
+        )
+    return rows
+
+
+def value_of(value: Any) -> Any:
+    """A value of Python; None for a number that is not finite."""
+    own = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(own, float) and not math.isfinite(own) else own
+
+
+def effect_columns(
+    data: xr.Dataset, name: str, variable: str = "effect", told: str = ""
+) -> dict[str, xr.DataArray | None]:
+    """Columns of a mean, its interval and its significance, from the arrays of a result."""
+    shown = data[f"{told}shown"].astype(object).where(data[f"{told}tested"])
+    parts = {"mean": data[variable], "low": data[f"{variable}_low"], "high": data[f"{variable}_high"]}
+    return {f"{name}_{part}": values for part, values in (*parts.items(), ("shown", shown))}
+
+
+def effect_quantity(name: str, unit: str = "nats", **more: Any) -> Quantity:
+    """The quantity of `effect_columns`."""
+    return Quantity(
+        f"{name}_mean", unit=unit, low=f"{name}_low", high=f"{name}_high", significant=f"{name}_shown", **more
+    )
+
+
+def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple[str, str]:
+    """A value as people read it, and its interval; empty where there is none."""
+    value = row.get(quantity.name)
+    if value is None:
+        return "", ""
+    if quantity.unit == "head":
+        return f"{row['layer']}.{value}", ""
+    if isinstance(value, str | bool):
+        return value if isinstance(value, str) else "yes" if value else "no", ""
+    if quantity.unit == "error":
+        return f"{value:.1e}", ""
+    if quantity.unit in {"count", "threshold"}:
+        return f"{value:g}" if quantity.unit == "threshold" else f"{value:,d}", ""
+    unit = UNITS.get(quantity.unit, Unit(3))
+    effect = quantity.effect(row)
+
+    def written(number: float, digits: int) -> str:
+        number += 0.0  # no negative zero
+        return f"{number:{unit.sign}.{digits}%}" if unit.percent else plain(number, digits, unit.sign)
+
+    digits = _digits(effect, unit)
+    if like is not None:
+        digits = _digits(like.effect(row), UNITS[like.unit])
+        digits = digits if digits <= _WRITTEN_OUT else places(value, unit.digits)
+    interval = (
+        f"{written(effect.low, digits)} to {written(effect.high, digits)}"
+        if math.isfinite(effect.low)
+        else ""
+    )
+    return written(value, digits), interval
+
+
+def _digits(effect: Effect, unit: Unit) -> int:
+    """Digits after the point: those of its unit, or as many as show a small change."""
+    if unit.more == "always" or (unit.more == "significant" and effect.shown):
+        return change_places(effect.mean, effect.low, effect.high, unit.digits)
+    return unit.digits
