@@ -390,7 +390,7 @@ def text_reader(model: Model, texts: Sources, asked: ScanSettings, *, show: bool
     grouping = grouping_for(asked.groups, corpus)
     brought = {} if asked.offsets is None else OF_OFFSETS
     if grouping is not None:
-        brought |= OF_GROUPS if asked.pool is None else OF_GROUPS | OF_POOLED_GROUPS
+        brought = brought | OF_GROUPS | ({} if asked.pool is None else OF_POOLED_GROUPS)
     names = choose(asked.statistics, brought=brought)
     _reject_together(asked, names, grouped=grouping is not None)
     rule = None if asked.words is None else word_rule_of(asked.words)
