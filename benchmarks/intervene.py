@@ -27,7 +27,7 @@ from attnscope.capture.watching import watching
 from attnscope.intervention.measured_effects import effects
 from attnscope.intervention.passes.attend import output_with_gradient
 from attnscope.intervention.passes.questions import kind_of_question
-from attnscope.intervention.session import Inquiry
+from attnscope.intervention.session import PredictionSession
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import Window
 
@@ -66,13 +66,13 @@ def main() -> None:
         Window(tuple(ids), (False,) * len(ids), ((0, 0),) * len(ids), f"text {number}", 0, ("",) * len(ids))
         for number, ids in enumerate(generator.integers(5, vocabulary, (given.texts, given.tokens)).tolist())
     ]
-    inquiry = Inquiry(
+    session = PredictionSession(
         LoadedModel(model, _Tokenizer(), "benchmark", {}),
         windows,
         kind_of_question(model),
         batch_size=given.texts,
     )
-    asked = inquiry.batch(slice(0, given.texts))
+    asked = session.batch(slice(0, given.texts))
     inputs = {**asked.reading.inputs(model), **({"use_cache": False} if model.can_generate() else {})}
 
     @torch.no_grad()
@@ -102,7 +102,7 @@ def main() -> None:
     plain()
     for _ in range(given.rounds):
         one = min(_timed(plain)[0] for _ in range(3))
-        ours, found = _timed(lambda: next(effects(inquiry, ["zero"], steps=0, variants=given.variants)))
+        ours, found = _timed(lambda: next(effects(session, ["zero"], steps=0, variants=given.variants)))
         naive, losses = _timed(lambda: [without(*cell) for cell in chosen])
         again = min(_timed(plain)[0] for _ in range(3))
         unit = (one + again) / 2

@@ -181,7 +181,7 @@ def ours(folder: Path) -> None:
     from attnscope.capture.load import load_model
     from attnscope.capture.loaded import LoadedModel
     from attnscope.intervention.measured_effects import effects
-    from attnscope.intervention.session import Inquiry
+    from attnscope.intervention.session import PredictionSession
     from attnscope.read.windows import Window
 
     model = load_model(folder, device="cpu", need_tokenizer=False).model
@@ -190,14 +190,16 @@ def ours(folder: Path) -> None:
         Window(tuple(ids), (False,) * len(ids), ((0, 0),) * len(ids), f"text {number}", 0, ("",) * len(ids))
         for number, ids in enumerate(rows)
     ]
-    inquiry = Inquiry(LoadedModel(model, _Tokenizer(), "tiny", {}), windows, "next", batch_size=len(windows))
+    session = PredictionSession(
+        LoadedModel(model, _Tokenizer(), "tiny", {}), windows, "next", batch_size=len(windows)
+    )
     next(
-        effects(inquiry, ["zero"], steps=0)
+        effects(session, ["zero"], steps=0)
     )  # compiles nothing, but fills caches as the peer's first pass did
     began = time.process_time()
-    next(effects(inquiry, ["zero"], steps=0))
+    next(effects(session, ["zero"], steps=0))
     seconds = time.process_time() - began
-    found = next(effects(inquiry, ["zero"], steps=1))
+    found = next(effects(session, ["zero"], steps=1))
     peer = json.loads((folder / "theirs.json").read_text(encoding="utf-8"))
     for name, values in (
         ("before", found.loss.values),

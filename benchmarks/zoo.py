@@ -41,7 +41,7 @@ from attnscope.intervention.given import InterventionInput
 from attnscope.intervention.measured_effects import effects
 from attnscope.intervention.passes.questions import Questions
 from attnscope.intervention.passes.replacements import ABLATIONS
-from attnscope.intervention.session import Inquiry
+from attnscope.intervention.session import PredictionSession
 from attnscope.intervention.sets import search_heads
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import attend_in_full, measure
@@ -120,7 +120,7 @@ def plain_window(ids: list[int], number: int) -> Window:
     )
 
 
-class _Asked(Inquiry):
+class _Asked(PredictionSession):
     """An planted's task as `attnscope.intervene` asks questions: each text one window, all in one batch."""
 
     def __init__(self, planted: PlantedModel) -> None:

@@ -12,7 +12,7 @@ from attnscope.capture.load import load_model
 from attnscope.explanation.evidence import gather
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.measured_effects import effects
-from attnscope.intervention.session import inquiry
+from attnscope.intervention.session import prediction_session
 from attnscope.intervention.sets import removal_curves, search_heads
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import read_config
@@ -63,7 +63,7 @@ def of_heads(measure):
 
     def verb(_, **told):
         texts = texts_of(["The tide comes in twice.", "It goes out again."])
-        asked = inquiry(load_model(MODEL, device="cpu"), texts, window=16, limit=2)
+        asked = prediction_session(load_model(MODEL, device="cpu"), texts, window=16, limit=2)
         asked.check()
         measure(asked, **told)
 

@@ -10,7 +10,6 @@ from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
 from attnscope.comparison.findings import changes_of
 from attnscope.comparison.findings import headline as difference_headline
 from attnscope.detection.role_controls import counts_of
-from attnscope.detection.role_controls import headline as detection_headline
 from attnscope.explanation.catalogue import analyses_of
 from attnscope.explanation.ranking import best_heads, rank_explanations
 from attnscope.explanation.words import cause, headline, mask_note, skipped_by_reason
@@ -47,7 +46,7 @@ READERS = {
     ),
     "intervene": (verdicts, faithfulness_headline, lambda tree: report_of("intervene", tree)),
     "patch": (patched_positions, patch_headline),
-    "roles": (counts_of, detection_headline),
+    "roles": (counts_of, lambda result: report_of("roles", result)),
     "diff": (changes_of, difference_headline),
     "contrasts": (contrast_rows, describe_contrasts),
     "scan": (

@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
 
 def test_the_table_says_which_heads_carry_the_difference(finished):
     place, said = finished
-    assert "12 places patched in 12 pairs of texts" in said
+    assert "12 activations patched in 12 pairs of texts" in said
     rows = [line.split()[0] for line in said.splitlines() if "*" in line and "%" in line]
     assert {"0.0", "0.3"} == set(rows[:2])
     assert {"report.html", "patched.npz", "agreement.npz"} <= {
@@ -46,10 +46,11 @@ def test_the_page_holds_every_figure(finished):
 def test_formats_are_of_the_finished_run(finished):
     place, _ = finished
     found = json.loads(attnscope("patch", "--out", "run", "--json", cwd=place).stdout)
-    assert len(found["pairs"]) == 12
+    patched = found["tables"]["patched"]
+    assert len(found["tables"]["pairs"]) == 12
     rows = list(csv.DictReader(io.StringIO(attnscope("patch", "--out", "run", "--csv", cwd=place).stdout)))
-    assert len(rows) == len(found["patched"]) == 12
-    assert float(rows[0]["effect"]) == pytest.approx(found["patched"][0]["effect"]["mean"], rel=1e-5)
+    assert len(rows) == len(patched) == 12
+    assert float(rows[0]["effect"]) == pytest.approx(patched[0]["effect"], rel=1e-5)
     tree = package.open_run(place / "run")
     assert float(abs(tree["patched"].effect).max()) == pytest.approx(abs(float(rows[0]["effect"])), rel=1e-5)
 

@@ -2,20 +2,21 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from rich.console import Console
 
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
-from attnscope.cli.diff import _table
-from attnscope.comparison.findings import Change, changes_of, headline, partner_heading, value_headings
-from attnscope.results.page.diff import write_difference_report
+from attnscope.comparison.findings import _quantities, changes_of, headline, value_headings
+from attnscope.results.render import _rich_table
+from attnscope.results.reports import report_of, write_page
+from attnscope.results.schema import Table
 from attnscope.store.signature import Signature
 from attnscope.support.numbers import places, plain
 from tests.cli.command import attnscope as command
@@ -47,7 +48,7 @@ def scans(tmp_path_factory):
 def test_the_head_that_was_changed_changed_most_and_those_below_it_not_at_all(scans):
     found = attnscope.diff(scans / "before", scans / "after")
     first = changes_of(found)[0]
-    assert (first.layer, first.head, first.changed) == (1, 1, True)
+    assert (first["layer"], first["head"], first["changed"]) == (1, 1, True)
     assert not found.changed.sel(layer=0).any()
     assert not found.changed.sel(layer=1, head=[0, 2, 3]).any()
     assert found.attrs["matching"] == "number"
@@ -86,53 +87,49 @@ def test_a_small_change_can_be_read(scans, tmp_path):
     found = attnscope.diff(before, after, out=tmp_path / "run")
     assert "(−0.000" in headline(found)[-2]
     first = changes_of(found)[0]
-    page = write_difference_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
-    for value in (f"{first.before:.6f}", f"{first.after:.6f}", f"{first.change:+.6f}"):
-        assert f">{value.replace('-', '−')}<" in page
-    said = Console(width=80)
-    with said.capture() as printed:
-        said.print(_table([first], value_headings(found), partner=None))
-    assert " -4.2e-5* " in printed.get()
+    page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert ">−4.2e−5<" in page
+    assert " -4.2e-5* " in printed_table(_quantities(found), [first])
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-4, 1e-6, 1e-9, 1e-30])
 def test_no_value_and_no_star_is_cut_in_80_columns(scale):
     generator = np.random.default_rng(0)
+    plain_row = {
+        "layer": 11,
+        "head": 15,
+        "partner": 14,
+        "units": "1",
+        "before": -16.56,
+        "p": 0.001,
+        "changed": True,
+    }
     rows = [
-        Change(
-            11,
-            15,
-            14,
-            name,
-            "1",
-            -16.56,
-            -16.56 + step,
-            step,
-            step - scale / 9,
-            step + scale / 9,
-            step,
-            0.001,
-            True,
-        )
+        plain_row
+        | {"statistic": name, "after": -16.56 + step, "change": step, "size": step}
+        | {"low": step - scale / 9, "high": step + scale / 9}
         for name in ("offset_spread", "special_tokens", "weight_at_-1024")
         for step in scale * generator.normal(0, 3, 5)
     ]
-    rows += [replace(rows[0], change=scale / 100, low=-0.02, high=0.02, changed=False)]
-    said = Console(width=80)
-    with said.capture() as printed:
-        said.print(_table(rows, ("first", "second", "difference"), partner="beside"))
-    lines = printed.get().splitlines()
-    assert "…" not in printed.get()
+    rows += [rows[0] | {"change": scale / 100, "low": -0.02, "high": 0.02, "changed": False}]
+    attrs = {"matching": "profile", "kinship": "not shown"}
+    printed = printed_table(_quantities(xr.Dataset(coords={"statistic": []}, attrs=attrs)), rows)
+    lines = printed.splitlines()
+    assert "…" not in printed
     assert max(map(len, lines)) <= 80
-    assert printed.get().count("*") == len(rows) - 1
+    assert printed.count("*") == len(rows) - 1
     for row in rows[:-1]:
-        (change,) = [word for line in lines for word in line.split() if word == _told(row)]
-        assert float(change[:-1]) == pytest.approx(row.change, rel=0.06, abs=6e-4 * (scale == 1.0))
+        told = f"{plain(row['change'], places(row['change'], 3), '+')}*"
+        (change,) = [word for line in lines for word in line.split() if word == told]
+        assert float(change[:-1]) == pytest.approx(row["change"], rel=0.06, abs=6e-4 * (scale == 1.0))
 
 
-def _told(row):
-    digits = places(row.change, 3)
-    return f"{plain(row.change, digits, '+')}*"
+def printed_table(quantities, rows):
+    """A table in 80 columns."""
+    said, table = Console(width=80), Table("changes", "", quantities, rows)
+    with said.capture() as printed:
+        said.print(_rich_table(table, table.shown("table")))
+    return printed.get()
 
 
 def test_what_was_not_tested_is_not_called_unchanged(tmp_path):
@@ -140,8 +137,8 @@ def test_what_was_not_tested_is_not_called_unchanged(tmp_path):
     other = few.assign(entropy=few.entropy + 0.5)
     found = attnscope.diff(few, other)
     assert not found.tested.any()
-    assert {row.changed for row in changes_of(found)} == {None}
-    page = write_difference_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert {row["changed"] for row in changes_of(found)} == {None}
+    page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'class="number open"' not in page
     assert "significant" not in page
     assert page.count("Nothing is tested: that takes 6 documents or more, and there is 1.") == 1
@@ -176,7 +173,8 @@ def test_the_command_writes_a_run_that_opens_again(scans):
     signature = Signature.from_json(open_run(scans / "run").attrs["signature"]).short
     assert [row.rpartition(",")[2] for row in rows] == ["signature", *[signature] * (len(rows) - 1)]
     given = json.loads(command("diff", "before", "after", "--out", "run", "--json", cwd=scans).stdout)
-    assert (given["matching"], given["kinship"], given["repeated"]) == ("number", "shown", {})
+    assert given["tables"]["matching"] == [{"matching": "number", "kinship": "shown"}]
+    assert given["tables"]["repeated"] == []
 
 
 @pytest.mark.usefixtures("no_types")
@@ -248,15 +246,13 @@ def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
     assert last.endswith("Nothing shows them to be the same heads.")
     assert "asked" not in last
     assert "pairs of heads differ" in others[0]
-    said = Console(width=120)
-    with said.capture() as printed:
-        said.print(_table(changes_of(found)[:3], value_headings(found), partner=partner_heading(found)))
-    assert "beside" in printed.get()
-    page = write_difference_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
-    for text in (*others, last, printed.get(), page):
+    printed = printed_table(_quantities(found), changes_of(found)[:3])
+    assert "beside" in printed
+    page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
+    for text in (*others, last, printed, page):
         assert "is now" not in text.lower()
         assert "changed" not in text
-    assert all(word in printed.get() and f">{word.capitalize()}<" in page for word in value_headings(found))
+    assert all(word in printed and f">{word.capitalize()}<" in page for word in value_headings(found))
     assert "What differs between" in page
 
 
@@ -269,7 +265,6 @@ def test_how_heads_were_matched_is_said_as_it_was(scans):
     for kinship in ("shown", "not shown"):  # no head is promised the one that is most like it
         said = headline(tuned["profile"].assign_attrs(kinship=kinship))[-1]
         assert "one to one, so that the pairs of a layer are together most alike." in said
-    assert partner_heading(tuned["profile"]) == "beside"  # though the pairs are kin
     assert value_headings(tuned["profile"])[2] == "difference"
     strangers = attnscope.diff(untrained(0), untrained(1), heads="number")
     assert "its number, as was asked for: these are no more alike" in headline(strangers)[-1]

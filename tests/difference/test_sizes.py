@@ -61,9 +61,11 @@ def test_of_two_scans_what_changed_most_is_the_same_in_both_directions():
             float(alike[name].mean()) + 1e-5 * noise.normal(size=alike[name].shape),
         )
     there, back = (changes_of(attnscope.diff(*pair)) for pair in ((alike, before), (before, alike)))
-    most = [(row.statistic, row.layer, row.head, round(row.size, 6)) for row in there[:5]]
-    assert most == [(row.statistic, row.layer, row.partner, round(-row.size, 6)) for row in back[:5]]
-    assert max(abs(row.size) for row in there) < 10
+    most = [(row["statistic"], row["layer"], row["head"], round(row["size"], 6)) for row in there[:5]]
+    assert most == [
+        (row["statistic"], row["layer"], row["partner"], round(-row["size"], 6)) for row in back[:5]
+    ]
+    assert max(abs(row["size"]) for row in there) < 10
 
 
 def test_texts_held_apart_have_sizes_of_the_same_unit():

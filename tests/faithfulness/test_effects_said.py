@@ -73,8 +73,8 @@ def test_heads_are_counted_in_whole_sentences():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (3.5, "(87% to 88%), with block 0 at 2. It is significant (corrected for all places)"),
-        (0.0, "It is not significant (corrected for all places)"),
+        (3.5, "(87% to 88%), with block 0 at 2. It is significant (corrected for all positions)"),
+        (0.0, "It is not significant (corrected for all positions)"),
     ],
 )
 def test_of_patched_places_too(change, says):

@@ -11,7 +11,7 @@ from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.intervention.edits import Forbidden, knock_out
 from attnscope.intervention.intervene import intervene
-from attnscope.intervention.session import inquiry
+from attnscope.intervention.session import prediction_session
 from attnscope.intervention.sets import search_heads
 from attnscope.intervention.verdicts import headline, verdicts
 from attnscope.kernels.engines import attend_in_full
@@ -36,7 +36,7 @@ def tree(tmp_path_factory):
 
 def test_effects_are_those_of_whole_passes_with_a_head_set_to_zero(tree):
     loaded = load_model("bundled", device="cpu")
-    asked = inquiry(loaded, texts_of(TEXTS), window=128, limit=10)
+    asked = prediction_session(loaded, texts_of(TEXTS), window=128, limit=10)
     questions = asked.batch(slice(0, len(TEXTS)))
 
     def loss(wanted):
@@ -142,7 +142,7 @@ def test_a_rule_is_measured_beside_the_ablations(tmp_path, renormalise):
     settings = {"texts": TEXTS, "ablations": ["zero"], "steps": 0, "why": False, "renormalise": renormalise}
     found = intervene(**settings, out=tmp_path / "run", forbid_offsets=[-1], forbid_tokens=["."])
     loaded = load_model("bundled", device="cpu")
-    asked = inquiry(loaded, texts_of(TEXTS), window=128, limit=100)
+    asked = prediction_session(loaded, texts_of(TEXTS), window=128, limit=100)
     asked.check()
     stop = loaded.tokenizer.convert_tokens_to_ids(".")
     alone = knock_out(asked, Forbidden(offsets=(-1,), tokens=(stop,)), renormalise=renormalise)
@@ -170,7 +170,7 @@ def test_cross_attention_has_no_offsets_that_could_be_forbidden():
 
 
 def test_weights_that_may_not_look_before_cost_the_head_that_does():
-    asked = inquiry(load_model("bundled", device="cpu"), texts_of(TEXTS), window=128, limit=10)
+    asked = prediction_session(load_model("bundled", device="cpu"), texts_of(TEXTS), window=128, limit=10)
     asked.check()
     found = knock_out(asked, Forbidden(offsets=(-1,))).mean("text")
     assert found.weight.argmax(...)["head"] == 3
@@ -191,7 +191,7 @@ def test_a_search_on_random_weights_finds_little(tmp_path):
     torch.manual_seed(0)
     for parameter in loaded.model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
-    asked = inquiry(loaded, texts_of(TEXTS), window=64, limit=6)
+    asked = prediction_session(loaded, texts_of(TEXTS), window=64, limit=6)
     assert float(abs(search_heads(asked, passes=6).searched).max()) < 0.05
 
 

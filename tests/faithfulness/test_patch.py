@@ -17,7 +17,8 @@ from attnscope.intervention.patch import patch, patched_of
 from attnscope.intervention.patch_findings import patch_headline, patched_positions
 from attnscope.intervention.patching import activation_patch, attribution_patch, path_patch
 from attnscope.intervention.session import check_pairs_differ
-from attnscope.results.figures.patch import patch_captions
+from attnscope.results.figures.patch import captions
+from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from tests.families import tiny
 
@@ -129,11 +130,11 @@ def test_one_pair_says_nothing_of_others(loaded):
     assert np.isnan(found["patched"].recovered_low).all()
     assert not found["patched"].shown.any()
     assert not found["patched"].tested.any()
-    assert {place.effect.shown for place in patched_positions(found)} == {None}
-    readings = patch_captions(found)
-    assert all("told from 0" not in reading for _, reading in readings.values())
+    assert {row["shown"] for row in patched_positions(found)} == {None}
+    readings = captions(report_of("patch", found))
+    assert all("significant" not in reading for _, reading in readings.values())
     assert "that takes 6 or more pairs" in readings["recovered-map"][1]
-    assert any("One pair says nothing of others" in sentence for sentence in patch_headline(found))
+    assert any("There are no intervals" in sentence for sentence in patch_headline(found))
 
 
 def test_of_pairs_without_effects_at_most_one_in_twenty_shows_one():

@@ -10,7 +10,7 @@ from attnscope.intervention.arrays.changes import permuted_weights
 from attnscope.intervention.edits import shuffled_weights, shuffling
 from attnscope.intervention.intervene import intervene
 from attnscope.intervention.passes.stack import stacked_passes
-from attnscope.intervention.session import inquiry
+from attnscope.intervention.session import prediction_session
 from attnscope.intervention.verdicts import verdicts
 from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
@@ -26,7 +26,7 @@ TEXTS = [
 
 
 def asked_of(model, texts=TEXTS, window=64):
-    asked = inquiry(load_model(model, device="cpu"), texts_of(texts), window=window, limit=8)
+    asked = prediction_session(load_model(model, device="cpu"), texts_of(texts), window=window, limit=8)
     asked.check()
     return asked
 

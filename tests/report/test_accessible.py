@@ -14,8 +14,6 @@ from attnscope.results.page.alignment import write_alignment_report
 from attnscope.results.page.comparison import write_comparison_report
 from attnscope.results.page.explain import write_explain_report
 from attnscope.results.page.generation import write_generation_report
-from attnscope.results.page.patch import write_patch_report
-from attnscope.results.page.roles import write_roles_report
 from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder
@@ -87,10 +85,10 @@ def pages(explained, tmp_path_factory):
             "intervene": write_page(
                 report_of("intervene", planted_intervention()), folder / "intervene.html"
             ),
-            "patch": write_patch_report(planted_patching(), folder / "patch.html"),
+            "patch": write_page(report_of("patch", planted_patching()), folder / "patch.html"),
             "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
             "align": write_alignment_report(planted_alignment(), folder / "align.html"),
-            "roles": write_roles_report(attnscope.roles(limit=2), folder / "roles.html"),
+            "roles": write_page(report_of("roles", attnscope.roles(limit=2)), folder / "roles.html"),
             "received": write_report(*scanned_with_received(folder / "run"), folder / "received.html"),
         }
 
@@ -141,7 +139,7 @@ def test_figures_are_no_white_slabs_in_the_dark_and_show_that_they_scroll(visit,
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_paper_of_a_figure_is_the_card_that_it_lies_on(visit, tmp_path, scheme):
     """The corner of a figure is its paper: no slab of another grey."""
-    page = visit(write_patch_report(planted_patching(), tmp_path / "page.html"), scheme=scheme)
+    page = visit(write_page(report_of("patch", planted_patching()), tmp_path / "page.html"), scheme=scheme)
     card = page.locator(".card:has(.plate)").first
     behind = card.evaluate("one => getComputedStyle(one).backgroundColor")
     picture = card.locator(".plate img").screenshot()

@@ -3,7 +3,7 @@
 import xarray as xr
 
 from attnscope.intervention.patch import patched_of
-from attnscope.results.page.patch import write_patch_report
+from attnscope.results.reports import report_of, write_page
 from tests.report.planted_patching import planted_patching
 
 
@@ -12,16 +12,18 @@ def test_a_page_of_few_pairs_says_that_nothing_is_tested(tmp_path):
     tree = planted_patching()
     few = tree["pairs"].to_dataset().isel(pair=slice(4))
     tree["pairs"], tree["patched"] = xr.DataTree(few), xr.DataTree(patched_of(few))
-    page = write_patch_report(tree, tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_page(report_of("patch", tree), tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'class="number open"' not in page
     assert "pale ones are not" not in page
     assert page.count("Nothing is tested, and there are no intervals: that takes 6 or more pairs.") >= 2
 
 
 def test_the_page_names_the_place_that_carries_the_difference(tmp_path):
-    page = write_patch_report(planted_patching(), tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_page(report_of("patch", planted_patching()), tmp_path / "report.html").read_text(
+        encoding="utf-8"
+    )
     assert "with block 0 at 2. It is significant" in page
-    assert "1 of 8 places have a significant effect" in page
+    assert "1 of 8 positions have a significant effect" in page
     assert "She &lt;b&gt;is&lt;/b&gt; sad" in page
     assert 'id="recovered-by-position"' in page
     assert 'id="estimates"' not in page

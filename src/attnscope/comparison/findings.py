@@ -4,70 +4,134 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
 
 from attnscope.comparison.diff import describe_repeated
 from attnscope.measure.documents import LEAST, called_in
+from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.support.arguments import reads
-from attnscope.support.numbers import places
+from attnscope.support.numbers import count, places
 
-
-@dataclass(frozen=True)
-class Change:
-    """One statistic of one head, before and after."""
-
-    layer: int  # which head, and which of the second model it is compared with
-    head: int
-    partner: int
-    statistic: str  # name and units
-    units: str
-    before: float  # means over texts, their difference and its 95% interval
-    after: float
-    change: float
-    low: float
-    high: float
-    size: float  # the change in standard deviations of all heads of both models together
-    p: float  # chance of so large a change without any
-    # whether it is significant, corrected for all heads and statistics; None where that was not tested, with fewer
-    # than 6 documents
-    changed: bool | None
+_CARE = {
+    "A change of weights is not a change of what the model does.": "attnscope intervene measures whether a head "
+    "matters.",
+    "It is a change on these texts.": "On texts of another kind it may be another.",
+}
 
 
 @reads("diff")
-def changes_of(difference: xr.Dataset) -> list[Change]:
-    """All changes, those that are told from 0 first, the largest of each first."""
-    rows: list[Change] = []
-    for number, name in enumerate(difference.statistic.values):
-        for row, layer in enumerate(difference.layer.values):
-            for head in range(difference.sizes["head"]):
-                at = {"statistic": number, "layer": row, "head": head}
-                numbers = {
-                    key: float(difference[key].isel(at)) for key in ("before", "after", "change", "size", "p")
-                }
-                if np.isnan(numbers["before"]):
-                    continue
-                rows.append(
-                    Change(
-                        int(layer),
-                        head,
-                        int(difference.partner.values[row, head]),
-                        str(name),
-                        str(difference.units.values[number]),
-                        low=float(difference.change_low.isel(at)),
-                        high=float(difference.change_high.isel(at)),
-                        changed=bool(difference.changed.isel(at)) if difference.tested.isel(at) else None,
-                        **numbers,
-                    )
-                )
-    return sorted(rows, key=lambda row: (not row.changed, -abs(row.size)))
+def changes_of(difference: xr.Dataset) -> list[Row]:
+    """All changes, those that are significant first, the largest of each first."""
+    columns: dict[str, xr.DataArray | None] = {
+        **{name: difference[name] for name in ("before", "after", "change", "size", "p", "partner", "units")},
+        "low": difference.change_low,
+        "high": difference.change_high,
+        "changed": difference.changed.astype(object).where(difference.tested),
+    }
+    rows = rows_of(columns, difference.before.transpose("statistic", "layer", "head"))
+    return sorted(rows, key=lambda row: (not row["changed"], -abs(row["size"])))
 
 
-def same_everywhere(rows: Sequence[Change]) -> bool:
+@reads("diff")
+def report(difference: xr.Dataset) -> Report:
+    """What a comparison of two models found."""
+    rows, same = changes_of(difference), same_heads(difference)
+    before, after = str(difference.attrs["before"]), str(difference.attrs["after"])
+    tested = bool(difference.tested.any())
+    called = called_in(difference.attrs)
+    care = dict(_CARE)
+    if tested:
+        care["A significant change need not be large."] = (
+            "Both models read the same windows, so that with many of them the smallest change is significant. The size "
+            "reports how much it is."
+        )
+    if not same:
+        care["Nothing shows pairs to be the same heads."] = (
+            "The numbers compare two models, not a head before and after."
+        )
+    names = value_headings(difference)
+    repeated = json.loads(difference.attrs.get("repeated", "{}"))
+    matching = {name: difference.attrs.get(name, "untested") for name in ("matching", "kinship")}
+    least = f"{LEAST} {called['documents']} or more"
+    changes = Table(
+        "changes",
+        f"The {names[2]}s",
+        _quantities(difference),
+        rows,
+        corrected=f"by the false discovery rate for all heads and statistics, {float(difference.attrs['level']):.0%}",
+        least=least,
+        page=300,
+        terminal=0 if same_everywhere(rows) else 20,
+    )
+    heads, texts = (
+        count(difference.sizes["layer"] * difference.sizes["head"], "head"),
+        int(difference.attrs["texts"]),
+    )
+    return Report(
+        command="diff",
+        title=f"What changed from {before} to {after}"
+        if same
+        else f"What differs between {before} and {after}",
+        model=f"{before} and {after}",
+        read=f"{count(difference.sizes['statistic'], 'statistic')} of {heads} over "
+        f"{count(texts, called['windows'].removesuffix('s'))}",
+        finding=Finding(
+            _sentences(difference, rows),
+            f"false discovery rate {float(difference.attrs['level']):.0%}" if tested else "not tested",
+            [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["changed"])],
+        ),
+        tables=[
+            replace(changes, page=0) if same_everywhere(rows) else changes,
+            Table("matching", "", [Quantity(name) for name in matching], [matching], terminal=0, page=0),
+            Table(
+                "repeated",
+                "",
+                [Quantity("corpus"), Quantity("documents", unit="count")],
+                [{"corpus": name, "documents": number} for name, number in repeated.items()],
+                terminal=0,
+                page=0,
+            ),
+        ],
+        result=difference,
+        care=care,
+    )
+
+
+def _quantities(difference: xr.Dataset) -> list[Quantity]:
+    before, after, change = value_headings(difference)
+    matched = difference.attrs["matching"] != "number"
+    return [
+        Quantity("layer", unit="count", detail="data"),
+        Quantity("head", unit="head"),
+        Quantity("partner", "beside", unit="head", detail="table" if matched else "data"),
+        Quantity("statistic"),
+        Quantity("units", detail="page"),
+        Quantity("before", before, "change", "mean over texts", like="change", unsigned=True),
+        Quantity("after", after, "change", "mean over texts", like="change", unsigned=True),
+        Quantity(
+            "change",
+            change,
+            "change",
+            low="low",
+            high="high",
+            significant="changed",
+            interval=True,
+        ),
+        Quantity(
+            "size",
+            unit="deviations",
+            meaning=f"the {change} in standard deviations of all heads of both models together",
+        ),
+        Quantity("p", unit="share", detail="data"),
+    ]
+
+
+def same_everywhere(rows: Sequence[Row]) -> bool:
     """Whether nothing changed at all."""
-    return all(row.change == 0 for row in rows)
+    return all(row["change"] == 0 for row in rows)
 
 
 @reads("diff")
@@ -80,12 +144,6 @@ def same_heads(difference: xr.Dataset) -> bool:
 
 
 @reads("diff")
-def partner_heading(difference: xr.Dataset) -> str | None:
-    """The heading of the second model's heads in a table; None where each head is beside the one of its number."""
-    return None if difference.attrs["matching"] == "number" else "beside"
-
-
-@reads("diff")
 def value_headings(difference: xr.Dataset) -> tuple[str, str, str]:
     """The headings of both values and of what lies between them, in a table."""
     return ("before", "after", "change") if same_heads(difference) else ("first", "second", "difference")
@@ -93,13 +151,16 @@ def value_headings(difference: xr.Dataset) -> tuple[str, str, str]:
 
 @reads("diff")
 def headline(difference: xr.Dataset) -> list[str]:
-    """What the changes come to, in sentences that say how sure they are."""
-    rows = changes_of(difference)
+    """What the changes come to, in sentences that report how sure they are."""
+    return _sentences(difference, changes_of(difference))
+
+
+def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
     if same_everywhere(rows):
         return ["Nothing differs: both scans have the same numbers everywhere."]
-    changed = [row for row in rows if row.changed]
-    heads = {(row.layer, row.head) for row in rows}
-    moved = {(row.layer, row.head) for row in changed}
+    changed = [row for row in rows if row["changed"]]
+    heads = {(row["layer"], row["head"]) for row in rows}
+    moved = {(row["layer"], row["head"]) for row in changed}
     called, number = called_in(difference.attrs)["documents"], int(difference.attrs["documents"])
     over = f"{number} {called}"
     repeated = describe_repeated(json.loads(difference.attrs.get("repeated", "{}")))
@@ -118,21 +179,24 @@ def headline(difference: xr.Dataset) -> list[str]:
     sentences += repeated
     if changed:
         parts = [
-            f"{name} {sum(row.statistic == name for row in changed)}"
+            f"{name} {sum(row['statistic'] == name for row in changed)}"
             for name in dict.fromkeys(map(str, difference.statistic.values))
         ]
         sentences.append(
             f"{'Heads changed' if same else 'Pairs that differ'}, by statistic: {'; '.join(parts)}."
         )
         first = changed[0]
-        before, after = (f"{value:.{places(first.change, 2)}f}" for value in (first.before, first.after))
-        head = f"head {first.layer}.{first.head}"
+        before, after = (
+            f"{value:.{places(first['change'], 2)}f}" for value in (first["before"], first["after"])
+        )
+        head = f"head {first['layer']}.{first['head']}"
         values = f"{head}, {before} to {after}"
         if not same:
-            values = f"{head} and head {first.layer}.{first.partner} beside it, {before} and {after}"
+            values = f"{head} and head {first['layer']}.{first['partner']} beside it, {before} and {after}"
+        size = f"{first['size']:+.{places(first['size'], 1)}f}"
         sentences.append(
-            f"Most, for its statistic: {first.statistic} of {values} ({first.size:+.{places(first.size, 1)}f} standard "
-            "deviations of all heads of both models).".replace("-", "−")
+            f"Most, for its statistic: {first['statistic']} of {values} ({size} standard deviations of all heads of "
+            "both models).".replace("-", "−")
         )
     return [*sentences, _describe_matching(difference)]
 

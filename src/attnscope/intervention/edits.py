@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from attnscope.capture.watch import Site
     from attnscope.intervention.passes.questions import Questions
     from attnscope.intervention.passes.stack import StackedPasses
-    from attnscope.intervention.session import Inquiry
+    from attnscope.intervention.session import PredictionSession
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.windows import Window
 
@@ -92,7 +92,7 @@ def check_rule(rule: Forbidden, windows: Sequence[Window]) -> None:
 
 @validated
 def without_forbidden(
-    inquiry: Inquiry,
+    session: PredictionSession,
     rule: Forbidden,
     said: Sequence[str],
     *,
@@ -101,7 +101,7 @@ def without_forbidden(
     progress: Tell | None = None,
 ) -> xr.Dataset:
     """What the predictions lose when each head alone may not look where a rule says; see `knock_out`."""
-    knocked = knock_out(inquiry, rule, renormalise=renormalise, progress=progress)
+    knocked = knock_out(session, rule, renormalise=renormalise, progress=progress)
     documents = knocked.source.values.tolist()
     units, called = units_of(documents)
     mean, low, high, shown, tested = by_document(knocked.loss_change.values, units, seed=seed)
@@ -144,7 +144,7 @@ class Forbidden:
 
 @validated
 def knock_out(
-    inquiry: Inquiry,
+    session: PredictionSession,
     rule: Forbidden,
     *,
     renormalise: bool = True,
@@ -157,11 +157,11 @@ def knock_out(
     weights: list[np.ndarray] = []
     sites: list[Site] = []
     tell = progress or no_progress
-    for place in inquiry.slices():
-        asked = inquiry.batch(place)
-        with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
+    for place in session.slices():
+        asked = session.batch(place)
+        with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
             before = passes.plain(
-                asked.reading.inputs(inquiry.model), asked.places, inquiry.name(place.start)
+                asked.reading.inputs(session.model), asked.places, session.name(place.start)
             )
             loss = asked.scores(before[None])["loss"]
             most = most_variants(asked, before, passes.outputs)
@@ -188,7 +188,7 @@ def knock_out(
         weights.append(_joined(shares, heads))
         tell(
             Progress(
-                "heads that may not look there", place.stop / len(inquiry.windows), {"windows": place.stop}
+                "heads that may not look there", place.stop / len(session.windows), {"windows": place.stop}
             )
         )
     dims = ("text", "layer", "head")
@@ -198,7 +198,7 @@ def knock_out(
             "weight": (dims, np.concatenate(weights), {"units": "share"}),
         },
         coords={
-            "source": ("text", np.array(inquiry.documents, dtype=object)),
+            "source": ("text", np.array(session.documents, dtype=object)),
             **layer_coordinates(sites),
             "head": np.arange(changes[0].shape[-1]),
         },
@@ -257,25 +257,25 @@ _SCORES = ("shuffled_loss", "shuffled_kl", "random_kl")
 
 @validated
 def shuffled_weights(
-    inquiry: Inquiry, *, texts: int = 8, seed: int = 0, progress: Tell | None = None
+    session: PredictionSession, *, texts: int = 8, seed: int = 0, progress: Tell | None = None
 ) -> xr.Dataset:
     """Shuffle each row of each head's weights among the keys that it may look at, one head at a time."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in _SCORES}
     documents: list[str] = []
-    heads = inquiry.heads
-    places = [place for place in inquiry.slices() if place.start < texts]
+    heads = session.heads
+    places = [place for place in session.slices() if place.start < texts]
     tell = progress or no_progress
     for place in places:
-        asked = inquiry.batch(place)
-        with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
+        asked = session.batch(place)
+        with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
             before = passes.plain(
-                asked.reading.inputs(inquiry.model), asked.places, inquiry.name(place.start)
+                asked.reading.inputs(session.model), asked.places, session.name(place.start)
             )
             calls = [_of_call(passes, asked, before, call, place.start, seed) for call in range(len(heads))]
         for name, values in parts.items():
             flat = np.concatenate([call[name] for call in calls], 1)
             values.append(np.stack([of_layers(row, heads) for row in flat]))
-        documents += inquiry.documents[place]
+        documents += session.documents[place]
         tell(Progress("weights shuffled", place.stop / places[-1].stop, {"windows": place.stop}))
     every = {name: np.concatenate(values) for name, values in parts.items()}
     loss = by_document(every["shuffled_loss"], units_of(documents)[0], seed=seed)
@@ -287,7 +287,7 @@ def shuffled_weights(
             name: (("layer", "head"), values, {"long_name": _WORDS[name][0], "units": _WORDS[name][1]})
             for name, values in (means | ends).items()
         },
-        coords={**layer_coordinates(inquiry.sites), "head": np.arange(max(heads))},
+        coords={**layer_coordinates(session.sites), "head": np.arange(max(heads))},
         attrs={"texts": len(documents)},
     )
 
@@ -370,7 +370,7 @@ WHOLE = "all heads"
 
 @validated
 def bleu_without_heads(
-    inquiry: Inquiry,
+    session: PredictionSession,
     texts: Sequence[str],
     targets: Sequence[str],
     *,
@@ -380,15 +380,15 @@ def bleu_without_heads(
     progress: Tell | None = None,
 ) -> xr.Dataset:
     """Translate once with all heads and once without each of some, and score every translation."""
-    if inquiry.kind != "translation":
+    if session.kind != "translation":
         raise AttnscopeError(
-            f"{inquiry.loaded.name} does not translate: BLEU is of encoder-decoders with targets"
+            f"{session.loaded.name} does not translate: BLEU is of encoder-decoders with targets"
         )
     if ablation not in {"zero", "mean"}:
         raise AttnscopeError(
             f"the ablation is {ablation!r}; expected zero or mean while a translation is made"
         )
-    sites, counts = inquiry.sites, inquiry.heads
+    sites, counts = session.sites, session.heads
     crossing = [place for place, site in enumerate(sites) if site.kind == "cross"]
     chosen = (
         [(layer, head) for layer in crossing for head in range(counts[layer])]
@@ -403,15 +403,15 @@ def bleu_without_heads(
     names = [site.name for site in sites]
     if len(set(names)) < len(names):
         raise AttnscopeError(
-            f"{inquiry.loaded.name} shares a layer's weights with others, so that while it translates its calls "
+            f"{session.loaded.name} shares a layer's weights with others, so that while it translates its calls "
             "cannot be told apart: measure the loss instead (intervene)"
         )
-    means = inquiry.means if ablation == "mean" else None
+    means = session.means if ablation == "mean" else None
     tell = progress or no_progress
-    systems = {WHOLE: _translated(inquiry, texts, beams, None, None)}
+    systems = {WHOLE: _translated(session, texts, beams, None, None)}
     for done, (layer, head) in enumerate(chosen, start=1):
         stands_in = torch.zeros(1, dtype=torch.float32) if means is None else means.of(layer)[head]
-        systems[f"{layer}.{head}"] = _translated(inquiry, texts, beams, (names[layer], head), stands_in)
+        systems[f"{layer}.{head}"] = _translated(session, texts, beams, (names[layer], head), stands_in)
         tell(Progress("translations without a head", done / len(chosen), {"heads": done}))
     scores = score(systems, list(targets))
     layers, columns = np.array([(-1, -1), *chosen]).T
@@ -421,7 +421,11 @@ def bleu_without_heads(
 
 
 def _translated(
-    inquiry: Inquiry, texts: Sequence[str], beams: int, out: tuple[str, int] | None, stands_in: Tensor | None
+    session: PredictionSession,
+    texts: Sequence[str],
+    beams: int,
+    out: tuple[str, int] | None,
+    stands_in: Tensor | None,
 ) -> list[str]:
     def observe(site: Site, call: AttentionCall) -> Tensor:
         output = output_of(call)
@@ -430,5 +434,5 @@ def _translated(
             output[:, out[1]] = stands_in.to(output)
         return output
 
-    with borrowed(inquiry.model), watching(inquiry.model, observe), torch.no_grad():
-        return translate_lines(inquiry.model, inquiry.loaded.tokenizer, texts, beams=beams).texts
+    with borrowed(session.model), watching(session.model, observe), torch.no_grad():
+        return translate_lines(session.model, session.loaded.tokenizer, texts, beams=beams).texts

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.intervention.passes.replacements import Ablation
-    from attnscope.intervention.session import Inquiry
+    from attnscope.intervention.session import PredictionSession
 
 
 @validated
@@ -82,7 +82,7 @@ def checked_sets(together: Sequence[Heads], cells: Heads) -> list[list[tuple[int
 
 @validated
 def joint_ablation(
-    inquiry: Inquiry,
+    session: PredictionSession,
     sets: Sequence[Heads],
     ablations: Sequence[Ablation],
     effects: xr.Dataset,
@@ -90,17 +90,17 @@ def joint_ablation(
     seed: int = 0,
 ) -> xr.Dataset:
     """Take chosen sets of heads out, each set at once."""
-    cells = inquiry.cells
+    cells = session.cells
     rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
-    batches = [rows] * len(inquiry.slices())
-    changes = np.stack([changes_by_sets(inquiry, batches, ablation) for ablation in ablations], 1)
+    batches = [rows] * len(session.slices())
+    changes = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
     single = (
         effects.loss_change.sel(ablation=list(ablations))
         .transpose("text", "ablation", "layer", "head")
         .values
     )
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
-    units, called = units_of(inquiry.documents)
+    units, called = units_of(session.documents)
     dims = ("ablation", "set")
     variables: dict[str, object] = {
         "loss_change": (
@@ -123,7 +123,7 @@ def joint_ablation(
     return xr.Dataset(
         variables,
         coords={
-            "source": ("text", np.array(inquiry.documents, dtype=object)),
+            "source": ("text", np.array(session.documents, dtype=object)),
             "ablation": list(ablations),
             "set": names,
         },

@@ -37,7 +37,7 @@ from attnscope.intervention.per_head import (
     heads_of,
     trust_in_weights,
 )
-from attnscope.intervention.session import inquiry
+from attnscope.intervention.session import prediction_session
 from attnscope.intervention.sets import half_of, removal_curves, search_heads
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Tokenizer
     from attnscope.intervention.edits import Forbidden
-    from attnscope.intervention.session import Inquiry
+    from attnscope.intervention.session import PredictionSession
     from attnscope.read.windows import Window
 
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
@@ -197,7 +197,9 @@ def intervene(
         trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
-    asked = inquiry(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
+    asked = prediction_session(
+        loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size
+    )
     asked.check()
     sets = checked_sets(together, asked.cells)
     rule = rule_of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
@@ -266,7 +268,7 @@ def _checked(ablations: Sequence[str]) -> tuple[Ablation, ...]:
 class InterventionJob:
     """What one call of `intervene` measures: see there."""
 
-    asked: Inquiry
+    asked: PredictionSession
     ablations: tuple[Ablation, ...]
     variants: int | None
     steps: int

@@ -21,7 +21,7 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.intervention.passes.replacements import Ablation
-    from attnscope.intervention.session import Inquiry
+    from attnscope.intervention.session import PredictionSession
 
     #: Dimensions and values
     _Variable = tuple[str | tuple[str, ...], np.ndarray]
@@ -45,7 +45,7 @@ _WORDS = {
 
 @validated
 def effects(
-    inquiry: Inquiry,
+    session: PredictionSession,
     ablations: Sequence[Ablation],
     *,
     variants: int | None = None,
@@ -55,29 +55,29 @@ def effects(
 ) -> Iterator[xr.Dataset | None]:
     """Effects of every head on every text, batch after batch; None for a batch that is done."""
     tell = progress or no_progress
-    for place in inquiry.slices():
+    for place in session.slices():
         if done(range(place.start, place.stop)):
             yield None
             continue
-        means = inquiry.means if "mean" in ablations else None
-        yield _of_batch(inquiry, place, ablations, means, variants, steps)
-        tell(Progress("heads taken out", place.stop / len(inquiry.windows), {"windows": place.stop}))
+        means = session.means if "mean" in ablations else None
+        yield _of_batch(session, place, ablations, means, variants, steps)
+        tell(Progress("heads taken out", place.stop / len(session.windows), {"windows": place.stop}))
 
 
 def _of_batch(
-    inquiry: Inquiry,
+    session: PredictionSession,
     place: slice,
     ablations: Sequence[Ablation],
     means: HeadMeans | None,
     variants: int | None,
     steps: int,
 ) -> xr.Dataset:
-    asked = inquiry.batch(place)
-    with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
-        before = passes.plain(asked.reading.inputs(inquiry.model), asked.places, inquiry.name(place.start))
+    asked = session.batch(place)
+    with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
+        before = passes.plain(asked.reading.inputs(session.model), asked.places, session.name(place.start))
         scores = {name: value[0] for name, value in asked.scores(before[None]).items()}
         stands_in: dict[Ablation, list[Tensor]] = {
-            ablation: inquiry.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
+            ablation: session.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
             for ablation in ablations
         }
         most = variants or most_variants(asked, before, passes.outputs)
@@ -98,10 +98,10 @@ def _of_batch(
         "questions": ("text", (asked.labels >= 0).sum(1).cpu().numpy()),
     }
     if steps:
-        variables["importance"], variables["estimate"] = _estimates(inquiry, asked, stands_in, steps)
+        variables["importance"], variables["estimate"] = _estimates(session, asked, stands_in, steps)
     coordinates = {
         "text": np.arange(place.start, place.stop),
-        "source": ("text", np.array(inquiry.documents[place], dtype=object)),
+        "source": ("text", np.array(session.documents[place], dtype=object)),
         "ablation": list(ablations),
         **layer_coordinates(passes.sites),
         "head": np.arange(changes["loss"].shape[-1]),
@@ -139,10 +139,10 @@ def _of_layer(
 
 
 def _estimates(
-    inquiry: Inquiry, asked: Questions, stands_in: dict[Ablation, list[Tensor]], steps: int
+    session: PredictionSession, asked: Questions, stands_in: dict[Ablation, list[Tensor]], steps: int
 ) -> tuple[_Variable, _Variable]:
     """Importance ``(text, layer, head)``, and estimates ``(text, estimator, ablation, layer, head)``."""
-    gradients = HeadGradients(inquiry.model)
+    gradients = HeadGradients(session.model)
     outputs = gradients.of(asked)
     middles = [(step + 0.5) / steps for step in range(steps)]  # the midpoint rule
     first_order, integrated, by_input = [], [], []

@@ -1,8 +1,8 @@
-"""What patching comes to: a row for each place that was patched, and sentences that say how sure they are."""
+"""What patching comes to: a row for each position that was patched, and sentences that report how sure they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,121 +10,208 @@ from scipy.stats import binom
 
 from attnscope.intervention.effects import describe_largest
 from attnscope.intervention.session import ends_of
-from attnscope.intervention.verdicts import SURE
+from attnscope.intervention.verdicts import ESTIMATORS, SURE, describe_agreement
 from attnscope.measure.documents import LEAST
-from attnscope.results.schema import Effect
-from attnscope.support.arguments import reads, validated
+from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.support.arguments import reads
+from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import xarray as xr
 
-_TITLES = {"attribution": "attribution patching", "eap_ig": "EAP-IG"}
-
-
-@dataclass(frozen=True)
-class PatchedPosition:
-    """What was patched, and how far the prediction went."""
-
-    layer: int | None  # place of the head; None where the residual stream was patched
-    head: int | None  # place of the head; None where the residual stream was patched
-    block: int | None  # after which block the residual stream was patched; None for heads
-    position: int | None  # where, and what stands there; None where all positions were patched at once
-    token: str | None  # where, and what stands there; None where all positions were patched at once
-    effect: Effect  # change of answer minus wrong answer, logits
-    recovered: Effect  # share of the way from the run that was patched to the other
-    estimates: dict[str, float] = field(
-        default_factory=dict[str, float]
-    )  # estimates of the effect, by name, logits
-
-    @property
-    def name(self) -> str:
-        """Short name."""
-        what = f"block {self.block}" if self.block is not None else f"{self.layer}.{self.head}"
-        return what if self.position is None else f"{what} at {self.position}"
-
-
-@reads("patch")
-@validated
-def patched_positions(tree: xr.DataTree) -> list[PatchedPosition]:
-    """One row for each place that was patched, those with the largest effect first."""
-    places = tree["patched"].to_dataset()
-    dims = places.effect.dims
-    labels = {str(name): places[name].values for name in dims}
-    tokens = places.token.values if "token" in places.coords else None
-    estimators = places.estimator.values.tolist() if "estimate" in places else []
-    ends = {
-        name: [places[f"{name}{end}"].values for end in ("", "_low", "_high")]
-        for name in ("effect", "recovered")
-    }
-    rows: list[PatchedPosition] = []
-    for cell in np.argwhere(np.isfinite(places.effect.values)):
-        at = tuple(int(index) for index in cell)
-        place = {name: int(labels[str(name)][index]) for name, index in zip(dims, at, strict=True)}
-        told = bool(places.shown.values[at]) if places.tested.values[at] else None
-        both = [
-            Effect(float(mean[at]), float(low[at]), float(high[at]), told)
-            for mean, low, high in ends.values()
-        ]
-        rows.append(
-            PatchedPosition(
-                layer=place.get("layer"),
-                head=place.get("head"),
-                block=place.get("block"),
-                position=place.get("position"),
-                token=None if tokens is None else str(tokens[place["position"]]),
-                effect=both[0],
-                recovered=both[1],
-                estimates={
-                    name: float(places.estimate.values[(number, *at)])
-                    for number, name in enumerate(estimators)
-                },
-            )
-        )
-    return sorted(rows, key=lambda place: -abs(place.effect.mean))
+_EFFECT = Quantity(
+    "effect",
+    "change",
+    "logits",
+    "change of answer minus wrong answer, logits, from the run that is patched",
+    low="effect_low",
+    high="effect_high",
+    significant="shown",
+)
+_RECOVERED = Quantity(
+    "recovered",
+    "way",
+    "percent",
+    "sum of the changes over the sum of the gaps between both runs",
+    low="recovered_low",
+    high="recovered_high",
+    significant="shown",
+    interval=True,
+)
+_PAIRS = (
+    Quantity("pair", unit="count"),
+    Quantity("clean", unit="text"),
+    Quantity("corrupted", unit="text"),
+    Quantity("answer", unit="token"),
+    Quantity("wrong", unit="token"),
+    Quantity("clean_difference", "clean run", "logits", "answer minus wrong answer in the clean run"),
+    Quantity("corrupted_difference", "corrupted run", "logits", "the same in the corrupted run"),
+)
+_AGREEMENT = tuple(
+    Quantity(name, unit="share" if name != "estimator" else "words")
+    for name in ("estimator", "rank_correlation", "chance")
+)
+_CARE = {
+    "A pair differs in its words alone: another kind of corruption can show other heads.": "Heads that both runs need "
+    "alike carry no difference.",
+    "Two directions answer two questions.": "Denoising finds what is enough to bring the answer back, noising what is "
+    "needed; where one head can replace another, only one of the two shows it.",
+    "Shares need not add up to 1.": "Heads work one after the other and together; a share below 0 or above 1 goes "
+    "beyond one of the runs.",
+}
 
 
 @reads("patch")
-@validated
-def patch_headline(tree: xr.DataTree) -> list[str]:
-    """What patching comes to, in sentences that say how sure they are."""
+def patched_positions(tree: xr.DataTree) -> list[Row]:
+    """A row for each head, block or position that was patched, the largest effect first."""
+    patched = tree["patched"].to_dataset()
+    ends = [f"{name}{end}" for name in ("effect", "recovered") for end in ("", "_low", "_high")]
+    columns: dict[str, xr.DataArray | None] = {name: patched[name] for name in ends}
+    columns["shown"] = patched.shown.astype(object).where(patched.tested)
+    if "token" in patched.coords:
+        columns["token"] = patched.token
+    for name in patched.estimator.values.tolist() if "estimate" in patched else ():
+        columns[f"estimate_{name}"] = patched.estimate.sel(estimator=name, drop=True)
+    return sorted(rows_of(columns, patched.effect), key=lambda row: -abs(row["effect"]))
+
+
+def name_of(row: Row) -> str:
+    """Short name of what was patched."""
+    what = f"block {row['block']}" if "block" in row else f"{row['layer']}.{row['head']}"
+    return what if "position" not in row else f"{what} at {row['position']}"
+
+
+def recovered_of(row: Row) -> Effect:
+    """The share of the way of a row, with its interval."""
+    return _RECOVERED.effect(row)
+
+
+@reads("patch")
+def report(tree: xr.DataTree) -> Report:
+    """What patching found."""
     rows, pairs = patched_positions(tree), tree["pairs"].to_dataset()
-    count = pairs.sizes["pair"]
-    clean, corrupted = pairs.clean.values, pairs.corrupted.values
-    told = (
-        f"Answer minus wrong answer: {clean.mean():+.2f} logits in the clean runs, {corrupted.mean():+.2f} in the "
-        f"corrupted ones (mean over {_pairs(count)}). The clean run prefers the answer in {int((clean > 0).sum())} of "
-        f"{count}, the corrupted one the wrong answer in {int((corrupted < 0).sum())}."
+    tested = rows[0]["shown"] is not None
+    care = dict(_CARE)
+    if tested:
+        care["The interval is about more pairs like these."] = (
+            "Pairs of one template say little of other sentences."
+        )
+    if "agreement" in tree.children:
+        care["A gradient is a slope."] = (
+            "Estimates follow it where the change is not small; the panels show how far."
+        )
+    model = str(tree.attrs.get("model", "the model"))
+    heads = dict.fromkeys((row["layer"], row["head"]) for row in rows if row["shown"] and "head" in row)
+    return Report(
+        command="patch",
+        title=f"What carries the difference in {model}",
+        model=model,
+        read=f"{count(len(rows), 'activation')} patched in {count(pairs.sizes['pair'], 'pair')} of texts",
+        finding=Finding(
+            _sentences(tree, rows),
+            f"significant at 5%, corrected for all {_kinds(rows)}" if tested else "not tested",
+            [*heads],
+        ),
+        tables=_tables(tree, rows),
+        result=tree,
+        care=care,
+        hint=_path_hint(pairs),
     )
-    sentences = [told.replace("-", "−"), *_unsolved(int((clean > 0).sum()), count)]
+
+
+def _path_hint(pairs: xr.Dataset) -> str:
+    if "receiver" not in pairs.attrs:
+        return ""
+    return (
+        f"Path patching: all other heads between the patched head and head {pairs.attrs['receiver']} keep their "
+        "output, so that the effect goes through the residual stream and the feed-forward layers alone."
+    )
+
+
+def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
+    first = rows[0]
+    where = [Quantity("block", unit="count")]
+    if "head" in first:
+        where = [Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head")]
+    if "position" in first:
+        where += [Quantity("position", unit="count"), Quantity("token", unit="token")]
+    estimates = [
+        Quantity(f"estimate_{name}", f"estimate: {title}", "logits")
+        for name, title in ESTIMATORS.items()
+        if f"estimate_{name}" in first
+    ]
+    least = f"{LEAST} or more pairs"
+    quantities = (*where, _EFFECT, _RECOVERED, *estimates)
+    tables = [
+        Table(
+            "patched", "What was patched", quantities, rows, corrected=f"for all {_kinds(rows)}", least=least
+        )
+    ]
+    if "agreement" in tree.children:
+        agreement = tree["agreement"].to_dataset()
+        ranked = rows_of({str(name): agreement[name] for name in agreement}, agreement.rank_correlation)
+        tables.append(Table("agreement", "Estimates", _AGREEMENT, ranked, terminal=0, page=0))
+    pairs = tree["pairs"].to_dataset()
+    names = ("clean", "corrupted", "answer", "wrong")
+    columns = {name: pairs[f"{name}_text"] for name in names}
+    columns |= {f"{name}_difference": pairs[name] for name in ("clean", "corrupted")}
+    tables.append(Table("pairs", "The pairs", _PAIRS, rows_of(columns, pairs.clean), terminal=0, page=100))
+    return tables
+
+
+def _kinds(rows: Sequence[Row]) -> str:
+    return "positions" if "position" in rows[0] else "heads"
+
+
+@reads("patch")
+def patch_headline(tree: xr.DataTree) -> list[str]:
+    """What patching comes to, in sentences that report how sure they are."""
+    return _sentences(tree, patched_positions(tree))
+
+
+def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
+    pairs, kinds = tree["pairs"].to_dataset(), _kinds(rows)
+    number = pairs.sizes["pair"]
+    clean, corrupted = pairs.clean.values, pairs.corrupted.values
+    both = (
+        f"Answer minus wrong answer: {clean.mean():+.2f} logits in the clean runs, {corrupted.mean():+.2f} in the "
+        f"corrupted ones (mean over {count(number, 'pair')}). The clean run prefers the answer in "
+        f"{int((clean > 0).sum())} of {number}, the corrupted one the wrong answer in {int((corrupted < 0).sum())}."
+    )
+    sentences = [both.replace("-", "−"), *_unsolved(int((clean > 0).sum()), number)]
     source, base = ends_of(pairs)
     turned = int((np.sign(source - base) != np.sign(float((source - base).mean()))).sum())
     if turned:
         sentences.append(
-            f"In {turned} of {_pairs(count)} the difference goes the other way than in the mean: look at them."
+            f"In {turned} of {count(number, 'pair')} the difference goes the other way than in the mean: check them."
         )
-    shown = [row for row in rows if row.effect.shown]
-    kinds = "places" if rows[0].position is not None else "heads"
-    effects = [row.effect for row in rows]
-    largest = describe_largest(effects, lambda number, effect: _describe_share(rows[number], effect), kinds)
-    sentences.append(" ".join([what_is_done(tree), *largest]))
-    if count < LEAST:
-        few = "One pair says" if count == 1 else f"{count} pairs say"
+    effects = [_EFFECT.effect(row) for row in rows]
+    largest = describe_largest(effects, lambda place, effect: _describe_share(rows[place], effect), kinds)
+    sentences.append(" ".join([_what_is_done(tree), *largest]))
+    if number < LEAST:
+        there = "is 1" if number == 1 else f"are {number}"
         sentences.append(
-            f"No interval can be given: {few} nothing of others. Give {LEAST} or more of the same kind."
+            f"There are no intervals: that takes {LEAST} or more pairs of one kind, and there {there}."
         )
     else:
-        towards = sum(row.recovered.mean > 0 for row in shown)
+        shown = [row["recovered"] or 0 for row in rows if row["shown"]]
+        towards = sum(share > 0 for share in shown)
         sentences.append(
-            f"{len(shown)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {count} pairs): "
-            f"{towards} towards the other run, {len(shown) - towards} away from it."
+            f"{len(shown)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {number} "
+            f"pairs): {towards} towards the other run, {len(shown) - towards} away from it."
         )
-        if np.isnan(rows[0].recovered.low):
+        if rows[0]["recovered_low"] is None:
             sentences.append(
                 "Clean and corrupted runs are so alike in some pairs that a share of the way has no interval."
             )
-    return [*sentences, *_describe_estimates(tree)]
+    agreement = ""
+    if "agreement" in tree.children:
+        orders = tree["agreement"].to_dataset()
+        agreement = describe_agreement(orders, orders.estimator.values.tolist())
+    return [
+        *sentences,
+        *([f"Rank correlation of estimates with the changes measured: {agreement}."] * bool(agreement)),
+    ]
 
 
 def _unsolved(right: int, pairs: int) -> list[str]:
@@ -132,64 +219,39 @@ def _unsolved(right: int, pairs: int) -> list[str]:
     chance = float(binom.sf(right - 1, pairs, 0.5))
     if right == pairs or chance <= SURE:
         return []
-    said = f"A coin prefers it as often in {chance:.0%}: nothing shows that the model knows these answers."
-    return [f"{said} Heads carry a difference of its output all the same, as they do with random weights."]
+    coin = f"A coin prefers it as often in {chance:.0%}: nothing shows that the model knows these answers."
+    return [f"{coin} Heads carry a difference of its output all the same, as they do with random weights."]
 
 
-def _describe_share(row: PatchedPosition, effect: Effect) -> str:
+def _describe_share(row: Row, effect: Effect) -> str:
     """How far the prediction goes, with an interval where the effect has one."""
-    share = row.recovered if np.isfinite(effect.low) else Effect(row.recovered.mean)
+    share = recovered_of(row)
+    share = share if np.isfinite(effect.low) else Effect(share.mean)
     return (
-        f"{describe_patched_share(share)}, with {row.name if row.block is not None else f'head {row.name}'}"
+        f"{describe_patched_share(share)}, with {name_of(row) if 'block' in row else f'head {name_of(row)}'}"
     )
 
 
-@reads("patch")
-@validated
-def what_is_done(tree: xr.DataTree) -> str:
+def _what_is_done(tree: xr.DataTree) -> str:
     """What was put where, in one sentence."""
     pairs = tree["pairs"].to_dataset()
     what = {"heads": "one head's output", "residual": "the residual stream after one block, at one position"}
     source, other = (
         ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")
     )
-    said = what[pairs.attrs["what"]]
+    words = what[pairs.attrs["what"]]
     if "receiver" in pairs.attrs:
         through = pairs.attrs["receiver"]
         return (
-            f"Patched: what {said} of the {source} run changes in head {through} alone, in the {other} run."
+            f"Patched: what {words} of the {source} run changes in head {through} alone, in the {other} run."
         )
     where = ", at one position" if "position" in pairs.dims and pairs.attrs["what"] == "heads" else ""
-    return f"Patched: {said}{where}, of the {source} run into the {other} one."
+    return f"Patched: {words}{where}, of the {source} run into the {other} one."
 
 
-@validated
 def describe_patched_share(share: Effect) -> str:
     """How far a patched run went, with its interval."""
     text = f"{share.mean:.0%} of the way"
     if np.isfinite(share.low):
         text += f" ({share.low:.0%} to {share.high:.0%})"
     return text.replace("-", "−")
-
-
-def _describe_estimates(tree: xr.DataTree) -> list[str]:
-    if "agreement" not in tree.children:
-        return []
-    agreement = tree["agreement"].to_dataset()
-    parts: list[str] = []
-    for name in agreement.estimator.values.tolist():
-        value, chance = (float(agreement[key].sel(estimator=name)) for key in ("rank_correlation", "chance"))
-        if np.isfinite(value):
-            doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
-            parts.append(f"{_TITLES[name]} {value:.2f}{doubt}".replace("-", "−"))
-    return [f"Rank correlation of estimates with what was measured: {'; '.join(parts)}."] if parts else []
-
-
-def _pairs(count: int) -> str:
-    return f"{count} pair{'s' * (count != 1)}"
-
-
-@validated
-def estimator_names(names: Sequence[str]) -> list[str]:
-    """What estimators are called."""
-    return [_TITLES[name] for name in names]

@@ -46,7 +46,7 @@ TOKENS = 1024  # of a batch
 
 
 @dataclass(eq=False)
-class Inquiry:
+class PredictionSession:
     """One model and the windows that it is asked about."""
 
     loaded: LoadedModel  # the model with its tokenizer
@@ -181,7 +181,7 @@ def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
 
 
 @validated
-def inquiry(
+def prediction_session(
     loaded: LoadedModel,
     corpus: Texts,
     target: Corpus | None = None,
@@ -190,7 +190,7 @@ def inquiry(
     limit: int,
     seed: int = 0,
     batch_size: int | None = None,
-) -> Inquiry:
+) -> PredictionSession:
     """Cut texts into windows and say what the model is asked about them."""
     kind = kind_of_question(loaded.model)
     if kind == "translation" and (target is None or isinstance(corpus, EncodedTexts)):
@@ -205,7 +205,7 @@ def inquiry(
         windows = list(islice(pairs, limit))
     else:
         windows = list(windows_of(corpus, loaded.tokenizer, length=window, limit=limit))
-    return Inquiry(loaded, windows, kind, seed, batch_size)
+    return PredictionSession(loaded, windows, kind, seed, batch_size)
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.intervention.passes.replacements import Ablation
-    from attnscope.intervention.session import Inquiry
+    from attnscope.intervention.session import PredictionSession
 
 SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers times heads
 _REMOVED = 0.1  # share of the heads that one set of a search takes out
@@ -29,7 +29,7 @@ _REMOVED = 0.1  # share of the heads that one set of a search takes out
 
 @validated
 def changes_by_sets(
-    inquiry: Inquiry,
+    session: PredictionSession,
     sets: Sequence[np.ndarray],
     ablation: Ablation,
     *,
@@ -40,18 +40,18 @@ def changes_by_sets(
 ) -> np.ndarray:
     """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats."""
     tell = progress or no_progress
-    places = inquiry.slices() if places is None else places
-    means = inquiry.means if ablation == "mean" and means is None else means
-    bounds = np.cumsum([0, *inquiry.heads])
+    places = session.slices() if places is None else places
+    means = session.means if ablation == "mean" and means is None else means
+    bounds = np.cumsum([0, *session.heads])
     changes: list[np.ndarray] = []
     for place, of_batch in zip(places, sets, strict=True):
-        asked = inquiry.batch(place)
-        with stacked_passes(inquiry.model, skips=inquiry.skips) as passes, torch.no_grad():
+        asked = session.batch(place)
+        with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
             before = passes.plain(
-                asked.reading.inputs(inquiry.model), asked.places, inquiry.name(place.start)
+                asked.reading.inputs(session.model), asked.places, session.name(place.start)
             )
             loss = asked.scores(before[None])["loss"]
-            others = inquiry.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
+            others = session.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
             most = variants or most_variants(asked, before, passes.outputs)
             parts: list[Tensor] = []
             for first in range(0, len(of_batch), most):
@@ -72,7 +72,7 @@ def changes_by_sets(
 
 @validated
 def search_heads(
-    inquiry: Inquiry,
+    session: PredictionSession,
     *,
     passes: int | None = None,
     ablation: Ablation = "mean",
@@ -80,21 +80,21 @@ def search_heads(
     progress: Tell | None = None,
 ) -> xr.Dataset:
     """Estimate every head's effect from random sets of heads taken out together."""
-    count = len(inquiry.cells)
+    count = len(session.cells)
     passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
     removed = max(1, round(_REMOVED * count))  # in a small model one: two would be many of its heads
     generator = np.random.default_rng(seed)
-    places = inquiry.slices()
+    places = session.slices()
     sets = [random_sets((passes, place.stop - place.start), count, removed, generator) for place in places]
-    changes = changes_by_sets(inquiry, sets, ablation, progress=progress)
+    changes = changes_by_sets(session, sets, ablation, progress=progress)
     rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
-    documents = np.repeat(np.array(inquiry.documents, dtype=object), passes)
+    documents = np.repeat(np.array(session.documents, dtype=object), passes)
     effects = sparse_effects(rows, changes.reshape(-1), documents.tolist())
     return xr.Dataset(
         {
             "searched": (
                 ("layer", "head"),
-                of_layers(effects, inquiry.heads),
+                of_layers(effects, session.heads),
                 {"long_name": "Change of the loss without the head, by sparse regression", "units": "nats"},
             )
         },
@@ -104,7 +104,7 @@ def search_heads(
 
 @validated
 def removal_curves(
-    inquiry: Inquiry,
+    session: PredictionSession,
     orders: Mapping[str, tuple[np.ndarray, np.ndarray]],
     *,
     ablation: Ablation = "mean",
@@ -113,19 +113,19 @@ def removal_curves(
     progress: Tell | None = None,
 ) -> xr.Dataset:
     """Loss when the first 1, 2, 4, ... heads of an order are taken out together."""
-    halves = half_of(inquiry.documents)
+    halves = half_of(session.documents)
     if not halves.any():
         raise AttnscopeError(
             "found one text; expected 2 or more, as heads are put in order on some and taken out on others: give more "
             "text"
         )
-    count = len(inquiry.cells)
+    count = len(session.cells)
     removed = steps_to(count)
     generator = np.random.default_rng(seed)
     shuffles = [generator.permutation(count) for _ in range(random_orders)]
-    places = inquiry.slices()
-    sets = [_sets_of(orders, shuffles, inquiry.heads, removed, 1 - halves[place]) for place in places]
-    changes = changes_by_sets(inquiry, sets, ablation, progress=progress)
+    places = session.slices()
+    sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[place]) for place in places]
+    changes = changes_by_sets(session, sets, ablation, progress=progress)
     changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
     by_order = np.concatenate(
         [changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1
@@ -141,7 +141,7 @@ def removal_curves(
         coords={
             "order": [*orders, "random"],
             "removed": ("removed", removed, {"long_name": "Heads taken out together", "units": "heads"}),
-            "source": ("text", np.array(inquiry.documents, dtype=object)),
+            "source": ("text", np.array(session.documents, dtype=object)),
         },
         attrs={"ablation": ablation, "random_orders": random_orders},
     )

@@ -490,7 +490,7 @@ def describe_agreement(agreement: xr.Dataset, names: Sequence[str]) -> str:
         value, chance = (float(agreement[key].sel(estimator=name)) for key in ("rank_correlation", "chance"))
         if np.isfinite(value):
             doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
-            parts.append(f"{ESTIMATORS[name]} {value:.2f}{doubt}".replace("-", "−"))
+            parts.append(f"{ESTIMATORS[name]} {f'{value:.2f}'.replace('-', '−')}{doubt}")
     return "; ".join(parts)
 
 

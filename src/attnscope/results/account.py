@@ -15,8 +15,6 @@ from attnscope.store.runs import skipped_of
 from attnscope.support.arguments import validated
 from attnscope.support.numbers import count, percent
 
-_LIMITS = "A pair differs in what its words differ in: another kind of corruption can show other heads."
-
 
 @dataclass(frozen=True)
 class Account:
@@ -88,31 +86,6 @@ def _read_of_scan(results: xr.Dataset) -> str:
     )
 
 
-def _read_of_patching(tree: xr.DataTree) -> str:
-    from attnscope.intervention.patch_findings import patched_positions
-
-    pairs = count(tree["pairs"].sizes["pair"], "pair")
-    return f"{count(len(patched_positions(tree)), 'place')} patched in {pairs} of texts"
-
-
-def _read_of_difference(compared: xr.Dataset) -> str:
-    from attnscope.measure.documents import called_in
-
-    heads = count(compared.sizes["layer"] * compared.sizes["head"], "head")
-    texts = count(int(compared.attrs["texts"]), called_in(compared.attrs)["windows"].removesuffix("s"))
-    return f"{count(compared.sizes['statistic'], 'statistic')} of {heads} over {texts}"
-
-
-def _read_of_roles(result: xr.Dataset) -> str:
-    notes = json.loads(result.attrs["notes"])
-    least, most = notes["tokens"]
-    tokens = f"{least} to {most}" if least < most else str(most)
-    read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
-    read += [f"{notes['repeated']} texts of random tokens said twice"] if "repeated" in notes else []
-    read += [f"{notes['needle']} of {notes['prompts']} needles given back"] if "needle" in notes else []
-    return ", ".join(read)
-
-
 def _read_of_comparison(tree: xr.DataTree) -> str:
     scores = tree["scores"].to_dataset()
     return f"{count(scores.sizes['system'], 'system')} on {count(scores.attrs['sentences'], 'sentence')}"
@@ -129,10 +102,6 @@ def _care_of_scan(results: xr.Dataset) -> list[str]:
 
     groups = [NULLS] if "group_weight" in results else []
     return [means_note(results, rank_heads(results).values()), *groups, WEIGHTS_NOTE]
-
-
-def _care_of_patching(_: xr.DataTree) -> list[str]:
-    return [_LIMITS]
 
 
 def _care_of_comparison(tree: xr.DataTree) -> list[str]:
@@ -165,22 +134,12 @@ def describe_cut_sentences(scores: xr.Dataset) -> list[str]:
     ]
 
 
-def _no_care(_: Any) -> list[str]:
-    return []
-
-
 _READ: dict[str, Callable[[Any], str]] = {
     "scan": _read_of_scan,
-    "patch": _read_of_patching,
-    "diff": _read_of_difference,
-    "roles": _read_of_roles,
     "compare": _read_of_comparison,
 }
 _CARE: dict[str, Callable[[Any], list[str]]] = {
     "scan": _care_of_scan,
-    "patch": _care_of_patching,
-    "diff": _no_care,
-    "roles": _no_care,
     "compare": _care_of_comparison,
 }
 
@@ -215,24 +174,6 @@ def _of_scan(results: xr.Dataset) -> list[str]:
     return [describe_labels(results)]
 
 
-def _of_patching(tree: xr.DataTree) -> list[str]:
-    from attnscope.intervention.patch_findings import patch_headline
-
-    return patch_headline(tree)
-
-
-def _of_difference(changes: xr.Dataset) -> list[str]:
-    from attnscope.comparison.findings import headline
-
-    return headline(changes)
-
-
-def _of_roles(result: xr.Dataset) -> list[str]:
-    from attnscope.detection.role_controls import headline
-
-    return headline(result)
-
-
 def _of_training(results: xr.Dataset) -> list[str]:
     names = {"loss": "loss", "bleu": "BLEU"}
     said = [f"{name} {float(results[key]):.2f}" for key, name in names.items() if key in results]
@@ -265,9 +206,6 @@ def _of_comparison(tree: xr.DataTree) -> list[str]:
 
 _HEADLINES: dict[str, Callable[[Any], list[str]]] = {
     "scan": _of_scan,
-    "patch": _of_patching,
-    "diff": _of_difference,
-    "roles": _of_roles,
     "train": _of_training,
     "align": _of_alignment,
     "compare": _of_comparison,

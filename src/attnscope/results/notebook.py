@@ -97,16 +97,10 @@ class Shown:
             Height of the frame, pixels.
         """
         from attnscope.results.page.comparison import write_comparison_report
-        from attnscope.results.page.diff import write_difference_report
-        from attnscope.results.page.patch import write_patch_report
-        from attnscope.results.page.roles import write_roles_report
         from attnscope.results.page.scan import write_report
 
         write: dict[str, Callable[[Any, Path], Path]] = {
             "scan": lambda result, path: write_report(result, _sample(result), path),
-            "patch": write_patch_report,
-            "diff": write_difference_report,
-            "roles": write_roles_report,
             "compare": write_comparison_report,
         }
         with tempfile.TemporaryDirectory() as folder:
@@ -214,18 +208,6 @@ def _grid(command: str, result: Any) -> Figure | None:
         return None if name is None else overview(result, name)
     if command in REPORTS:
         return grid_of(report_of(command, result))
-    if command == "patch":
-        from attnscope.results.figures.patch import recovered_map
-
-        return recovered_map(result)
-    if command == "diff":
-        from attnscope.results.figures.diff import change_maps
-
-        return change_maps(result)
-    if command == "roles":
-        from attnscope.results.figures.roles import role_maps
-
-        return role_maps(result)
     return None
 
 

@@ -20,6 +20,9 @@ REPORTS = {
     "generate": ("attnscope.comparison.generated", ""),
     "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
+    "patch": ("attnscope.intervention.patch_findings", "attnscope.results.figures.patch"),
+    "diff": ("attnscope.comparison.findings", "attnscope.results.figures.diff"),
+    "roles": ("attnscope.detection.role_controls", "attnscope.results.figures.roles"),
 }
 
 #: By command: the module with its `write`, where its page has more than tables and figures.

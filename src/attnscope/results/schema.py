@@ -76,6 +76,7 @@ class Quantity:
     )
     interval: bool = False  # whether a terminal shows the interval
     like: str = ""  # quantity whose digits it is written with
+    unsigned: bool = False  # whether a positive number has no sign
 
     @property
     def columns(self) -> list[str]:
@@ -222,11 +223,11 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
     if quantity.unit in {"count", "threshold"}:
         return f"{value:g}" if quantity.unit == "threshold" else f"{value:,d}", ""
     unit = UNITS.get(quantity.unit, Unit(3))
-    effect = quantity.effect(row)
+    effect, sign = quantity.effect(row), "" if quantity.unsigned else unit.sign
 
     def written(number: float, digits: int) -> str:
         number += 0.0  # no negative zero
-        return f"{number:{unit.sign}.{digits}%}" if unit.percent else plain(number, digits, unit.sign)
+        return f"{number:{sign}.{digits}%}" if unit.percent else plain(number, digits, sign)
 
     digits = _digits(effect, unit)
     if like is not None:

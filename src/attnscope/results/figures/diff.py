@@ -13,11 +13,12 @@ from matplotlib.ticker import MaxNLocator
 
 from attnscope.comparison.findings import same_heads
 from attnscope.results.figures.style import LEFT, MARK, RIGHT, figure_style
-from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
+
+    from attnscope.results.schema import Report
 
 _COLUMNS = 4
 _NAMED = 3  # heads named in each panel
@@ -53,22 +54,25 @@ _READINGS_OF_PAIRS = {
 }
 
 
-@reads("diff")
-def difference_captions(changes: xr.Dataset) -> dict[str, tuple[str, str]]:
+def captions(report: Report) -> dict[str, tuple[str, str]]:
     """By name of each figure: its title, and how to read it."""
-    readings = _READINGS if same_heads(changes) else _READINGS_OF_PAIRS
-    tested = bool(changes.tested.any())  # that nothing was tested is in the headline
+    readings = _READINGS if same_heads(report.result) else _READINGS_OF_PAIRS
+    tested = bool(report.result.tested.any())  # that nothing was tested is in the headline
     return {
-        name: (title, f"{reading} {told}" if tested else reading)
-        for name, (title, reading, told) in readings.items()
+        name: (title, f"{reading} {significance}" if tested else reading)
+        for name, (title, reading, significance) in readings.items()
     }
 
 
-@reads("diff")
-def difference_figures(changes: xr.Dataset) -> Iterator[tuple[str, Figure]]:
+def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure, with its name."""
-    yield "change-maps", change_maps(changes)
-    yield "before-after", before_after(changes)
+    yield "change-maps", grid(report)
+    yield "before-after", before_after(report.result)
+
+
+def grid(report: Report) -> Figure:
+    """How much each head changed."""
+    return change_maps(report.result)
 
 
 def change_maps(changes: xr.Dataset) -> Figure:

@@ -9,16 +9,18 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from attnscope.intervention.patch_findings import estimator_names, patched_positions
+from attnscope.intervention.patch_findings import name_of, recovered_of
+from attnscope.intervention.verdicts import ESTIMATORS
 from attnscope.results.figures.reading import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, drawable, figure_style, name_columns
-from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-_DOT = "A dot: told from 0 with all places looked at together."
+    from attnscope.results.schema import Report
+
+_DOT = "A dot: a significant effect (corrected for all heads or positions)."
 
 #: By name of the figure: its title, how to read it, and what is so only where effects are tested against 0.
 _READINGS = {
@@ -43,8 +45,8 @@ _READINGS = {
         "The places that carry most",
         "Each point is the share of the way over all pairs.",
         (
-            "Each line is a 95% interval over pairs. Filled points have an effect that is told from 0 with all places "
-            "looked at together, rings have not."
+            "Each line is a 95% interval over pairs. Filled points have a significant effect (corrected for all heads "
+            "or positions), rings have not."
         ),
     ),
     "estimates": (
@@ -58,20 +60,23 @@ _READINGS = {
 }
 
 
-@reads("patch")
-def patch_captions(tree: xr.DataTree) -> dict[str, tuple[str, str]]:
+def captions(report: Report) -> dict[str, tuple[str, str]]:
     """By name of each figure: its title, and how to read it."""
-    return captions_of(_READINGS, tested=bool(tree["patched"].tested.any()), of="pairs")
+    return captions_of(_READINGS, tested=bool(report.result["patched"].tested.any()), of="pairs")
 
 
-@reads("patch")
-def patch_figures(tree: xr.DataTree) -> Iterator[tuple[str, Figure]]:
+def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure that the result has values for, with its name."""
-    by_position = "position" in tree["patched"].dims
-    yield "recovered-by-position" if by_position else "recovered-map", recovered_map(tree)
-    yield "recovered-intervals", recovered_intervals(tree)
-    if "agreement" in tree.children:
+    tree = report.result
+    yield "recovered-by-position" if "position" in tree["patched"].dims else "recovered-map", grid(report)
+    yield "recovered-intervals", recovered_intervals(report)
+    if "agreement" in tree:
         yield "estimates", estimate_points(tree)
+
+
+def grid(report: Report) -> Figure:
+    """How far the prediction goes with each head, block or position patched."""
+    return recovered_map(report.result)
 
 
 def estimate_points(tree: xr.DataTree) -> Figure:
@@ -82,11 +87,11 @@ def estimate_points(tree: xr.DataTree) -> Figure:
     with figure_style():
         figure = Figure(figsize=(2.6 * len(names) + 0.4, 2.8), layout="constrained")
         panels = np.atleast_1d(figure.subplots(1, len(names)))
-        for axes, name, title in zip(panels, names, estimator_names(names), strict=True):
+        for axes, name in zip(panels, names, strict=True):
             estimated = patched.estimate.sel(estimator=name).values.ravel()
             axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
             axes.plot(measured, estimated, "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
-            axes.set_title(f"{title}\n{rank_caption(agreement.sel(estimator=name))}", fontsize=8)
+            axes.set_title(f"{ESTIMATORS[name]}\n{rank_caption(agreement.sel(estimator=name))}", fontsize=8)
             axes.set_xlabel("Change measured, logits")
         panels[0].set_ylabel("Estimate, logits")
     return figure
@@ -132,21 +137,21 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     return figure
 
 
-def recovered_intervals(tree: xr.DataTree) -> Figure:
-    """Draw the places that carry most, with their 95% intervals over pairs."""
-    rows = patched_positions(tree)[:LISTED]
+def recovered_intervals(report: Report) -> Figure:
+    """Draw what carries most, with 95% intervals over pairs."""
+    rows = report.rows[:LISTED]
     with figure_style():
         figure = Figure(figsize=(5.6, 0.2 * len(rows) + 0.8), layout="constrained")
         axes = figure.subplots()
         axes.axvline(0, color="0.6", linewidth=0.8)
         for place, row in enumerate(rows):
-            share = row.recovered
+            share = recovered_of(row)
             if np.isfinite(share.low):
                 axes.plot([share.low, share.high], [place, place], color=RIGHT, linewidth=1.1)
             axes.plot(
                 share.mean, place, "o", color=RIGHT, markersize=4, mfc="w" if share.shown is False else RIGHT
             )
-        names = [row.name if row.token is None else f"{row.name}  {drawable(row.token)}" for row in rows]
+        names = [name_of(row) + (f"  {drawable(row['token'])}" if row.get("token") else "") for row in rows]
         axes.set_yticks(range(len(rows)), names, parse_math=False)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlabel("Share of the way to the other run")

@@ -12,24 +12,25 @@ from matplotlib.figure import Figure
 
 from attnscope.detection.role_controls import reaching
 from attnscope.results.figures.style import MARK, figure_style
-from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.results.schema import Report
+
 _COLUMNS = 4
 
 #: By name of the figure: its title, and how to read it.
-READINGS = {
+_READINGS = {
     "role-maps": (
         "Scores of all heads",
         (
             "One panel a role, one cell a head, all on one scale. A dot: the score reaches the threshold of the role's "
-            "source. Grey: the role is not asked of this layer."
+            "source. Grey: the role is not defined for this layer."
         ),
     ),
     "beside-controls": (
-        "Beside weights that know nothing",
+        "Next to untrained and shuffled weights",
         (
             "One point a head: of the model, and of the same model with its weights drawn anew or put in a random "
             "order. Grey tick: what equal weights give. Dashed red: the threshold, where one is published."
@@ -38,11 +39,20 @@ READINGS = {
 }
 
 
-@reads("roles")
-def role_figures(result: xr.Dataset) -> Iterator[tuple[str, Figure]]:
+def captions(_: Report) -> dict[str, tuple[str, str]]:
+    """By name of each figure: its title, and how to read it."""
+    return _READINGS
+
+
+def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure, with its name."""
-    yield "role-maps", role_maps(result)
-    yield "beside-controls", with_controls(result)
+    yield "role-maps", grid(report)
+    yield "beside-controls", with_controls(report.result)
+
+
+def grid(report: Report) -> Figure:
+    """The scores of all heads."""
+    return role_maps(report.result)
 
 
 def role_maps(result: xr.Dataset) -> Figure:
