@@ -247,7 +247,7 @@ def test_dropped_tokens_add_up_over_texts():
     assert windows.dropped_tokens == 1 + 2
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
+@pytest.mark.parametrize("limit", [1, 3, 100])
 def test_limit(limit):
     tokenizer = byte_level()
     sources = [letters(16), letters(20)]
@@ -364,9 +364,8 @@ def test_texts_without_tokens_are_passed_over():
     assert [window.source for window in windows] == ["text 3"]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_pieces_of_a_long_text_give_the_tokens_of_the_whole(tokenizer, seed, monkeypatch):
-    text = some_text(seed)
+def test_pieces_of_a_long_text_give_the_tokens_of_the_whole(tokenizer, monkeypatch):
+    text = some_text(0)
     [whole] = windows_of(tokenizer, text)
     monkeypatch.setattr(_tokens, "PIECE", 50)
     monkeypatch.setattr(_tokens, "MARGIN", 64)
