@@ -207,7 +207,7 @@ VERBS = {
     "roles": lambda where: attnscope.roles(MODEL, TEXTS, controls="none", window=16, **where),
     "intervene": lambda where: attnscope.intervene(MODEL, TEXTS, forbid_offsets=[-1], **where),
     "patch": lambda where: attnscope.patch(MODEL, PAIRS, **where),
-    "explain": lambda where: attnscope.explain(MODEL, limit=2, **where),
+    "explain": lambda where: attnscope.explain(MODEL, limit=2, window=32, **where),
 }
 
 
