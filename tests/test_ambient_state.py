@@ -176,9 +176,9 @@ def test_modes_of_the_caller_change_no_bit(verb, folder):
     with modes("type", "autocast", "inference", "device", "errors"):
         found = verb(folder)
     assert bits(found) == expected
-    with modes("no gradients"):
-        found = verb(folder)
-    assert bits(found) == expected
+    if verb in {intervene, patch, train}:  # which take gradients
+        with modes("no gradients"):
+            assert bits(verb(folder)) == expected
 
 
 class Stopped(Exception):  # noqa: N818 says what it is

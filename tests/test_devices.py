@@ -205,9 +205,9 @@ VERBS = {
         name="w"
     ),
     "roles": lambda where: attnscope.roles(MODEL, TEXTS, controls="none", window=16, **where),
-    "intervene": lambda where: attnscope.intervene(MODEL, TEXTS, forbid_offsets=[-1], **where),
+    "intervene": lambda where: attnscope.intervene(MODEL, TEXTS, forbid_offsets=[-1], steps=2, **where),
     "patch": lambda where: attnscope.patch(MODEL, PAIRS, **where),
-    "explain": lambda where: attnscope.explain(MODEL, limit=2, **where),
+    "explain": lambda where: attnscope.explain(MODEL, limit=2, window=32, **where),
 }
 
 

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 
@@ -13,6 +11,9 @@ FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 @pytest.mark.filterwarnings("ignore")  # of the client's own
 def test_each_runs_and_shows_something(tmp_path, monkeypatch):
     """One after the other in one kernel, emptied between: importing PyTorch takes as long as most cells together."""
+    import nbformat  # a second, which every worker would take
+    from nbclient import NotebookClient
+
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parents[1] / "src"))
     notebooks = {path.name: nbformat.read(path, as_version=4) for path in sorted(FOLDER.glob("*.ipynb"))}
     assert len(notebooks) > 1

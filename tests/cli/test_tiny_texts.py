@@ -19,16 +19,7 @@ from tests.cli.command import attnscope
 from tests.sketched import sketched
 
 MORE = int(os.environ.get("ATTNSCOPE_TINY_TEXTS", "0"))
-FEW = {
-    "scan": 10,
-    "generate": 6,
-    "roles": 4,
-    "explain": 4,
-    "intervene": 4,
-    "patch": 6,
-    "diff": 3,
-    "walk": 10,
-}
+FEW = {"scan": 5, "generate": 3, "roles": 2, "explain": 2, "intervene": 2, "patch": 3, "diff": 1, "walk": 5}
 SIZES = {
     "vocab_size": 640,
     "hidden_size": 16,

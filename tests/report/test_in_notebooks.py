@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from attnscope.results.notebook import Page
@@ -65,6 +64,8 @@ def lab(tmp_path_factory):
     """The address of a JupyterLab that has one notebook."""
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
     place = tmp_path_factory.mktemp("lab")
+    import nbformat
+
     cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), place / "first.ipynb")
