@@ -29,9 +29,9 @@ os.environ |= {"OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "ATTNSCOPE_F
 import torch
 import xarray as xr
 
-from attnscope.measure.measurement import Measurement
 from attnscope.measure.scan import scan
 from attnscope.measure.stored import WINDOWS, load_scan
+from attnscope.measure.texts import TextReader
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder
 
@@ -43,14 +43,14 @@ def worker(given: argparse.Namespace, out: Path, task: str | None, log: Path) ->
         return number
     code = 1
     with contextlib.suppress(BaseException):
-        own = Measurement.measure
+        own = TextReader.measure
 
-        def measure(self: Measurement, batch: object, first: int) -> object:
+        def measure(self: TextReader, batch: object, first: int) -> object:
             with log.open("a") as file:
                 file.write(f"{os.getpid()} {first}\n")
             return own(self, batch, first)  # pyright: ignore[reportArgumentType]
 
-        Measurement.measure = measure  # pyright: ignore[reportAttributeAccessIssue]
+        TextReader.measure = measure  # pyright: ignore[reportAttributeAccessIssue]
         scan(
             given.model,
             given.corpus,

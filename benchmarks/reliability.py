@@ -242,7 +242,7 @@ def works(place: Path) -> list[Work]:
             aligned,
         ),
         Work("diff", f"diff {before}scan/out {before}scan/out --no-report --out out".split(), "out", changed),
-        Work("export", f"export {before}scan/out --to csv --out out".split(), "out", written),
+        Work("export", f"runs export {before}scan/out --to csv --out out".split(), "out", written),
         Work("translate", f"translate {model} {text.split(maxsplit=1)[0]} --out out".split(), "out", written),
     ]
     for work in found:

@@ -131,7 +131,7 @@ def main() -> None:
         began = time.perf_counter()
         describe(run.path)
         seconds = time.perf_counter() - began
-        print(f"attnscope show tells of the run in {seconds:.2f} s, however many pools there are")
+        print(f"attnscope runs show tells of the run in {seconds:.2f} s, however many pools there are")
         began = time.perf_counter()
         run.results()
         each = (time.perf_counter() - began) / given.pools

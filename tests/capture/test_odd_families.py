@@ -6,12 +6,12 @@ import torch
 import transformers as T
 
 from attnscope import AttnscopeError
+from attnscope.capture.notes import numbering_note
 from attnscope.capture.verify import position_table_length, verify
 from attnscope.capture.watching import watching
 from attnscope.explanation.tables import position_scheme, position_table, position_tables, replaced_positions
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
-from attnscope.measure.measurement import numbering_note
 from tests.every_family.given import inputs_of
 from tests.every_family.making import tiny_model
 from tests.families import _DECODER, _ENCODER, _SEQ2SEQ

@@ -66,13 +66,14 @@ def test_json_and_a_folder_with_page_figures_and_links(system, monkeypatch, capf
         monkeypatch, capfd, system, "--gold", str(system / "gold.txt"), "--out", str(system / "run"), "--json"
     )
     found = json.loads(out)
-    assert len(found["error_rate_of_heads"]) == 3
-    assert found["score"]["error_rate"] == min(min(row) for row in found["error_rate_of_heads"])
-    assert (system / "run" / "links.txt").read_text().splitlines() == found["links"]
+    links = [row["links"] for row in found["tables"]["links"]]
+    rates = [row["error_rate"] for row in found["tables"]["heads"]]
+    assert found["tables"]["scores"][0]["error_rate"] == min(rates)
+    assert (system / "run" / "links.txt").read_text().splitlines() == links
     opened = attnscope.open_run(system / "run")
-    assert [pharaoh(links) for links in opened.links] == found["links"]
+    assert [pharaoh(links) for links in opened.links] == links
     assert json.loads(opened.signature) == found["signature"]
-    assert opened.heads["error_rate"].values.tolist() == found["error_rate_of_heads"]
+    assert opened.heads["error_rate"].values.ravel().tolist() == rates
     page = (system / "run" / "report.html").read_text()
     assert page.count('<details class="sentences"') == 3
     assert {path.name for path in (system / "run" / "figures").glob("*.svg")} == {

@@ -1,4 +1,4 @@
-"""`attnscope export` writes a run's arrays where it is told, and says what it made."""
+"""`attnscope runs export` writes a run's arrays where it is told, and says what it made."""
 
 import pandas as pd
 import xarray as xr
@@ -10,25 +10,30 @@ from tests.results.planted import scan_run
 
 def test_tables_and_netcdf_lie_here_under_the_runs_name(tmp_path):
     scan_run(tmp_path / "runs" / "one")
-    found = attnscope("export", "runs/one", "--to", "parquet", "--variables", "entropy, label", cwd=tmp_path)
+    found = attnscope(
+        "runs", "export", "runs/one", "--to", "parquet", "--variables", "entropy, label", cwd=tmp_path
+    )
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("one-parquet: 2 files, ")
     assert len(pd.read_parquet(tmp_path / "one-parquet" / "text_layer_head.parquet")) == 30
-    assert attnscope("export", "runs/one", "--to", "nc", cwd=tmp_path).stdout.startswith("one.nc: 1 file, ")
+    assert attnscope("runs", "export", "runs/one", "--to", "nc", cwd=tmp_path).stdout.startswith(
+        "one.nc: 1 file, "
+    )
     xr.testing.assert_identical(xr.load_dataset(tmp_path / "one.nc"), open_run(tmp_path / "runs" / "one"))
 
 
 def test_nothing_is_overwritten(refused, tmp_path):
     scan_run(tmp_path / "run")
     (tmp_path / "mine").write_text("kept")
-    refused("export", "run", "--to", "csv", "--out", "mine", says="mine is there already")
+    refused("runs", "export", "run", "--to", "csv", "--out", "mine", says="mine is there already")
     assert (tmp_path / "mine").read_text() == "kept"
 
 
 def test_a_format_is_asked_for_and_known(refused, tmp_path, no_types):
     scan_run(tmp_path / "run")
-    refused("export", "run", "--to", "xlsx", says="expected parquet, csv, nc or zarr")
+    refused("runs", "export", "run", "--to", "xlsx", says="expected parquet, csv, nc or zarr")
     refused(
+        "runs",
         "export",
         "run",
         "--to",
@@ -37,4 +42,4 @@ def test_a_format_is_asked_for_and_known(refused, tmp_path, no_types):
         "entropie",
         says="choose of band_sum, centroid, entropy",
     )
-    assert attnscope("export", "run", cwd=tmp_path).returncode == 2
+    assert attnscope("runs", "export", "run", cwd=tmp_path).returncode == 2

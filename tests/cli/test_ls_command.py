@@ -1,4 +1,4 @@
-"""`attnscope ls` lists runs so that they can be read at any width, and loads nothing for it."""
+"""`attnscope runs list` lists runs so that they can be read at any width, and loads nothing for it."""
 
 import json
 
@@ -25,7 +25,7 @@ def place(tmp_path_factory):
 @pytest.mark.parametrize("width", [80, 120, 240])
 def test_every_run_is_there_at_every_width(width, place, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    found = attnscope("ls", cwd=place)
+    found = attnscope("runs", "list", cwd=place)
     assert (found.returncode, found.stderr) == (0, "")
     assert max(map(cell_len, found.stdout.splitlines())) <= width
     together = found.stdout.replace("\n", "")
@@ -47,14 +47,14 @@ def test_a_wide_terminal_has_a_line_for_each_run(place, monkeypatch):
     monkeypatch.setenv("COLUMNS", "240")
     (line,) = (
         line
-        for line in attnscope("ls", cwd=place).stdout.splitlines()
+        for line in attnscope("runs", "list", cwd=place).stdout.splitlines()
         if line.startswith(" attnscope-runs/one")
     )
     assert line.split()[1:3] == ["scan", "小さな[bold]模型"]
 
 
 def test_json_holds_the_same(place):
-    found = json.loads(attnscope("ls", "attnscope-runs", "--json", cwd=place).stdout)
+    found = json.loads(attnscope("runs", "list", "attnscope-runs", "--json", cwd=place).stdout)
     one = next(run for run in found if run["run"] == "attnscope-runs/one")
     assert one["written"].startswith("20")
     assert len(one["signature"]) == 8
@@ -65,14 +65,18 @@ def test_json_holds_the_same(place):
         "damage": None,
         "tasks": None,
     }
-    (damaged,) = (run for run in json.loads(attnscope("ls", "--json", cwd=place).stdout) if run["damage"])
+    (damaged,) = (
+        run for run in json.loads(attnscope("runs", "list", "--json", cwd=place).stdout) if run["damage"]
+    )
     assert (damaged["run"], damaged["command"]) == ("damaged", None)
 
 
 def test_where_there_are_none_it_says_so(tmp_path):
-    assert attnscope("ls", cwd=tmp_path).stdout == "no runs in attnscope-runs and the current folder\n"
-    assert json.loads(attnscope("ls", "--json", cwd=tmp_path).stdout) == []
+    assert (
+        attnscope("runs", "list", cwd=tmp_path).stdout == "no runs in attnscope-runs and the current folder\n"
+    )
+    assert json.loads(attnscope("runs", "list", "--json", cwd=tmp_path).stdout) == []
 
 
 def test_a_folder_that_is_not_there_is_refused(refused):
-    refused("ls", "nowhere", says="there is no folder nowhere")
+    refused("runs", "list", "nowhere", says="there is no folder nowhere")

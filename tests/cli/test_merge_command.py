@@ -1,4 +1,4 @@
-"""`attnscope merge` says what it made and what is missing."""
+"""`attnscope runs merge` says what it made and what is missing."""
 
 from tests.cli.command import attnscope
 from tests.results.planted import part_of
@@ -9,6 +9,7 @@ def test_a_run_of_a_command_that_makes_no_parts_is_refused(refused, tmp_path):
     with small_training(tmp_path / "model", updates=1, average=1) as training:
         training.run()
     refused(
+        "runs",
         "merge",
         "model",
         says="model is a run of train, which has no parts to put together: give a run by --task",
@@ -17,11 +18,13 @@ def test_a_run_of_a_command_that_makes_no_parts_is_refused(refused, tmp_path):
 
 def test_the_command_says_what_it_made_and_draws_the_page(refused, tmp_path):
     part_of(tmp_path / "run", 1, 2)
-    refused("merge", "run", says="2 of 4 units are missing (2, 4): give the command of --task 2/2 again")
+    refused(
+        "runs", "merge", "run", says="2 of 4 units are missing (2, 4): give the command of --task 2/2 again"
+    )
     part_of(tmp_path / "run", 2, 2)
-    refused("merge", "nothing", says="nothing.tasks holds no parts of a run")
-    found = attnscope("merge", "run", "--figures", "none", cwd=tmp_path)
+    refused("runs", "merge", "nothing", says="nothing.tasks holds no parts of a run")
+    found = attnscope("runs", "merge", "run", "--figures", "none", cwd=tmp_path)
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.splitlines() == ["run: 14 texts of 2 tasks", "report:  run/report.html"]
     assert (tmp_path / "run" / "report.html").is_file()
-    assert attnscope("merge", "run", cwd=tmp_path).stdout.startswith("run: 14 texts, whole before\n")
+    assert attnscope("runs", "merge", "run", cwd=tmp_path).stdout.startswith("run: 14 texts, whole before\n")

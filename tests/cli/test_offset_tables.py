@@ -1,7 +1,5 @@
 """Shares by offset as `--json` has them, held against eager attention of each window alone."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -9,9 +7,9 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.cli import scan as offset_tables
-from attnscope.cli.scan import as_dict
 from attnscope.read.encoded import texts_of, windows_of
+from attnscope.results import scanned
+from attnscope.results.render import as_json
 from tests.families import tiny
 
 TEXTS = [
@@ -19,6 +17,25 @@ TEXTS = [
     "Nobody has seen the keeper.",
 ]
 BAND = 2
+
+
+def offsets_of(results):
+    """The shares as JSON has them, by profile: those of all heads together."""
+    rows = as_json(scanned.report(results, data=True), "")["tables"].get("offsets", [])
+    told = {}
+    for of in dict.fromkeys(row["of"] for row in rows):
+        parts = [row for row in rows if row["of"] == of]
+        shape = (results.sizes["layer"], results.sizes["head"], -1)
+        told[of] = (
+            parts[0]
+            if "left_out" in parts[0]
+            else parts[0]
+            | {
+                "share": np.reshape(np.array([row["share"] for row in parts], float), shape),
+                "equal": np.reshape(np.array([row["equal"] for row in parts], float), shape)[:, 0],
+            }
+        )
+    return told
 
 
 def in_range(weights, first, last):
@@ -29,7 +46,7 @@ def in_range(weights, first, last):
 
 def check(told, matrices, equal, nowhere):
     """Each share that is told, against matrices of each window; `nowhere` is told where no query may look."""
-    first, last = (told.get(name, told.get("offset")) for name in ("first", "last"))
+    first, last = told["first"], told["last"]
     for bin_, ends in enumerate(zip(first, last, strict=True)):
         own = np.mean([in_range(weights, *ends) for weights in matrices], 0)
         even = np.mean([in_range(weights, *ends) for weights in equal], 0)
@@ -49,7 +66,7 @@ def test_json_has_what_eager_attention_gives(family, tmp_path):
     names = "bin_sum,offset_sum,band_sum"
     given = {"tokenizer": tokenizer, "window": 32, "band": BAND, "out": tmp_path, "offsets": [-9, -1, 3]}
     found = attnscope.scan(model, TEXTS, statistics=names, **given)
-    told = json.loads(json.dumps(as_dict(found, tmp_path)))["offsets"]
+    told = offsets_of(found)
     model.set_attn_implementation("eager")
     matrices, equal = [], []
     windows = windows_of(texts_of(TEXTS), tokenizer, length=32)
@@ -65,23 +82,23 @@ def test_json_has_what_eager_attention_gives(family, tmp_path):
         check(part, matrices, equal, nowhere=None if name == "chosen" else 0)
     longest = max(len(weights[0, 0]) for weights in matrices)
     right = 0 if family == "gpt2" else longest - 1
-    assert told["every"]["offset"] == [*range(1 - longest, right + 1)]
-    assert told["band"]["offset"] == [*range(-BAND, min(right, BAND) + 1)]
+    assert told["every"]["first"] == [*range(1 - longest, right + 1)]
+    assert told["band"]["first"] == [*range(-BAND, min(right, BAND) + 1)]
     np.testing.assert_allclose(np.sum(told["bins"]["share"], -1), 1, atol=1e-5)
     # in bins of the same ends, from the sums at every offset alone
-    alone = as_dict(found.drop_vars(["bin_sum", "band_sum"]), tmp_path)["offsets"]
-    assert alone["band"] is None
+    alone = offsets_of(found.drop_vars(["bin_sum", "band_sum"]))
+    assert "band" not in alone
     assert alone["bins"]["first"] == told["bins"]["first"]
     assert alone["bins"]["last"] == told["bins"]["last"]
     np.testing.assert_allclose(alone["bins"]["share"], told["bins"]["share"], atol=1e-6)
     np.testing.assert_allclose(alone["bins"]["equal"], told["bins"]["equal"], atol=1e-6)
     none = found.drop_vars(["bin_sum", "band_sum", "offset_sum", "weight_at"])
-    assert as_dict(none, tmp_path)["offsets"] is None
+    assert offsets_of(none) == {}
 
 
 def test_what_is_too_much_to_print_says_where_it_is(monkeypatch, tmp_path):
     found = attnscope.scan(texts=TEXTS[:1], statistics="offset_sum", out=tmp_path)
-    monkeypatch.setattr(offset_tables, "ROOM", 1000)
-    told = as_dict(found, tmp_path)["offsets"]
+    monkeypatch.setattr(scanned, "_ROOM", 1000)
+    told = offsets_of(found)
     assert "numbers are more than 1,000" in told["every"]["left_out"]
     np.testing.assert_allclose(np.sum(told["bins"]["share"], -1), 1, atol=1e-5)

@@ -14,8 +14,8 @@ import xarray as xr
 
 from attnscope import open_run, scan
 from attnscope.bundled import MODEL, TEXT
-from attnscope.cli.scan import _ends_and_mean, _means_of
 from attnscope.measure.stored import SUMMARY, notes_of
+from attnscope.results.scanned import ends_and_mean, means_of
 from attnscope.store.runs import RunFolder
 from tests.cli.command import attnscope
 from tests.families import tiny
@@ -51,8 +51,8 @@ def test_asked_again_it_answers_from_what_it_has(finished):
     before = stamps(run)
     found = attnscope("scan", "--limit", "12", "--json", "--no-report", cwd=place)
     answer = json.loads(found.stdout)
-    assert answer["texts"] == 12
-    assert answer["heads"]["positional"][0]["value"] > 0.5
+    assert answer["tables"]["positional"][0]["value"] > 0.5
+    assert len(answer["tables"]["heads"]) == 12
     assert answer["signature"]["settings"]["limit"] == 12
     assert not found.stderr  # which is for the reader of a table
     found = attnscope("scan", "--limit", "12", "--no-report", cwd=place)
@@ -94,10 +94,10 @@ def test_text_comes_from_standard_input_and_json_lines(tmp_path):
     found = attnscope(
         "scan", "bundled", "-", "--json", "--no-report", cwd=tmp_path, stdin="潮は一日に二度満ちる。"
     )
-    assert json.loads(found.stdout)["texts"] == 1
+    assert open_run(tmp_path / json.loads(found.stdout)["run"]).sizes["text"] == 1
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n{"body": "Two."}\n')
     found = attnscope("scan", "bundled", "a.jsonl", "--field", "body", "--json", "--no-report", cwd=tmp_path)
-    assert json.loads(found.stdout)["texts"] == 2
+    assert open_run(tmp_path / json.loads(found.stdout)["run"]).sizes["text"] == 2
 
 
 def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
@@ -111,12 +111,12 @@ def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     again = attnscope(*asked, "--json", cwd=tmp_path)
     answer = json.loads(again.stdout)
     assert answer["signature"]["settings"]["groups"].startswith("rules:")
-    groups = answer["groups"]
-    assert groups["names"] == ["the", "other"]
-    weight = np.array(groups["weight"])
+    groups = answer["tables"]["group_weights"]
+    assert groups[0]["groups"] == ["the", "other"]
+    weight = np.array([row["weight"] for row in groups])
     np.testing.assert_allclose(weight.sum(-1), 1, rtol=1e-3)  # both groups are in all windows
     (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked, "--csv", cwd=tmp_path).stdout))
-    assert float(row["group_weight the > other"]) == pytest.approx(weight[0, 0, 0, 1], rel=1e-4)
+    assert float(row["group_weight the > other"]) == pytest.approx(weight[0, 0, 1], rel=1e-4)
     assert {"equal_group_weight the > other", "place_group_weight the > other"} <= row.keys()
     (tmp_path / "rules.jsonl").write_text('{"group": "the", "tokens": ["a"]}\n')
     attnscope(*asked, "--no-report", cwd=tmp_path)
@@ -133,9 +133,9 @@ def test_a_profile_alone_is_on_the_page_in_a_figure_and_in_json(names, tmp_path)
     assert ('id="offsets"' in page) == (names != "profile")
     figure = "profiles" if names == "profile" else "offsets"
     assert [path.name for path in (tmp_path / "run" / "figures").glob(f"{figure}.svg")]
-    told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["offsets"]
+    told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["tables"].get("offsets", [])
     measured = {"offset_sum": {"bins", "every"}, "bin_sum": {"bins"}, "band_sum": {"band"}, "profile": set()}
-    assert {name for name, part in (told or {}).items() if part is not None} == measured[names]
+    assert {row["of"] for row in told} == measured[names]
 
 
 def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
@@ -150,15 +150,15 @@ def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
     run = open_run(tmp_path / "run")
     recall = run.block_recall.sel(kept=10).mean("text").values
     (line,) = (line for line in found.stdout.splitlines() if "block_recall_10" in line)
-    numbers = [cell.strip() for cell in line.split("│")[2:-1]]
+    numbers = line.split()[1:]
     equal = run.equal_block_recall.sel(kept=10).mean().item()
     ends = recall.min(), recall.mean(), recall.max(), equal
     assert [numbers[place] for place in (0, 2, 3, 5)] == [f"{number:.3g}" for number in ends]
     assert recall[tuple(map(int, numbers[4].split(".")))] == recall.max()
-    assert "not in this table: offset_sum. In bins" in " ".join(found.stdout.split())
-    told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["statistics"]
-    np.testing.assert_allclose(told["block_recall_10"], recall)
-    assert set(told) == {"block_recall_5", "block_recall_10", "block_recall_25"}
+    assert "not in a table: offset_sum. In bins" in " ".join(found.stdout.split())
+    told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["tables"]["heads"]
+    np.testing.assert_allclose([row["block_recall_10"] for row in told], recall.ravel())
+    assert {"block_recall_5", "block_recall_10", "block_recall_25"} <= told[0].keys()
 
 
 def test_each_share_of_blocks_has_its_own_means():
@@ -169,19 +169,19 @@ def test_each_share_of_blocks_has_its_own_means():
     result = xr.Dataset(
         {"recall": (dims, values), "far": (("text", "layer", "head", "offset"), every)}, {"kept": [5, 25]}
     )
-    means = _means_of(result, "recall")
+    means = means_of(result, "recall")
     assert list(means) == ["recall_5", "recall_25"]
     np.testing.assert_allclose(means["recall_5"], values[..., 0].mean(0))
     np.testing.assert_allclose(means["recall_25"], values[..., 1].mean(0))
-    assert _means_of(result, "far") == {}
+    assert means_of(result, "far") == {}
 
 
 def test_heads_of_which_nothing_is_known_are_left_out():
     values = np.array([[np.nan, 2.0], [1.0, np.nan]])
-    assert _ends_and_mean(values) == ("1", "1.0", "1.5", "2", "0.1")
-    assert _ends_and_mean(np.full((2, 2), np.nan)) == ("–", "", "–", "–", "")
-    assert _ends_and_mean(np.array([[128.4, 1234.5]])) == ("128", "0.0", "681", "1,230", "0.1")
-    assert _ends_and_mean(np.ones((2, 2))) == ("1", "", "1", "1", "")
+    ends = {"lowest": 1.0, "lowest_head": "1.0", "mean": 1.5, "highest": 2.0, "highest_head": "0.1"}
+    assert ends_and_mean(values) == ends
+    assert set(ends_and_mean(np.full((2, 2), np.nan)).values()) == {None}
+    assert ends_and_mean(np.ones((2, 2))) == dict.fromkeys(ends) | {"lowest": 1, "mean": 1, "highest": 1}
 
 
 def test_every_column_of_a_table_has_a_heading(tmp_path):
@@ -194,7 +194,7 @@ def test_every_column_of_a_table_has_a_heading(tmp_path):
 
 def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
     words = ("scan", "--limit", "2", "--statistics", "top_key", "--json", "--out", "run")
-    received = json.loads(attnscope(*words, cwd=tmp_path).stdout)["received"]
+    received = json.loads(attnscope(*words, cwd=tmp_path).stdout)["tables"]["received"]
     top = open_run(tmp_path / "run").top_key.mean("text").values
     (first, *others) = list(dict.fromkeys((row["layer"], row["head"]) for row in received))
     assert len(others) == 3
@@ -236,15 +236,16 @@ def test_chats_are_known_by_their_first_line(tmp_path):
     found = attnscope(*asked, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     answer = json.loads(found.stdout)
-    assert answer["groups"]["names"] == ["system", "user", "assistant", "tool", "template"]
-    assert answer["groups"]["weight"][0][0][0] == [None] * 5  # nothing is said by the system
+    weights = answer["tables"]["group_weights"]
+    assert weights[0]["groups"] == ["system", "user", "assistant", "tool", "template"]
+    assert weights[0]["weight"][0] == [None] * 5  # no token is of the system
     (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked[:-1], "--csv", cwd=tmp_path).stdout))
     assert "group_weight user > assistant" in row
     assert "group_weight user > system" not in row
     piped = attnscope(
         "scan", "bundled", "-", *asked[3:], "--chat", cwd=tmp_path, stdin=json.dumps({"messages": chat})
     )
-    assert json.loads(piped.stdout)["groups"]["weight"] == answer["groups"]["weight"]
+    assert json.loads(piped.stdout)["tables"]["group_weights"] == weights
 
 
 def test_statistics_are_listed(tmp_path, finished):

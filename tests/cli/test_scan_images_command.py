@@ -45,7 +45,7 @@ def test_the_folder_holds_page_and_figures(place, scanned):
 
 def test_json_and_csv_say_the_same(place, scanned):
     answer = json.loads(attnscope("scan", "planted", "pictures", "--json", "--no-report", cwd=place).stdout)
-    assert answer["heads"]["positional"][0]["offset"] in {"left", "up"}
+    assert answer["tables"]["positional"][0]["offset"] in {"left", "up"}
     found = attnscope("scan", "planted", "pictures", "--csv", "--no-report", cwd=place)
     rows = list(csv.DictReader(io.StringIO(found.stdout)))
     assert [row["label"] for row in rows] == ["left", "up"]

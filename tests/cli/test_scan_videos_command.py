@@ -15,7 +15,7 @@ def test_it_measures_between_frames_and_knows_its_run_again(tmp_path):
     assert "2 layers x 2 heads over 2 videos (128 tokens)" in first.stdout
     assert "frames 1-2 r0c0" in (tmp_path / "run" / "report.html").read_text()
     again = attnscope("scan", "videomae", "clips", "--out", "run", "--json", cwd=tmp_path)
-    assert json.loads(again.stdout)["groups"]
+    assert json.loads(again.stdout)["tables"]["groups"]
     (tmp_path / "clips" / "boat" / "0.png").unlink()
     other = attnscope("scan", "videomae", "clips", "--out", "run", cwd=tmp_path)
     assert other.returncode == 2

@@ -39,17 +39,18 @@ def test_json_is_the_result(files, monkeypatch, capfd):
     found = json.loads(out)
     expected = attnscope.score({"one.txt": HYPOTHESES, "two.txt": REFERENCES}, [REFERENCES])
     assert found["signature"] == json.loads(expected.attrs["signature"])
-    for row in found["systems"]:
+    systems, lengths = found["tables"]["systems"], found["tables"]["lengths"]
+    for row in systems:
         at = expected.sel(system=row["system"], metric="BLEU")
-        assert row["BLEU"]["score"] == float(at["score"].item())
-        assert row["BLEU"]["upper"] == float(at["upper"].item())
-    assert found["systems"][0]["BLEU"]["p_value"] is None
-    assert found["systems"][1]["BLEU"]["difference"] > 0
-    assert found["sentences_by_length"] == {"1-3": 10, "4-9": 10, "10+": 0}
-    assert found["systems"][1]["chrF"]["by_length"]["10+"]["score"] is None
-    of_ten = found["systems"][1]["chrF"]["by_length"]["1-3"]
-    assert of_ten["score"] > 0
-    assert of_ten["lower"] is of_ten["upper"] is None
+        assert row["bleu"] == float(at["score"].item())
+        assert row["bleu_upper"] == float(at["upper"].item())
+    assert systems[0]["bleu_p_value"] is None
+    assert systems[1]["bleu_difference"] > 0
+    second = {row["length"]: row for row in lengths if row["system"] == "two.txt"}
+    assert {length: row["sentences"] for length, row in second.items()} == {"1-3": 10, "4-9": 10, "10+": 0}
+    assert second["10+"]["chrf"] is None
+    assert second["1-3"]["chrf"] > 0
+    assert second["1-3"]["chrf_lower"] is second["1-3"]["chrf_upper"] is None
 
 
 def test_the_table_has_systems_intervals_buckets_and_signatures(files, monkeypatch, capfd):
@@ -58,7 +59,7 @@ def test_the_table_has_systems_intervals_buckets_and_signatures(files, monkeypat
         monkeypatch, capfd, files / "one.txt", files / "two.txt", "--target", files / "reference.txt",
         "--text", files / "one.txt", "--by-length", "3",
     )  # fmt: skip
-    for word in ("20 sentences", "one.txt", "two.txt", "baseline", "100.00 to 100.00", "by source length"):
+    for word in ("20 sentences", "one.txt", "two.txt", "100.0 to 100.0", "By source length"):
         assert word in out
     assert "BLEU|nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out
 
@@ -73,10 +74,10 @@ def test_of_few_sentences_there_is_no_interval_and_of_fewer_no_test(sentences, t
     assert "No interval of scores: fewer than 20 sentences" in out
     assert ("not tested: fewer than 6" in out) == (sentences < 6)
     assert [word in out for word in ("95% interval", " p ", "bs:")] == [sentences >= 6] * 3
-    (_, system) = json.loads(run(monkeypatch, capfd, *asked, "--json"))["systems"]
-    assert system["BLEU"]["difference"] > 0
-    assert system["BLEU"]["lower"] is None
-    assert (system["BLEU"]["p_value"] is None) == (sentences < 6)
+    (_, system) = json.loads(run(monkeypatch, capfd, *asked, "--json"))["tables"]["systems"]
+    assert system["bleu_difference"] > 0
+    assert system["bleu_lower"] is None
+    assert (system["bleu_p_value"] is None) == (sentences < 6)
 
 
 def test_standard_input_is_a_system(files, monkeypatch, capfd):
@@ -84,8 +85,9 @@ def test_standard_input_is_a_system(files, monkeypatch, capfd):
         monkeypatch, capfd, "-", "--target", files / "reference.txt", "--json",
         stdin="\n".join(REFERENCES) + "\n",
     )  # fmt: skip
-    assert json.loads(out)["systems"][0]["system"] == "standard input"
-    assert json.loads(out)["systems"][0]["BLEU"]["score"] == pytest.approx(100)
+    (row,) = json.loads(out)["tables"]["systems"]
+    assert row["system"] == "standard input"
+    assert row["bleu"] == pytest.approx(100)
 
 
 def test_mistakes_are_said(files, refused):

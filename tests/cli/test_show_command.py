@@ -1,4 +1,4 @@
-"""`attnscope show` says what a run is and holds."""
+"""`attnscope runs show` says what a run is and holds."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.results.planted import scan_run
 def test_what_a_run_is(width, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     scan_run(tmp_path / "run")
-    found = attnscope("show", "run", cwd=tmp_path)
+    found = attnscope("runs", "show", "run", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     lines = [" ".join(line.split()) for line in found.stdout.splitlines()]
     assert lines[0].startswith("run: scan, all 5 windows, ")
@@ -33,7 +33,7 @@ def test_what_a_run_is(width, tmp_path, monkeypatch):
 
 def test_json_holds_the_same(tmp_path):
     scan_run(tmp_path / "run")
-    found = json.loads(attnscope("show", "run", "--json", "--verify", cwd=tmp_path).stdout)
+    found = json.loads(attnscope("runs", "show", "run", "--json", "--verify", cwd=tmp_path).stdout)
     assert found["says"] == ["Kinds of heads: previous: 3."]
     assert found["signature"]["settings"]["window"] == 8
     assert found["damaged"] == []
@@ -44,10 +44,10 @@ def test_json_holds_the_same(tmp_path):
 def test_damaged_files_are_named_and_end_with_2(tmp_path):
     (scan_run(tmp_path / "run") / "summary.npz").unlink()
     (tmp_path / "run" / "run.json").write_text("{}")
-    without = attnscope("show", "run", cwd=tmp_path)
+    without = attnscope("runs", "show", "run", cwd=tmp_path)
     assert without.returncode == 2
     assert "summary.npz is gone. Give the command" in " ".join(without.stdout.split())
-    found = attnscope("show", "run", "--verify", cwd=tmp_path)
+    found = attnscope("runs", "show", "run", "--verify", cwd=tmp_path)
     assert found.returncode == 2
     for name in ("summary.npz", "run.json"):
         assert f"{name} is gone, or is not what was written" in found.stdout
@@ -55,8 +55,11 @@ def test_damaged_files_are_named_and_end_with_2(tmp_path):
 
 def test_a_whole_run_is_said_to_be_whole(tmp_path):
     scan_run(tmp_path / "run")
-    assert "all 4 files are as they were written" in attnscope("show", "run", "--verify", cwd=tmp_path).stdout
+    assert (
+        "all 4 files are as they were written"
+        in attnscope("runs", "show", "run", "--verify", cwd=tmp_path).stdout
+    )
 
 
 def test_what_is_no_run_is_refused(refused):
-    refused("show", ".", says="holds no run of attnscope")
+    refused("runs", "show", ".", says="holds no run of attnscope")

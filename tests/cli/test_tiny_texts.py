@@ -286,7 +286,7 @@ def test_a_short_text_is_measured_or_rejected_in_a_line(command, home):
             if said is None:
                 return
             assert (home / f"out-{number}" / "report.html").exists()
-        assert _said("show", f"out-{number}", cwd=home)
+        assert _said("runs", "show", f"out-{number}", cwd=home)
         if command == "diff":
             shutil.rmtree(home / "out", ignore_errors=True)
             _said(command, "out-0", "out-1", "--out=out", cwd=home)

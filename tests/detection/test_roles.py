@@ -145,8 +145,8 @@ def test_the_command_prints_a_table_and_leaves_a_run_that_opens_again(run):
     rows = command("roles", *options, "--csv", cwd=place).stdout.splitlines()
     signature = Signature.from_json(result.attrs["signature"]).short
     assert [row.rpartition(",")[2] for row in rows] == ["signature", *[signature] * 2 * 12]
-    assert "previous token 1 (0)" in command("show", "run", cwd=place).stdout.replace("\n", " ")
-    assert "roles" in command("ls", cwd=place).stdout
+    assert "previous token 1 (0)" in command("runs", "show", "run", cwd=place).stdout.replace("\n", " ")
+    assert "roles" in command("runs", "list", cwd=place).stdout
 
 
 def test_windows_beyond_what_the_config_names_are_told(tmp_path):
@@ -180,7 +180,7 @@ def test_windows_that_were_left_out_are_told(lines, told, tmp_path):
     said = " ".join(command(*words, cwd=tmp_path).stdout.split())
     notes = json.loads(command(*words, "--json", cwd=tmp_path).stdout)["notes"]
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    shown = " ".join(command("show", "run", cwd=tmp_path).stdout.split())
+    shown = " ".join(command("runs", "show", "run", cwd=tmp_path).stdout.split())
     for place in (" ".join(notes), said, page, shown):
         assert (told in place) if told else ("left out" not in place)
 

@@ -5,14 +5,13 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
-from rich.console import Console
 from scipy.stats import ttest_ind
 
 import attnscope
 from attnscope import AttnscopeError, contrasts
-from attnscope.cli.scan import print_contrasts
-from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
-from attnscope.support.numbers import change_texts
+from attnscope.comparison.contrasts import describe_contrasts
+from attnscope.results.scanned import contrasts_table
+from attnscope.results.schema import text_of
 from tests.cli.command import attnscope as typed
 from tests.sketched import sketched
 
@@ -114,17 +113,14 @@ def test_no_difference_is_cut_in_80_columns(scale):
     values = 2.0 + scale * np.random.default_rng(0).normal(0, 0.1, (40, 1, 2))
     values[:20] += scale
     found = scan_of(values, ["a document of harbours"] * 20 + ["b"] * 20, np.arange(40))
-    said = Console(width=80)
-    with said.capture() as printed:
-        print_contrasts(found.rename(entropy="offset_spread"), said)
-    rows = [row for row in contrast_rows(contrasts(found)) if row["differs"]]
-    words = printed.get().split()
-    assert rows
-    assert "…" not in printed.get()
+    table, _ = contrasts_table(found)
+    rows = [row for row in table.rows if row["differs"]]
+    assert len(rows) == min(table.terminal, len(rows)) > 0
+    (difference,) = (one for one in table.quantities if one.name == "difference")
     for row in rows:
-        shown = change_texts(*(row[name] for name in ("mean", "others", "difference", "low", "high")))
-        assert {*" ".join(shown).split()} <= {*words}
-        assert float(shown[2]) == pytest.approx(row["difference"], rel=0.06)
+        assert float(text_of(difference, row)[0].replace("−", "-")) == pytest.approx(
+            row["difference"], rel=0.06
+        )
 
 
 def test_the_command_holds_texts_apart(corpus, tmp_path):
@@ -142,11 +138,10 @@ def test_the_command_holds_texts_apart(corpus, tmp_path):
     with sketched():
         typed(*(word for word in words if word != "--no-report"), cwd=tmp_path)
     page = (out / "report.html").read_text()
-    assert "Texts held apart by <bdi>kind</bdi>" in page
-    assert "<td><bdi>[red]short</bdi></td>" in page or "<td><bdi>long</bdi></td>" in page
+    assert "differences by kind" in page
+    assert "<bdi>[red]short</bdi></td>" in page or "<bdi>long</bdi></td>" in page
     again = json.loads(typed(*words, "--json", cwd=tmp_path).stdout)
-    assert again["by"]["field"] == "kind"
-    assert again["by"]["differences"][0]["differs"]
+    assert again["tables"]["by"][0]["differs"]
 
 
 def test_what_cannot_be_held_apart_is_refused(corpus, tmp_path):

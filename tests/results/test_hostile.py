@@ -135,11 +135,11 @@ def whole(tmp_path_factory):
 SCAN = "scan bundled 0.txt 1.txt --batch-size 2 --no-report --out run"
 VERBS = {
     "scan": [SCAN],
-    "show": ["show run --verify", "show run --json"],
-    "export": ["export run --to csv --out made", "export run --to nc --out made.nc"],
+    "show": ["runs show run --verify", "runs show run --json"],
+    "export": ["runs export run --to csv --out made", "runs export run --to nc --out made.nc"],
     "diff": ["diff run run --no-report --out changes"],
-    "merge": ["merge run --no-report"],
-    "runs": ["ls ."],
+    "merge": ["runs merge run --no-report"],
+    "runs": ["runs list ."],
 }
 
 

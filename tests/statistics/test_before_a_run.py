@@ -21,7 +21,7 @@ from transformers import (
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.measure import measurement as _measurement
+from attnscope.measure import texts as _texts
 
 TEXTS = ["The tide comes in.", "Bread rises because yeast breathes out.", "A lamp."]
 SIZES = {
@@ -58,7 +58,7 @@ def test_a_model_that_reads_padding_is_measured_one_text_at_a_time(tokenizer, mo
     assert "measured one at a time" in together.padding
     assert "padding" not in alone.attrs
     assert together.signature == alone.signature
-    monkeypatch.setattr(_measurement, "padding_difference", lambda *_: 0.0)
+    monkeypatch.setattr(_texts, "padding_difference", lambda *_: 0.0)
     unchecked = attnscope.scan(model, TEXTS, batch_size=3, **given)
     assert float(np.abs(unchecked.band_sum - alone.band_sum).max()) > 0.05
 

@@ -9,8 +9,8 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
-from attnscope.measure import measurement as _measurement
-from attnscope.measure.measurement import Measurement
+from attnscope.measure import texts as _texts
+from attnscope.measure.texts import TextReader
 from attnscope.store import units as _units
 from attnscope.store.arrays import unpacked
 from attnscope.store.runs import RunFolder
@@ -37,7 +37,7 @@ def here(monkeypatch):
             pass
 
     monkeypatch.setattr(_units, "RayEngine", Engine)
-    monkeypatch.setattr(_measurement, "UNIT", 3)
+    monkeypatch.setattr(_texts, "UNIT", 3)
 
 
 def scan(*given, **more):
@@ -138,8 +138,8 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
         measured.append(len(batch))
         return own(measurement, batch, first)
 
-    own = Measurement.measure
-    monkeypatch.setattr(Measurement, "measure", note)
+    own = TextReader.measure
+    monkeypatch.setattr(TextReader, "measure", note)
     found = scan(out=out, **(by_workers if first != "workers" else {}))
     assert found.identical(whole)
     if first == "workers":

@@ -12,10 +12,11 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.cli.scan import as_dict
 from attnscope.measure.stored import notes_of
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.page.scan import page_data
+from attnscope.results.render import as_json
+from attnscope.results.scanned import report
 from tests.cli.command import attnscope as command
 from tests.families import tiny
 
@@ -118,9 +119,10 @@ def test_what_cannot_be_looked_at_is_not_0(tokenizer, tmp_path):
     )
     windowed = attnscope.scan(models["mistral"], TEXTS[:1], offsets=[-20, -1], **asked)  # it sees 8 tokens
     assert notes_of(windowed)["offsets"] == "weight_at_-20: none, for the mask lets no query look there."
-    told = as_dict(found, tmp_path)
-    assert {one for head in told["offsets"]["chosen"]["share"] for row in head for one in row[2:]} == {None}
-    assert "no query look there" in told["notes"]["offsets"]
+    told = as_json(report(found, data=True), "")
+    chosen = [row["share"] for row in told["tables"]["offsets"] if row["of"] == "chosen"]
+    assert {one for share in chosen for one in share[2:]} == {None}
+    assert any("no query look there" in note for note in told["notes"])
 
 
 def test_the_bundled_heads_of_one_offset_have_their_weight_there():
@@ -201,15 +203,19 @@ def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):
     run = attnscope.open_run(tmp_path / "run")
     mean = run.weight_at.mean("text")
     (line,) = (line for line in found.stdout.splitlines() if "weight_at_-40" in line)
-    cells = [cell.strip() for cell in line.split("│")[2:-1]]
+    cells = line.split()[1:]
     at = mean.sel(chosen_offset=-40)
     equal = float(run.equal_weight_at.sel(chosen_offset=-40).mean())
     assert [cells[place] for place in (0, 2, 3, 5)] == [
         f"{float(one):.3g}" for one in (at.min(), at.mean(), at.max(), equal)
     ]
-    told = as_dict(run, tmp_path / "run")
-    np.testing.assert_allclose(told["offsets"]["chosen"]["share"], mean)
-    np.testing.assert_allclose(told["statistics"]["weight_at_-1"], mean.sel(chosen_offset=-1))
+    told = as_json(report(run, data=True), "")["tables"]
+    chosen = [row["share"] for row in told["offsets"] if row["of"] == "chosen"]
+    np.testing.assert_allclose(
+        chosen, mean.transpose("layer", "head", "chosen_offset").values.reshape(len(chosen), -1)
+    )
+    at = mean.sel(chosen_offset=-1).transpose("layer", "head").values.ravel()
+    np.testing.assert_allclose([row["weight_at_-1"] for row in told["heads"]], at)
     keys = {one["key"]: one["name"] for one in page_data(run)["statistics"]}
     assert keys["weight_at_-40"] == "Share of the weight at offset -40"
     csv = command(*words, "--csv", cwd=tmp_path).stdout.splitlines()

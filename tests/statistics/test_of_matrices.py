@@ -8,7 +8,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT
 from attnscope import measure_weights
 from attnscope.capture.loaded import LoadedModel
 from attnscope.measure.quantities import STATISTICS
-from attnscope.measure.sides import statistics_of
+from attnscope.measure.texts import statistics_of
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError
 from tests.attention.oracle import from_weights

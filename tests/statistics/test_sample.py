@@ -12,7 +12,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.reference import attend
 from attnscope.measure import long_maps as _long_maps
 from attnscope.measure import maps as _map_weights
-from attnscope.measure import measurement as _measurement
+from attnscope.measure import reader as _reader
 from attnscope.measure import sample as _sample
 from attnscope.measure.ranking import rank_heads
 from attnscope.results.figures.scan import maps
@@ -144,7 +144,7 @@ def test_heads_that_are_asked_for_are_listed_where_there_is_no_room_for_all(tmp_
 
 
 def test_a_long_window_is_kept_in_blocks_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(_measurement, "ROWS", 64)
+    monkeypatch.setattr(_reader, "ROWS", 64)
     monkeypatch.setattr(_long_maps, "SIDE", 16)
     attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[])
     sample = kept(tmp_path / "run")

@@ -16,7 +16,7 @@ import attnscope
 from attnscope.capture.loaded import LoadedModel
 from attnscope.kernels.positions import alibi_bias
 from attnscope.measure.quantities import DEFAULT
-from attnscope.measure.sides import statistics_of
+from attnscope.measure.texts import statistics_of
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError
 from tests.attention.oracle import from_weights

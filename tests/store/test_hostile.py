@@ -182,7 +182,7 @@ def test_the_part_of_a_task_is_no_link(home, tmp_path):
 
 @pytest.mark.parametrize("place", [".", "/", ".."])
 def test_parts_lie_beside_a_folder_with_a_name(place, tmp_path):
-    told = command("merge", place, cwd=tmp_path)
+    told = command("runs", "merge", place, cwd=tmp_path)
     assert told.returncode == 2
     assert len(told.stderr.strip().splitlines()) == 1, told.stderr
 

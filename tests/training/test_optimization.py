@@ -76,11 +76,11 @@ def test_both_move_a_matrix_as_far_by_root_mean_square():
             assert 0.1 < size < 0.25, name
 
 
-def test_weight_decay_of_muon_takes_its_share_of_matrices():
-    plain, decayed = stepped("muon", "transformer"), stepped("muon", "transformer", 0.5)
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_weight_decay_takes_its_share_of_matrices_and_tables_alone(optimizer):
+    plain, decayed = stepped(optimizer, "transformer"), stepped(optimizer, "transformer", 0.5)
     torch.manual_seed(0)
     weights = dict(build_model(TrainConfig(**SMALL["transformer"]), 30).named_parameters())
-    for name, (matrix, _, change) in decayed.items():
-        if matrix:
-            taken = 0.5 * RATE * weights[name].detach()
-            torch.testing.assert_close(change, plain[name][2] - taken, atol=1e-6, rtol=0)
+    for name, (_, _, change) in decayed.items():
+        taken = 0.5 * RATE * weights[name].detach() if weights[name].ndim > 1 else 0.0
+        torch.testing.assert_close(change, plain[name][2] - taken, atol=1e-6, rtol=0)

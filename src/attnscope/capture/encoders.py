@@ -42,7 +42,7 @@ class SoundInputs:
 
     given: dict[str, Tensor]  # arguments of the forward pass
     frames: int  # frames of its encoder, and how many of these are sound; those that are not come last
-    sounding: int  # frames of its encoder, and how many of these are sound; those that are not come last
+    sounding: int
     seconds: float  # from one frame to the next
 
 

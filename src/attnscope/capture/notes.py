@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -52,3 +53,18 @@ def capture_notes(model: PreTrainedModel) -> dict[str, str]:
             "places of a picture, have no weights from token to token, and are not measured."
         )
     return notes
+
+
+_NAMED = 4  # layers, before the rest is left out
+
+
+def numbering_note(names: Sequence[str]) -> str:
+    """Say which of the model's layers are counted, where only some attend (Jamba, Qwen3-Next, LFM2); else nothing."""
+    matches = [re.match(r"(.*?\.)?(\d+)(?=\.|$)", name) for name in names]
+    stacks = {re.sub(r"\d+", "#", name) for name in names}
+    own = [int(match[2]) for match in matches if match is not None]
+    if len(stacks) != 1 or len(own) != len(names) or own == list(range(len(own))) or own != sorted(set(own)):
+        return ""
+    said = [f"{number} is {match[0]}" for number, match in enumerate(matches) if match is not None]
+    rest = ", and so on" if len(said) > _NAMED else ""
+    return f"Layers are counted by attention: {', '.join(said[:_NAMED])}{rest}."

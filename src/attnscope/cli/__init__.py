@@ -37,36 +37,31 @@ _INTERRUPTED = 130
 
 app = typer.Typer(
     name="attnscope",
+    cls=options.Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Where every attention head of a model looks (scan), also while it writes (generate), which published roles "
-    "heads have (roles), why they look there (explain), and whether it matters (intervene); what carries the "
-    "difference between two texts (patch); what changed between two models (diff); what one head computes (walk); "
-    "which runs there are, what they hold, their arrays for other tools, and those of many processes put together (ls, "
-    "show, export, merge); the attention lineage to train, translate with, score, align and compare.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Measure where every attention head of a model attends, why it attends there, and whether it matters.",
 )
-for command in (
-    scan.scan,
-    generate.generate,
-    roles.roles,
-    explain.explain,
-    intervene.intervene,
-    patch.patch,
-    diff.diff,
-    walk.walk,
-    runs.ls,
-    runs.show,
-    runs.export,
-    runs.merge,
-    train.with_settings(train.train),
-    translate.translate,
-    score.score,
-    align.align,
-    compare.compare,
-):
-    app.command(cls=options.Command)(command)
+_COMMANDS = {
+    "Look": (scan.scan, generate.generate, roles.roles),
+    "Explain": (explain.explain, walk.walk),
+    "Test": (intervene.intervene, patch.patch),
+    "Compare": (diff.diff,),
+    "Translate": (
+        train.with_settings(train.train),
+        translate.translate,
+        score.score,
+        align.align,
+        compare.compare,
+    ),
+}
+for panel, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(cls=options.Command, rich_help_panel=panel)(command)
+app.add_typer(runs.app, name="runs", rich_help_panel="Runs")
 
 
 def _print_version(wanted: bool) -> None:

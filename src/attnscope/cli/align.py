@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from attnscope.cli import options
@@ -55,6 +57,7 @@ _Out = Annotated[
     Path | None,
     typer.Option(
         parser=options.run_folder,
+        rich_help_panel=options.OUTPUT,
         help="Folder for links.txt, run.json, report.html and figures.",
         show_default="links on standard output",
     ),
@@ -69,11 +72,28 @@ _Shown = Annotated[
         show_default=f"{_DRAWN} with --out",
     ),
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of links or tables.")]
+_AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="JSON on standard output instead of links or tables.", rich_help_panel=options.OUTPUT
+    ),
+]
 
 
+@options.takes(
+    "model",
+    *options.LOADING,
+    *options.UNITS,
+    "batch_size",
+    "out",
+    "figures",
+    "as_json",
+    model=(_Model, inspect.Parameter.empty),
+    batch_size=options.varied("batch_size", 16, help="Sentence pairs at a time.", show_default=True),
+    out=(_Out, None),
+    as_json=(_AsJson, False),
+)
 def align(
-    model: _Model,
     text: _Text,
     target: Annotated[Path, typer.Option(help="Translations of the text, line by line.")],
     gold: _Gold = None,
@@ -87,27 +107,17 @@ def align(
     threshold: Annotated[
         float | None, typer.Option(help="Least weight of a link under --rule threshold.", show_default="0.2")
     ] = None,
-    out: _Out = None,
-    task: options.Task = None,
-    ray: options.Ray = None,
-    workers: options.Workers = None,
-    ray_gpus: options.RayGpus = None,
     shown: _Shown = None,
-    figures: options.Figures = options.USUAL_FIGURES,
-    tokenizer: options.Tokenizer = None,
-    batch_size: Annotated[int, typer.Option(help="Sentence pairs at a time.")] = 16,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    as_json: _AsJson = False,
+    *,
+    reading: options.Reading,
+    output: options.Output,
 ) -> None:
-    """Which source word does each target word look at? Links in Pharaoh's format; error rates against people's."""
+    """Align words by attention: links in Pharaoh's format, and error rates against human alignments."""
     from attnscope.lineage.align import align as run_align
     from attnscope.lineage.links import pharaoh
     from attnscope.support.errors import AttnscopeError
 
-    formats = options.formats_of(figures)
+    out = output.out
     if str(text) == str(target) == "-":
         raise AttnscopeError("standard input (-) can be only one of the files")
     if shown is not None and out is None:
@@ -115,17 +125,12 @@ def align(
     drawn = 0 if out is None else _DRAWN if shown is None else shown
     with progress_bar("align") as show:
         aligned = run_align(
-            model,
-            text,
-            target,
+            **reading,
+            texts=text,
+            targets=target,
             gold=gold,
             gold_first=gold_first,
-            tokenizer=tokenizer,
             out=out,
-            task=task,
-            ray=ray,
-            workers=workers,
-            ray_gpus=ray_gpus,
             layer=layer,
             head=head,
             end=end,
@@ -134,21 +139,16 @@ def align(
             rule=rule,
             threshold=threshold,
             shown=drawn,
-            batch_size=batch_size,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
             progress=show,
         )
     if aligned.task:  # another process keeps and prints the results
         print_note(aligned.task)
         return
     if out is not None:
-        _draw(aligned, out, formats)
+        _draw(aligned, out, output.formats)
         _note_missing_pictures(aligned, asked=drawn > 0)
-    if as_json:
-        emit(json_text(_as_json(aligned)) + "\n")
+    if output.as_json:
+        emit(json_text(_as_json(aligned, out)) + "\n")
     elif gold is None and out is None:
         emit("".join(f"{pharaoh(links)}\n" for links in aligned.links))
     else:
@@ -190,25 +190,35 @@ def _note_missing_pictures(aligned: Aligned, *, asked: bool) -> None:
     print_note(f"{what}: {why}")
 
 
-def _as_json(aligned: Aligned) -> dict[str, Any]:
+def _as_json(aligned: Aligned, out: Path | None) -> dict[str, Any]:
     from attnscope.lineage.links import pharaoh
+    from attnscope.results.account import headline_of
 
-    score = aligned.score
+    score, baselines = aligned.score, aligned.baselines
+    read_from = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
+    rates = (
+        {}
+        if score is None
+        else {name: getattr(score, name) for name in ("error_rate", "precision", "recall")}
+    )
+    more = {} if baselines is None else vars(baselines)
+    heads = [] if aligned.heads is None else np.ndenumerate(aligned.heads["error_rate"].values)
     record = {
         "signature": json.loads(aligned.signature),
-        "layer": aligned.layer,
-        "head": aligned.head,
-        "chosen_on_gold": aligned.chosen_on_gold,
-        "score": None
-        if score is None
-        else {
-            **{name: getattr(score, name) for name in ("error_rate", "precision", "recall")},
-            "links": score.links,
+        "finding": {
+            "text": " ".join(headline_of("align", aligned)),
+            "certainty": "the head was chosen on these very sentences" if aligned.chosen_on_gold else "",
+            "heads": [] if aligned.layer is None or aligned.head is None else [[aligned.layer, aligned.head]],
         },
-        "baselines": None if aligned.baselines is None else vars(aligned.baselines),
-        "gold_links_outside": aligned.outside,
-        "error_rate_of_heads": None if aligned.heads is None else aligned.heads["error_rate"].values,
-        "links": [pharaoh(links) for links in aligned.links],
+        "notes": [],
+        "tables": {
+            "scores": [read_from | rates | more | {"gold_links_outside": aligned.outside}],
+            "heads": [
+                {"layer": layer, "head": head, "error_rate": float(rate)} for (layer, head), rate in heads
+            ],
+            "links": [{"line": line, "links": pharaoh(links)} for line, links in enumerate(aligned.links, 1)],
+        },
+        "run": None if out is None else str(out),
     }
     return with_nulls(record)
 

@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
 
-_Window = Annotated[
-    int | None,
-    typer.Option(help="Tokens of a window; shorter ones are left out.", show_default="the model's length"),
-]
-_Target = Annotated[
-    list[options.PathOrUrl] | None,
-    typer.Option(
-        parser=options.path_or_url,
-        help=options.TARGET + "Cut like the text; they need not be parallel.",
-    ),
-]
 _Frequencies = Annotated[
     str | None,
     typer.Option(
@@ -70,23 +59,34 @@ _Also = Annotated[
         metavar="MODEL", help="Model whose position table is shown beside this one's; may be repeated."
     ),
 ]
+_Layer = Annotated[
+    int | None, typer.Option(help="Layer, counted from 0, of the heads in the figures of single heads.")
+]
+_Head = Annotated[
+    int | None, typer.Option(help="Head, counted from 0, to show in the figures of single heads.")
+]
 
 
+@options.takes(
+    *options.READING,
+    "target",
+    "window",
+    "limit",
+    "band",
+    "seed",
+    *options.UNITS,
+    "repair",
+    *options.WRITING,
+    limit=100,
+    window=options.varied("window", show_default="the model's length"),
+    target=options.varied("target", help="Text for the decoder, cut like the text; may be repeated."),
+    examples=(
+        ("attnscope explain", "the bundled model on the bundled text"),
+        ("attnscope explain gpt2 corpus.txt --limit 20", "a model of the hub on a file"),
+        ("attnscope explain ./my-model corpus/ --interventions", "with words and positions changed"),
+    ),
+)
 def explain(
-    model: options.Model = options.BUNDLED,
-    text: options.Texts = None,
-    target: _Target = None,
-    out: options.Out = None,
-    repair: options.Repair = False,
-    task: options.Task = None,
-    ray: options.Ray = None,
-    workers: options.Workers = None,
-    ray_gpus: options.RayGpus = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    window: _Window = None,
-    limit: Annotated[int, typer.Option(help="Largest number of windows.")] = 100,
-    band: options.Band = 10,
     frequencies: _Frequencies = None,
     completion: _Completion = "minimal",
     interventions: _Interventions = False,
@@ -94,57 +94,26 @@ def explain(
     published_as: _PublishedAs = None,
     relearn: _Relearn = None,
     also: _Also = None,
-    layer: Annotated[
-        int | None, typer.Option(help="Layer, counted from 0, of the heads in the figures of single heads.")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(help="Head, counted from 0, to show in the figures of single heads.")
-    ] = None,
-    seed: options.Seed = 0,
-    field: options.Field = None,
-    by_line: options.ByLine = False,
-    tokenizer: options.Tokenizer = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    report: options.Report = True,
-    figures: options.Figures = options.USUAL_FIGURES,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    layer: _Layer = None,
+    head: _Head = None,
+    *,
+    reading: options.Reading,
+    output: options.Output,
 ) -> None:
-    """Why does every head look there? Take queries and keys apart into positions, content and waves."""
-    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures, report=report)
-    place = OutputFolder(out, usual_folder("explain"), ("paper.npz",) if paper else ())
+    """Explain why every head attends there: take queries and keys apart into positions, content and waves."""
+    place = OutputFolder(output.out, usual_folder("explain"), ("paper.npz",) if paper else ())
     tree = _analysed(
-        model,
-        text or None,
-        targets=target or None,
-        out=place,
-        repair=repair,
+        paper=paper,
+        published_as=published_as,
+        relearn=relearn,
+        **reading,
         layer=layer,
         head=head,
-        relearn=relearn,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        task=task,
-        ray=ray,
-        workers=workers,
-        ray_gpus=ray_gpus,
-        tokenizer=tokenizer,
-        window=window,
-        limit=limit,
-        band=band,
         completion=completion,
         interventions=interventions,
-        paper=paper,
-        seed=seed,
         frequencies=_frequencies(frequencies),
         also=also or [],
-        published_as=published_as,
-        field=field,
-        by_line=by_line,
-        device=device,
-        dtype=dtype,
+        out=place,
     )
     if "task" in tree.attrs:  # another process keeps and prints the results
         print_note(tree.attrs["task"])
@@ -156,21 +125,15 @@ def explain(
         _print_relearned(tree["relearned"].to_dataset(), folder)
     with place.reading(folder):
         found = report_of(tree)
-        page = _draw(found, folder, _heads_to_show(tree, layer, head), formats) if report else None
-        if not (as_json or as_csv):
+        page = (
+            _draw(found, folder, _heads_to_show(tree, layer, head), output.formats) if output.report else None
+        )
+        if not (output.as_json or output.as_csv):
             _print_text_tables(tree)
-        show(found, place, folder, page, as_json=as_json, as_csv=as_csv)
+        show(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _analysed(
-    model: str,
-    text: list[options.PathOrUrl] | None,
-    *,
-    paper: bool,
-    published_as: str | None,
-    relearn: int | None,
-    **settings: Any,
-) -> xr.DataTree:
+def _analysed(*, paper: bool, published_as: str | None, relearn: int | None, **settings: Any) -> xr.DataTree:
     from attnscope.explanation.explain import explain as run_explain
     from attnscope.reproduction.yamamoto2023.analyses import LONGEST, analyses
     from attnscope.reproduction.yamamoto2023.models import check_published
@@ -182,7 +145,7 @@ def _analysed(
         more += analyses(published_as=published_as)
     longest = LONGEST if paper else None
     with progress_bar("explain") as bar:
-        return run_explain(model, text, more=more, longest=longest, progress=bar, **settings)
+        return run_explain(**settings, more=more, longest=longest, progress=bar)
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:

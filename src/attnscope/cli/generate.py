@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,82 +57,66 @@ _Groups = Annotated[
     ),
 ]
 _Cache = Annotated[str, typer.Option(help="Cache of keys and values: dynamic, static or none.")]
-_Window = Annotated[
-    int | None,
-    typer.Option(
-        help="Tokens of a prompt, at most.", show_default="what the model takes beside the new ones"
+
+
+@options.takes(
+    *options.READING,
+    "window",
+    "limit",
+    "chat",
+    "chat_template",
+    "seed",
+    "batch_size",
+    "repair",
+    "out",
+    "report",
+    "as_json",
+    "as_csv",
+    model=(_Model, inspect.Parameter.empty),
+    window=options.varied("window", help="Tokens of a prompt, at most.", show_default="what the model takes"),
+    limit=options.varied("limit", help="Largest number of prompts."),
+    batch_size=options.varied("batch_size", 1, help="Prompts at a time.", show_default=True),
+    examples=(
+        ("attnscope generate gpt2 --prompt 'The tide is'", "one prompt"),
+        ("attnscope generate gpt2 prompts.txt --by-line --limit 20", "prompts, one a line"),
+        ("attnscope generate ./chat-model chats.jsonl --groups roles", "chats, by role"),
     ),
-]
-_Limit = Annotated[int | None, typer.Option(help="Largest number of prompts.", show_default="all")]
-_BatchSize = Annotated[int, typer.Option(help="Prompts at a time.")]
-
-
+)
 def generate(
-    model: _Model,
-    text: options.Texts = None,
     prompt: _Prompt = None,
     new_tokens: _NewTokens = 64,
     beams: _Beams = 1,
     sample: _Sample = False,
     temperature: _Temperature = 1.0,
     top_p: _TopP = 1.0,
-    seed: options.Seed = 0,
     span: _Span = None,
     groups: _Groups = None,
     cache: _Cache = "dynamic",
-    window: _Window = None,
-    limit: _Limit = None,
-    batch_size: _BatchSize = 1,
-    out: options.Out = None,
-    repair: options.Repair = False,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    field: options.Field = None,
-    by_line: options.ByLine = False,
-    chat: options.Chat = False,
-    chat_template: options.ChatTemplate = None,
-    tokenizer: options.Tokenizer = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    report: options.Report = True,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    *,
+    reading: options.Reading,
+    output: options.Output,
 ) -> None:
-    """Where does every head look while the model writes? Go on with texts; measure each new token."""
-    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
-    if prompt and text:
+    """Measure where every head attends while the model writes: each new token of continued texts."""
+    texts = reading.pop("texts")
+    if prompt and texts:
         raise AttnscopeError("both files of text and --prompt were given: leave out one of them")
     named = options.rule_or_file(groups, options.GROUPS)
-    place = OutputFolder(out, usual_folder("generate"))
     from attnscope.measure.generation import generate as run_generate
 
+    place = OutputFolder(output.out, usual_folder("generate"))
     with progress_bar("generate") as bar:
         results = run_generate(
-            model,
-            prompt or text or None,
+            **reading,
+            texts=prompt or texts,
             new_tokens=new_tokens,
             beams=beams,
             sample=sample,
             temperature=temperature,
             top_p=top_p,
-            seed=seed,
             spans=_spans(span or []),
             groups=named,
             cache=cache,
-            tokenizer=tokenizer,
             out=place,
-            repair=repair,
-            window=window,
-            limit=limit,
-            batch_size=batch_size,
-            field=field,
-            by_line=by_line,
-            chat=chat,
-            chat_template=chat_template,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
             progress=bar,
         )
     from attnscope.comparison.generated import report as report_of
@@ -139,10 +124,10 @@ def generate(
     folder = Path(results.encoding["source"])
     with place.reading(folder):
         found = report_of(results)
-        page = _draw(found, folder) if report else None
-        if not (as_json or as_csv):
+        page = _draw(found, folder) if output.report else None
+        if not (output.as_json or output.as_csv):
             _print_texts(results)
-        show(found, place, folder, page, as_json=as_json, as_csv=as_csv)
+        show(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
 
 
 def _spans(given: list[str]) -> dict[str, str]:

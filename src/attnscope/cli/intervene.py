@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,13 +10,6 @@ from attnscope.cli import options
 from attnscope.cli.output import progress_bar
 from attnscope.cli.place import OutputFolder, present, usual_folder
 
-_Window = Annotated[
-    int | None, typer.Option(help="Tokens of a window.", show_default="the model's length, at most 512")
-]
-_Target = Annotated[
-    list[options.PathOrUrl] | None,
-    typer.Option(parser=options.path_or_url, help=options.TARGET + "Line i beside line i of the text."),
-]
 _Ablations = Annotated[
     str, typer.Option(help="Stand-ins for a head's output, with commas between: zero, mean, resample.")
 ]
@@ -48,24 +41,26 @@ _Together = Annotated[
 _Why = Annotated[bool, typer.Option(help="Causes beside the effects, as explain finds them.")]
 
 
+@options.takes(
+    *options.READING,
+    "target",
+    "window",
+    "limit",
+    "band",
+    "seed",
+    *options.UNITS,
+    "batch_size",
+    "variants",
+    "repair",
+    *options.WRITING,
+    limit=100,
+    examples=(
+        ("attnscope intervene", "the bundled model on the bundled text"),
+        ("attnscope intervene gpt2 corpus.txt --ablations zero", "one ablation of every head"),
+        ("attnscope intervene --together 0.1,0.3 --forbid-offset -1", "a set of heads; an offset forbidden"),
+    ),
+)
 def intervene(
-    model: options.Model = options.BUNDLED,
-    text: options.Texts = None,
-    target: _Target = None,
-    out: options.Out = None,
-    repair: options.Repair = False,
-    task: options.Task = None,
-    ray: options.Ray = None,
-    workers: options.Workers = None,
-    ray_gpus: options.RayGpus = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    window: _Window = None,
-    limit: Annotated[int, typer.Option(help="Largest number of windows.")] = 100,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Windows at a time.", show_default="about 1,024 tokens' worth")
-    ] = None,
-    variants: options.Variants = None,
     ablations: _Ablations = "zero,mean,resample",
     steps: _Steps = 5,
     search: _Search = False,
@@ -76,38 +71,17 @@ def intervene(
     forbid_token: _ForbidToken = None,
     renormalise: _Renormalise = True,
     why: _Why = True,
-    band: options.Band = 10,
-    seed: options.Seed = 0,
-    field: options.Field = None,
-    by_line: options.ByLine = False,
-    tokenizer: options.Tokenizer = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    report: options.Report = True,
-    figures: options.Figures = options.USUAL_FIGURES,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    *,
+    reading: options.Reading,
+    output: options.Output,
 ) -> None:
-    """Does a head matter? Take every head out, one at a time, and measure what the predictions lose."""
-    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
-    formats, place = options.formats_of(figures, report=report), OutputFolder(out, usual_folder("intervene"))
+    """Test whether a head matters: ablate every head, one at a time, and measure the loss."""
     from attnscope.intervention.intervene import intervene as run_intervene
 
-    given: dict[str, Any] = {"task": task, "ray": ray, "workers": workers, "ray_gpus": ray_gpus}
-    given |= {"field": field, "by_line": by_line, "device": device, "dtype": dtype, "seed": seed}
+    place = OutputFolder(output.out, usual_folder("intervene"))
     with progress_bar("intervene") as show:
         tree = run_intervene(
-            model,
-            text or None,
-            targets=target or None,
-            out=place,
-            repair=repair,
-            **given,
-            tokenizer=tokenizer,
-            window=window,
-            limit=limit,
-            batch_size=batch_size,
-            variants=variants,
+            **reading,
             ablations=[name.strip() for name in ablations.split(",")],
             steps=steps,
             search=search,
@@ -118,9 +92,14 @@ def intervene(
             forbid_tokens=forbid_token or (),
             renormalise=renormalise,
             why=why,
-            band=band,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
+            out=place,
             progress=show,
         )
-    present(tree, "intervene", place, formats if report else None, as_json=as_json, as_csv=as_csv)
+    present(
+        tree,
+        "intervene",
+        place,
+        output.formats if output.report else None,
+        as_json=output.as_json,
+        as_csv=output.as_csv,
+    )

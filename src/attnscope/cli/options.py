@@ -1,24 +1,23 @@
-"""Arguments and options that several commands take, each by the name under which a command declares it."""
+"""What commands share: the options of a reading and of an output, declared once, and the form of the help."""
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeAlias, get_args, get_type_hints, runtime_checkable
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from attnscope.read.urls import Url
 from attnscope.support.checks import check_formats
 from attnscope.support.errors import AttnscopeError
 
 BUNDLED = "bundled"
-
-Model = Annotated[
-    str,
-    typer.Argument(help=f"Model folder or hub id; '{BUNDLED}' is the small model that attnscope brings."),
-]
 
 
 @runtime_checkable
@@ -48,131 +47,239 @@ def run_folder(given: str | Path) -> Path:
     return local_folder(given)
 
 
-Texts = Annotated[
-    list[PathOrUrl] | None,
-    typer.Argument(
-        parser=path_or_url,
-        help="Files or folders of text (UTF-8, .txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow), here or as URLs "
-        "(s3://BUCKET/CORPUS); - is standard input; datasets:NAME:CONFIG:SPLIT a data set of Hugging Face.",
+def _option(panel: str, kind: Any, default: Any, help: str, flag: str = "", **more: Any) -> tuple[Any, Any]:  # noqa: A002
+    option = typer.Option(*[flag] * bool(flag), help=help, rich_help_panel=panel, **more)
+    return Annotated[kind, option], default
+
+
+_TEXT = (
+    "Files or folders of text (.txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow) or their URLs; - is standard "
+    "input, datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
+)
+INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = ("Input", "Model", "Measure", "Output", "Scale")
+#: Annotation and default of every option that several commands take, by the name of its parameter.
+SHARED: dict[str, tuple[Any, Any]] = {
+    "model": (
+        Annotated[str, typer.Argument(help=f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope.")],
+        BUNDLED,
     ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        parser=run_folder,
-        help="Run folder. A run that was stopped goes on there.",
+    "text": (Annotated[list[PathOrUrl] | None, typer.Argument(help=_TEXT, parser=path_or_url)], None),
+    "target": _option(
+        INPUT, list[PathOrUrl] | None, None, "Translation for the decoder, line by line; may be repeated.",
+        parser=path_or_url,
+    ),
+    "window": _option(
+        INPUT, int | None, None, "Tokens per window.", show_default="the model's length, at most 512"
+    ),
+    "limit": _option(INPUT, int | None, None, "Largest number of windows.", show_default="all"),
+    "field": _option(INPUT, str | None, None, "Field of JSON Lines that holds the text.", show_default="text"),
+    "by_line": _option(INPUT, bool, False, "Lines as texts of their own.", "--by-line"),
+    "chat": _option(
+        INPUT, bool, False, "Chats: each line of JSON Lines holds messages.", "--chat", show_default="by the first line"
+    ),
+    "chat_template": _option(
+        INPUT, Path | None, None, "Jinja file that writes chats out.", show_default="the tokenizer's"
+    ),
+    "tokenizer": _option(
+        MODEL, str | None, None, "Tokenizer or processor (folder or hub id).", show_default="the model's"
+    ),
+    "revision": _option(MODEL, str | None, None, "Branch, tag or commit on the hub."),
+    "trust_remote_code": _option(
+        MODEL, bool, False, "Permission to run code that comes with the model.", "--trust-remote-code"
+    ),
+    "device": _option(MODEL, str | None, None, "Device: cpu, cuda, ...", show_default="cuda if there is one"),
+    "dtype": _option(
+        MODEL, str | None, None, "Number format: float32, bfloat16, float16, float64, int8, int4.",
+        show_default="as saved",
+    ),
+    "device_map": _option(
+        MODEL, str | None, None, "Rule that spreads a large model: auto, balanced, balanced_low_0, sequential.",
+        metavar="RULE",
+    ),
+    "max_memory": _option(
+        MODEL, str | None, None, "Memory that --device-map may fill, such as 0=10GiB,cpu=30GiB; the rest is on disk.",
+        metavar="SIZE,...",
+    ),
+    "band": _option(MEASURE, int, 10, "Largest offset of the profiles."),
+    "seed": _option(MEASURE, int, 0, "Seed of the random number generator."),
+    "batch_size": _option(
+        SCALE, int | None, None, "Windows at a time.", show_default="about 1,024 tokens' worth"
+    ),
+    "variants": _option(
+        SCALE, int | None, None, "Largest number of variants side by side.", show_default="the quickest"
+    ),
+    "task": _option(
+        SCALE, str | None, None, "Part of the run for this process, of N; env: as torchrun or Slurm says.",
+        metavar="I/N|env",
+    ),
+    "ray": _option(
+        SCALE, str | None, None, "Ray cluster whose actors measure: local, auto or HOST:PORT.", metavar="ADDRESS"
+    ),
+    "workers": _option(SCALE, int | None, None, "Number of Ray's actors.", show_default="as many as there is room for"),
+    "ray_gpus": _option(SCALE, float | None, None, "GPUs of each actor, or the part of one.", show_default="1 if any"),
+    "repair": _option(SCALE, bool, False, "Repair of a finished run: damaged files are measured again.", "--repair"),
+    "out": _option(
+        OUTPUT, Path | None, None, "Run folder; a stopped run resumes there.", parser=run_folder,
         show_default="one under attnscope-runs",
     ),
-]
-Repair = Annotated[
-    bool,
-    typer.Option("--repair", help="Repair of a finished run: what was damaged is measured again."),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N|env",
-        help="Part of the run that this process does, of N that share a folder; env asks torchrun or a Slurm array.",
-        show_default="all of it",
-    ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        metavar="local|auto|HOST:PORT",
-        help="Ray whose actors measure: on this machine alone, on the cluster it is part of, or on the one of that "
-        "address.",
-        show_default="this process measures",
-    ),
-]
-Workers = Annotated[
-    int | None, typer.Option(help="Number of Ray's actors.", show_default="as many as there is room for")
-]
-RayGpus = Annotated[
-    float | None,
-    typer.Option(help="GPUs of each actor, or the part of one.", show_default="1 where there are any"),
-]
-Device = Annotated[
-    str | None, typer.Option(help="Device: cpu, cuda, ...", show_default="cuda if there is one")
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(
-        help="Number format: float32, bfloat16, float16 or float64; int8 or int4 for the weights of linear layers.",
-        show_default="as the model was saved",
-    ),
-]
-Band = Annotated[int, typer.Option(help="Largest offset of the profiles.")]
-Seed = Annotated[int, typer.Option(help="Seed of the random number generator.")]
-Field = Annotated[
-    str | None, typer.Option(help="Field of JSON Lines that holds the text.", show_default="text")
-]
-ByLine = Annotated[
-    bool, typer.Option("--by-line", help="Lines as texts: every line of a file is a text of its own.")
-]
-TARGET = (
-    "Translation of the text, for the decoder of an encoder-decoder; may be repeated. "  # and how it is cut
-)
-DeviceMap = Annotated[
-    str | None,
-    typer.Option(
-        metavar="auto|balanced|balanced_low_0|sequential",
-        help="Rule by which layers go to several devices, to memory or to the disk, of a model that is larger than one "
-        "device (accelerate).",
-        show_default="one device",
-    ),
-]
-MaxMemory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="0=10GiB,cpu=30GiB",
-        help="Most that --device-map may fill: of each GPU, by its number, and of the machine's memory (cpu). What is "
-        "left of the model stays on the disk.",
-        show_default="all that is free",
-    ),
-]
+    "report": _option(OUTPUT, bool, True, "Page (report.html) and figures beside the results."),
+    "figures": _option(OUTPUT, str, "svg", "Formats of the figures, with commas between: svg, pdf, png; or none."),
+    "as_json": _option(OUTPUT, bool, False, "JSON on standard output instead of a table.", "--json"),
+    "as_csv": _option(OUTPUT, bool, False, "CSV on standard output: one line for each head.", "--csv"),
+}  # fmt: skip
+LOADING = ("tokenizer", "revision", "trust_remote_code", "device", "dtype")
+READING = ("model", "text", "field", "by_line", *LOADING)
+UNITS = ("task", "ray", "workers", "ray_gpus")
+WRITING = ("out", "report", "figures", "as_json", "as_csv")
+_OTHER_NAMES = {"text": "texts", "target": "targets"}  # what Python's functions call them
 GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
-Chat = Annotated[
-    bool,
-    typer.Option(
-        "--chat", help="Chats: each line of JSON Lines holds messages.", show_default="by the first line"
-    ),
-]
-ChatTemplate = Annotated[
-    Path | None, typer.Option(help="Jinja file that writes chats out.", show_default="the tokenizer's own")
-]
-Variants = Annotated[
-    int | None,
-    typer.Option(
-        help="Largest number of variants side by side.", show_default="what the device is quickest with"
-    ),
-]
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(
-        help="Folder or hub id of the tokenizer (of images, the processor).", show_default="the model's"
-    ),
-]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
-TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Permission to run code that comes with the model.")
-]
-Report = Annotated[bool, typer.Option(help="Page (report.html) and figures beside the results.")]
-Figures = Annotated[
-    str, typer.Option(help="Formats of the figures, with commas between: svg, pdf, png; or none.")
-]
-USUAL_FIGURES = "svg"  # the quickest to draw
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of a table.")]
-AsCsv = Annotated[
-    bool, typer.Option("--csv", help="CSV on standard output instead of a table: one line for each head.")
-]
+
+
+def varied(name: str, default: Any = None, **changed: Any) -> tuple[Any, Any]:
+    """A shared option with another default, help or `show_default`."""
+    annotation, _ = SHARED[name]
+    (option,) = annotation.__metadata__
+    option = copy(option)
+    for key, value in changed.items():
+        setattr(option, key, value)
+    return Annotated[annotation.__origin__, option], default
+
+
+#: What a verb reads, and how: arguments of its function by name.
+Reading: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where and in which form a command leaves its results."""
+
+    out: Path | None = None
+    report: bool = True
+    figures: str = "svg"
+    as_json: bool = False
+    as_csv: bool = False
+    formats: tuple[str, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        if self.as_json and self.as_csv:
+            raise AttnscopeError("--json and --csv both want the standard output: choose one")
+        formats = (
+            ()
+            if self.figures == "none"
+            else check_formats([name.strip() for name in self.figures.split(",")])
+        )
+        if not self.report and self.figures not in {"svg", "none"}:
+            raise AttnscopeError("--figures is of the report: leave --no-report out, or --figures")
+        object.__setattr__(self, "formats", formats)
+
+
+def takes(
+    *names: str, examples: tuple[tuple[str, str], ...] = (), **changed: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add shared options to a command, which receives them as `reading` and `output`; others go to `Measure`.
+
+    `changed` has other defaults, or whole declarations; `examples` are lines of the help: a command, and what it does.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints, keyword = get_type_hints(command, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+        parameters: list[inspect.Parameter] = []
+        for name in names:
+            annotation, default = SHARED[name]
+            if name in changed:
+                other = changed[name]
+                annotation, default = (
+                    other if isinstance(other, tuple) else varied(name, other, show_default=True)
+                )
+            parameters.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
+        first = [one for one in parameters if one.name in {"model", "text"}]
+        own = [
+            parameter.replace(kind=keyword, annotation=hints[name])
+            for name, parameter in inspect.signature(command).parameters.items()
+            if name not in {"reading", "output"}
+        ]
+
+        def run(**arguments: Any) -> None:
+            shared = {name: arguments.pop(name) for name in names}
+            output = Output(**{name: shared.pop(name) for name in WRITING if name in shared})
+            reading = {_OTHER_NAMES.get(name, name): value for name, value in shared.items()}
+            reading |= {name: reading[name] or None for name in ("texts", "targets") if name in reading}
+            if "max_memory" in reading:
+                reading["max_memory"] = memory_of(reading["max_memory"])
+            given = {"reading": reading, "output": output}
+            command(**arguments, **{name: value for name, value in given.items() if name in hints})
+
+        run.__signature__ = inspect.Signature(
+            [*first, *own, *(one for one in parameters if one not in first)]
+        )  # pyright: ignore[reportFunctionMemberAccess]
+        run.__annotations__ = {}
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__doc__ = "\n\n".join([inspect.cleandoc(command.__doc__ or ""), _examples(examples)]).rstrip()
+        return run
+
+    return decorate
+
+
+def _examples(lines: tuple[tuple[str, str], ...]) -> str:
+    """Examples as a paragraph of the help that is not wrapped."""
+    width = max((len(line) for line, _ in lines), default=0)
+    return (
+        "\b\nExamples:\n" + "\n".join(f"  {line:{width}}  {does}".rstrip() for line, does in lines)
+        if lines
+        else ""
+    )
 
 
 _NEGATIVE = re.compile(r"[-\u2212][0-9]")
+_DEFAULT = re.compile(r"\[default: \((.*?)\)(?=[;\]])")  # typer puts words into parentheses
+_NAMES = 24  # columns of the names in a help
+_KINDS = {"int": "N", "float": "X", "Path": "PATH", "PathOrUrl": "PATH"}
+
+
+class Group(TyperGroup):
+    """Commands in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Each group under its heading."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            short = (command.help or "").strip().partition("\n")[0]
+            panels.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append(
+                (name, short)
+            )
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl([(f"{name:10}", short) for name, short in rows])
 
 
 class Command(TyperCommand):
     """A command that refuses a list with commas between when it is given twice: only the last would count."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments and options in groups."""
+        panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
+        own = (
+            MEASURE
+            if any(getattr(one, "rich_help_panel", None) == OUTPUT for one in self.params)
+            else "Options"
+        )
+        for parameter in self.get_params(ctx):
+            record: Any = parameter.get_help_record(ctx)
+            usual = INPUT if parameter.param_type_name == "argument" else own
+            usual = OUTPUT if "-h" in parameter.opts and own == MEASURE else usual
+            panel: str = getattr(parameter, "rich_help_panel", None) or usual
+            if record is not None:
+                panels.setdefault(panel, []).append(
+                    (
+                        _name_of(parameter).ljust(_NAMES),
+                        _DEFAULT.sub(r"[default: \1", " ".join(record[1].split())),
+                    )
+                )
+        for panel, rows in panels.items():
+            if rows:
+                with formatter.section(panel):
+                    formatter.write_dl(rows, col_max=_NAMES)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""
@@ -190,6 +297,18 @@ class Command(TyperCommand):
                     f"{option.opts[0]} is given twice, and only the last would count: give it once, with commas between"
                 )
         return super().parse_args(ctx, args)
+
+
+def _name_of(parameter: Any) -> str:
+    """An argument or an option as the help names it."""
+    if parameter.param_type_name == "argument":
+        return parameter.name.upper() + "..." * (parameter.nargs == -1)
+    names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    if parameter.is_flag or parameter.count:
+        return names
+    kind = parameter.type_descriptor.annotation
+    kind = next(iter(get_args(kind)), kind)
+    return f"{names} {parameter.metavar or _KINDS.get(kind.__name__, 'TEXT')}"
 
 
 def _is_list(option: object) -> bool:
@@ -221,20 +340,6 @@ def rule_or_file(given: str | None, known: tuple[str, ...]) -> str | Path | None
     if not Path(given).is_file():
         raise AttnscopeError(f"{given}: no such file; choose {' or '.join(known)}, or a file that is there")
     return Path(given)
-
-
-def formats_of(figures: str, *, report: bool = True) -> tuple[str, ...]:
-    """The formats that ``--figures`` asks for; other than the usual ones are refused without a report."""
-    formats = () if figures == "none" else check_formats([name.strip() for name in figures.split(",")])
-    if not report and figures not in {USUAL_FIGURES, "none"}:
-        raise AttnscopeError("--figures is of the report: leave --no-report out, or --figures")
-    return formats
-
-
-def reject_two_formats(*, as_json: bool, as_csv: bool) -> None:
-    """Standard output takes one format."""
-    if as_json and as_csv:
-        raise AttnscopeError("--json and --csv both want the standard output: choose one")
 
 
 def offsets_of(flag: str, given: str) -> list[int]:

@@ -37,16 +37,26 @@ _Receiver = Annotated[
     typer.Option(help="Path patching: layer.head of the later head through which alone the effect goes on."),
 ]
 _Steps = Annotated[int, typer.Option(help="Gradients of the EAP-IG estimate; 0 leaves out all estimates.")]
-_BatchSize = Annotated[
-    int | None, typer.Option(help="Pairs at a time.", show_default="about 1,024 tokens' worth")
-]
-_AsCsv = Annotated[
-    bool, typer.Option("--csv", help="CSV on standard output instead of a table: one line for each place.")
-]
 
 
+@options.takes(
+    "model",
+    *options.LOADING,
+    "seed",
+    *options.UNITS,
+    "batch_size",
+    "variants",
+    "repair",
+    *options.WRITING,
+    batch_size=options.varied("batch_size", help="Pairs at a time."),
+    as_csv=options.varied("as_csv", False, help="CSV on standard output: one line for each position."),
+    examples=(
+        ("attnscope patch", "the bundled model on its pairs"),
+        ("attnscope patch gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
+        ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
+    ),
+)
 def patch(
-    model: options.Model = options.BUNDLED,
     pairs: _Pairs = None,
     answer: _Answer = None,
     wrong: _Wrong = None,
@@ -54,57 +64,34 @@ def patch(
     by_position: _ByPosition = False,
     direction: _Direction = None,
     receiver: _Receiver = None,
-    out: options.Out = None,
-    repair: options.Repair = False,
-    task: options.Task = None,
-    ray: options.Ray = None,
-    workers: options.Workers = None,
-    ray_gpus: options.RayGpus = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    batch_size: _BatchSize = None,
-    variants: options.Variants = None,
     steps: _Steps = 5,
-    seed: options.Seed = 0,
-    tokenizer: options.Tokenizer = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    report: options.Report = True,
-    figures: options.Figures = options.USUAL_FIGURES,
-    as_json: options.AsJson = False,
-    as_csv: _AsCsv = False,
+    *,
+    reading: options.Reading,
+    output: options.Output,
 ) -> None:
-    """What carries the difference? Put activations of a clean run into a corrupted one; see the answer come back."""
-    options.reject_two_formats(as_json=as_json, as_csv=as_csv)
-    formats = options.formats_of(figures, report=report)
-    place = OutputFolder(out, usual_folder("patch"))
+    """Find what carries a difference: put activations of a clean run into a corrupted one."""
     from attnscope.intervention.patch import patch as run_patch
 
+    place = OutputFolder(output.out, usual_folder("patch"))
     with progress_bar("patch") as show:
         tree = run_patch(
-            model,
-            pairs or None,
+            **reading,
+            pairs=pairs or None,
             answer=answer,
             wrong=wrong,
-            out=place,
-            repair=repair,
-            task=task,
-            ray=ray,
-            workers=workers,
-            ray_gpus=ray_gpus,
-            tokenizer=tokenizer,
             what=what,  # pyright: ignore[reportArgumentType] checked there
             by_position=by_position,
             direction=direction,  # pyright: ignore[reportArgumentType]
             receiver=receiver,
             steps=steps,
-            batch_size=batch_size,
-            variants=variants,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
+            out=place,
             progress=show,
         )
-    present(tree, "patch", place, formats if report else None, as_json=as_json, as_csv=as_csv)
+    present(
+        tree,
+        "patch",
+        place,
+        output.formats if output.report else None,
+        as_json=output.as_json,
+        as_csv=output.as_csv,
+    )

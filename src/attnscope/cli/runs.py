@@ -1,4 +1,4 @@
-"""`attnscope ls`: parse, call, print."""
+"""`attnscope runs`: list, show, export and merge run folders."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attnscope.results.merge import Merged
     from attnscope.results.open import Run
 
+_AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of a table.")]
 _DAYS = 180  # of a run that is older the year is shown, not the hour
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
@@ -32,7 +33,11 @@ _MODEL = _HEADINGS.index("model")
 _ANY = 1 << 16  # columns
 
 
-def ls(
+app = typer.Typer(cls=options.Group, no_args_is_help=True, help="List, show, export or merge run folders.")
+
+
+@app.command("list", cls=options.Command)
+def list_runs(
     folder: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -41,9 +46,9 @@ def ls(
             show_default="attnscope-runs and the current folder",
         ),
     ] = None,
-    as_json: options.AsJson = False,
+    as_json: _AsJson = False,
 ) -> None:
-    """Which runs are there? Command, model, texts, how far, how large; no model is loaded."""
+    """List runs: command, model, texts, progress, size; no model is loaded."""
     from attnscope.results.open import runs
 
     listed = runs(*folder or ())
@@ -146,23 +151,20 @@ def _cells(run: Run) -> list[Text]:
     return cells
 
 
-RunArgument = Annotated[
-    Path,
-    typer.Argument(
-        parser=options.run_folder,
-        help="Folder of a run, as attnscope ls names it.",
-    ),
+_Run = Annotated[
+    Path, typer.Argument(parser=options.run_folder, help="Folder of a run, as attnscope runs list names it.")
 ]
 
 
+@app.command(cls=options.Command)
 def show(
-    run: RunArgument,
+    run: _Run,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check of every file against its checksum.")
     ] = False,
-    as_json: options.AsJson = False,
+    as_json: _AsJson = False,
 ) -> None:
-    """What is a run, and what does it hold? Signature, files, variables with units, what came out."""
+    """Show what a run is and holds: signature, files, variables with units, findings."""
     from attnscope.results.describe import describe
 
     told = describe(run, verify=verify)
@@ -284,8 +286,9 @@ def _plain(told: Description) -> dict[str, Any]:
     }
 
 
+@app.command(cls=options.Command)
 def export(
-    run: RunArgument,
+    run: _Run,
     to: Annotated[
         str,
         typer.Option(
@@ -306,7 +309,7 @@ def export(
         str | None, typer.Option(help="Variables to write, with commas between.", show_default="all")
     ] = None,
 ) -> None:
-    """A run's arrays for other tools: Parquet or CSV for tables, netCDF or Zarr for labelled arrays."""
+    """Export a run's arrays to other tools: Parquet or CSV tables, netCDF or Zarr arrays."""
     from attnscope.results.export import export as run_export
 
     chosen = None if variables is None else [name.strip() for name in variables.split(",")]
@@ -319,24 +322,25 @@ def export(
     )
 
 
+@app.command(cls=options.Command)
+@options.takes("report", "figures")
 def merge(
     run: Annotated[
         Path,
         typer.Argument(
             parser=options.run_folder,
-            help="Folder of a run by --task; beside it lie the parts (RUN.tasks).",
+            help="Folder of a run by --task; its parts are beside it, in RUN.tasks.",
         ),
     ],
-    report: options.Report = True,
-    figures: options.Figures = options.USUAL_FIGURES,
+    *,
+    output: options.Output,
 ) -> None:
-    """Put together what the tasks of a run have measured, where the last of them did not: kinds of heads, and page."""
+    """Merge what the tasks of a run have measured, if the last of them did not."""
     from attnscope.results.merge import merge as run_merge
 
-    formats = options.formats_of(figures, report=report)
     working()
     merged = run_merge(run)
-    page = _page(merged, formats) if report else None
+    page = _page(merged, output.formats) if output.report else None
     _merge_print(merged, page)
 
 

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnscope.cli.output import emit, json_text, new_console, progress_bar
-from attnscope.support.numbers import count, with_nulls
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import xarray as xr
-    from rich.console import Console
-
-_NUMBERS = ("score", "lower", "upper", "difference", "difference_lower", "difference_upper", "p_value")
-_BY_LENGTH = "_by_length"
 
 
 def score(
@@ -90,10 +78,14 @@ def score(
             seed=seed,
             progress=show,
         )
+    from attnscope.lineage.reports import score_report
+    from attnscope.results import render
+
+    found = score_report(result)
     if as_json:
-        emit(json_text(_as_json(result)) + "\n")
+        emit(json_text(render.as_json(found, "")) + "\n")
     else:
-        _print_tables(result)
+        render.print_report(found, new_console())
 
 
 def length_limits(text: str) -> list[int]:
@@ -104,114 +96,3 @@ def length_limits(text: str) -> list[int]:
         return [int(limit) for limit in text.split(",")]
     except ValueError as error:
         raise AttnscopeError(f"--by-length {text!r}: expected whole numbers such as 10,20,30") from error
-
-
-def scores_of(result: xr.Dataset, system: str) -> dict[str, Any]:
-    """The numbers of one system by metric, and by length within it; what does not exist is null."""
-
-    def values(names: Sequence[str], **where: Any) -> dict[str, Any]:
-        return with_nulls({name.removesuffix(_BY_LENGTH): float(result[name].sel(where)) for name in names})
-
-    told: dict[str, Any] = {}
-    for metric in result["metric"].values:
-        at = {"system": system, "metric": metric}
-        told[str(metric)] = values(_NUMBERS, **at)
-        if "bucket" in result.dims:
-            told[str(metric)]["by_length"] = {
-                str(bucket): values([f"{name}{_BY_LENGTH}" for name in _NUMBERS[:3]], **at, bucket=bucket)
-                for bucket in result["bucket"].values
-            }
-    return told
-
-
-def _as_json(result: xr.Dataset) -> dict[str, Any]:
-    names = [str(name) for name in result["system"].values]
-    out: dict[str, Any] = {
-        "sentences": result.attrs["sentences"],
-        "signature": json.loads(result.attrs["signature"]),
-        **({"note": result.attrs["note"]} if "note" in result.attrs else {}),
-        "systems": [{"system": name, **scores_of(result, name)} for name in names],
-    }
-    if "bucket" in result.dims:
-        counts = zip(result["bucket"].values, result["sentences"].values, strict=True)
-        out["sentences_by_length"] = {str(bucket): int(count) for bucket, count in counts}
-        out["length_in"] = result.attrs["length_in"]
-    return out
-
-
-def _print_tables(result: xr.Dataset) -> None:
-    console = new_console()
-    for metric in result["metric"].values:
-        _print_scores(console, result, str(metric))
-        if "bucket" in result.dims:
-            _print_by_length(console, result, str(metric))
-    from attnscope.measure.documents import FEW, LEAST
-
-    if (sentences := result.attrs["sentences"]) < FEW:
-        untested = f"; not tested: fewer than {LEAST}" if sentences < LEAST else ""
-        note = f"No interval of scores: fewer than {FEW} sentences{untested}."
-        console.print(note, style="dim", highlight=False)
-    if "note" in result.attrs:
-        console.print(result.attrs["note"], style="bold", highlight=False, markup=False)
-    for metric, signature in json.loads(result.attrs["signature"]).items():
-        console.print(f"{metric}|{signature}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_scores(console: Console, result: xr.Dataset, metric: str) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=f"{metric} over {_sentences(result)}", title_justify="left")
-    table.add_column("system")
-    several = result.sizes["system"] > 1
-    drawn, tested = (bool(result[name].notnull().any()) for name in ("lower", "p_value"))
-    headings = [metric, *["95% interval"] * drawn]
-    if several:
-        headings += ["difference", *["95% interval", "p"] * tested]
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for i, system in enumerate(result["system"].values):
-        at = result.sel(system=system, metric=metric)
-        row = [_number(at["score"]), *([_interval(at["lower"], at["upper"])] * drawn)]
-        if several and i == 0:
-            row.append("baseline")
-        elif several:
-            row.append(_number(at["difference"], "+.2f"))
-        if tested and i:
-            row += [
-                _interval(at["difference_lower"], at["difference_upper"], "+.2f"),
-                _number(at["p_value"], ".3f"),
-            ]
-        table.add_row(Text(str(system)), *row)
-    console.print(table)
-
-
-def _sentences(result: xr.Dataset) -> str:
-    return count(result.attrs["sentences"], "sentence")
-
-
-def _print_by_length(console: Console, result: xr.Dataset, metric: str) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=f"{metric} by source length", title_justify="left")
-    table.add_column(result.attrs["length_in"])
-    table.add_column("sentences", justify="right")
-    for system in result["system"].values:
-        table.add_column(Text(str(system)), justify="right")
-    for bucket in result["bucket"].values:
-        at = result.sel(bucket=bucket, metric=metric)
-        cells = [
-            f"{_number(row['score_by_length'])}  {_interval(row['lower_by_length'], row['upper_by_length'])}"
-            for row in (at.sel(system=system) for system in result["system"].values)
-        ]
-        table.add_row(str(bucket), str(int(at["sentences"])), *cells)
-    console.print(table)
-
-
-def _interval(lower: Any, upper: Any, form: str = ".2f") -> str:
-    return "" if math.isnan(float(lower)) else f"{_number(lower, form)} to {_number(upper, form)}"
-
-
-def _number(value: Any, form: str = ".2f") -> str:
-    return "-" if math.isnan(float(value)) else format(float(value), form)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from pathlib import Path
@@ -37,8 +38,8 @@ _Json = Annotated[
 ]
 
 
+@options.takes("model", *options.LOADING, "seed", model=(_Model, inspect.Parameter.empty))
 def translate(
-    model: _Model,
     text: _Text = Path("-"),
     out: _Out = None,
     beams: _Beams = 5,
@@ -48,13 +49,9 @@ def translate(
     temperature: _Temperature = 1.0,
     overlong: _Overlong = "refuse",
     batch_tokens: _BatchTokens = 4096,
-    seed: options.Seed = 0,
-    tokenizer: options.Tokenizer = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
     as_json: _Json = False,
+    *,
+    reading: options.Reading,
 ) -> None:
     """Translate: one translation a line, in the order of the text; empty lines stay empty.
 
@@ -66,13 +63,8 @@ def translate(
 
     with progress_bar("translate") as show:
         translations = run(
-            model,
-            text,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
+            **reading,
+            texts=text,
             beams=beams,
             length_penalty=length_penalty,
             n_best=n_best,
@@ -80,7 +72,6 @@ def translate(
             temperature=temperature,
             overlong=overlong,
             batch_tokens=batch_tokens,
-            seed=seed,
             scores=as_json or n_best > 1,
             progress=show,
         )

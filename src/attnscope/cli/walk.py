@@ -12,8 +12,8 @@ from attnscope.cli.output import emit, new_console, print_path, progress_bar
 from attnscope.support.errors import AttnscopeError
 
 
+@options.takes("model", *options.LOADING)
 def walk(
-    model: options.Model = options.BUNDLED,
     text: Annotated[
         str | None,
         typer.Argument(help="Sentence to follow, in quotes.", show_default="one about a tired animal"),
@@ -42,19 +42,16 @@ def walk(
     language: Annotated[str, typer.Option("--lang", help="Language of the explanation: en or ja.")] = "en",
     markdown: Annotated[Path | None, typer.Option(help="File for Markdown with LaTeX; - prints it.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the numbers of --toy.", show_default="0")] = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    tokenizer: options.Tokenizer = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    *,
+    reading: options.Reading,
 ) -> None:
-    """How does a head compute what it does? One sentence, every step, in numbers."""
+    """Follow one head over one sentence, every step in numbers."""
+    model, loading = reading["model"], {name: reading[name] for name in options.LOADING}
     _check(
         toy=toy,
         has_text=(text, target) != (None, None),
         has_head=(model, layer, head) != (options.BUNDLED, None, 0),
-        has_loading=trust_remote_code
-        or any(given is not None for given in (device, dtype, tokenizer, revision)),
+        has_loading=any(loading.values()),
         has_seed=seed is not None,
     )
     _reject_sentence(model)
@@ -68,17 +65,12 @@ def walk(
             steps = walk_toy(seed=seed or 0, token=_number(query_token))
         else:
             steps = run_walk(
-                model,
-                text,
+                texts=text,
                 targets=target,
                 layer=layer,
                 head=head,
                 query_token=query_token,
-                device=device,
-                dtype=dtype,
-                tokenizer=tokenizer,
-                revision=revision,
-                trust_remote_code=trust_remote_code,
+                **reading,
                 progress=show,
             )
     if markdown is None:

@@ -90,10 +90,10 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         raise AttnscopeError(
             "the scan has no statistic with one number a head: give it some with --statistics"
         )
-    given = {name: results[name].transpose("text", *_GRID).values for name in names}
-    repeated = repeated_statistics(names, [[values] for values in given.values()])
+    by_name = {name: results[name].transpose("text", *_GRID).values for name in names}
+    repeated = repeated_statistics(names, [[values] for values in by_name.values()])
     names = [name for name in names if name not in repeated]
-    stacked = np.stack([given[name] for name in names], 1)
+    stacked = np.stack([by_name[name] for name in names], 1)
     flat = stacked.reshape(len(stacked), -1)
     documents = np.unique(results.source.values.astype(str), return_inverse=True)[1]
     tests = [_welch(flat, documents, labels == value) for value in values]
@@ -215,25 +215,25 @@ def describe_contrasts(tested: xr.Dataset) -> list[str]:
             strict=True,
         )
     )
-    said = [f"{tested.attrs['field']}: {listed}."]
+    sentences = [f"{tested.attrs['field']}: {listed}."]
     by = "pools of different documents" if pooled else "documents"
     known, differs = tested.tested.values, tested.differs.values
     if not known.any():
-        return [*said, f"Nothing is told apart: each value, and all others, need {LEAST} {by} or more."]
+        return [*sentences, f"Nothing is told apart: each value, and all others, need {LEAST} {by} or more."]
     heads, every = differs.any((0, 1)).sum(), known.any((0, 1)).sum()
     rate = f"{float(tested.attrs['level']):.0%}"
-    said.append(
+    sentences.append(
         f"{heads} of {every} heads differ in some statistic between a value and all others: {differs.sum()} of "
         f"{known.sum()} differences are told from 0 (false discovery rate {rate}, by {by})."
     )
-    said += describe_repeated(json.loads(tested.attrs["repeated"]))
+    sentences += describe_repeated(json.loads(tested.attrs["repeated"]))
     lengths = tested.length.values
     if np.isfinite(lengths).all() and lengths.max() > _UNLIKE * lengths.min():
         each = ", ".join(
             f"{value} {length:.0f}" for value, length in zip(tested.by.values, lengths, strict=True)
         )
-        said.append(
+        sentences.append(
             f"Windows differ in length (tokens in the mean: {each}), and statistics with it: a difference need not "
             "be one of the texts' kind."
         )
-    return said
+    return sentences

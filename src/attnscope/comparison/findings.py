@@ -208,26 +208,28 @@ def _are(number: int) -> str:
 def _describe_matching(difference: xr.Dataset) -> str:
     """How heads were matched, whether that was asked for, and whether anything shows pairs to be the same heads."""
     rule, kinship = difference.attrs["matching"], difference.attrs.get("kinship", "untested")
-    asked = difference.attrs.get("matching_asked", "auto") == rule
+    requested = difference.attrs.get("matching_asked", "auto") == rule
     few = "there are too few heads to tell whether these are the same heads."
     if rule == "number":
         if not np.isfinite(difference.profile_distance.values).any():
             few = "the scans have no offset profiles that would tell whether these are the same heads."
-        said = f"Each head is compared with the one of its number{', as was asked for' if asked else ''}"
+        sentence = (
+            f"Each head is compared with the one of its number{', as was asked for' if requested else ''}"
+        )
         return (
-            f"{said}: "
+            f"{sentence}: "
             + {
                 "shown": "these are more alike than by chance.",
                 "not shown": "these are no more alike than by chance, and nothing shows them to be the same heads.",
                 "untested": few,
             }[kinship]
         )
-    why = "as was asked for" if asked else "as nothing shows those of one number to be the same"
+    why = "as was asked for" if requested else "as nothing shows those of one number to be the same"
     other = int((difference.partner.values != difference["head"].values).sum())
-    said = f"Heads are matched by their offset profiles, {why} ({other} have another number): "
+    sentence = f"Heads are matched by their offset profiles, {why} ({other} have another number): "
     together = "one to one, so that the pairs of a layer are together most alike."
     return (
-        said
+        sentence
         + {
             "shown": f"{together} The pairs are more alike than by chance, as heads of one kind are in unrelated "
             "models too.",

@@ -56,7 +56,7 @@ def span_uses(results: xr.Dataset) -> list[SpanUse]:
         if np.isnan(weight[number]).all():
             continue
         above = weight[number] - np.fmax(equal[number], places[number])
-        layer, head = (int(place) for place in np.unravel_index(np.nanargmax(above), above.shape))
+        layer, head = (int(index) for index in np.unravel_index(np.nanargmax(above), above.shape))
         known = ~np.isnan(weight[number])
         mean, mean_equal, mean_places = (
             float(value[number][known].mean()) for value in (weight, equal, places)
@@ -88,10 +88,10 @@ def explain_dashes(uses: Sequence[SpanUse]) -> str:
     whole = ", ".join(use.span for use in none if use.equal >= 1 - _ROUNDING)
     below = ", ".join(use.span for use in none if use.equal < 1 - _ROUNDING)
     placeless = ", ".join(use.span for use in uses if use.places != use.places)
-    said = [f"All keys are of the span: {whole}."] if whole else []
-    said += [f"No head is above the larger of equal weights and its places: {below}."] if below else []
-    said += [f"Keys of another text have no places: {placeless}."] if placeless else []
-    return " ".join(said)
+    sentences = [f"All keys are of the span: {whole}."] if whole else []
+    sentences += [f"No head is above the larger of equal weights and its places: {below}."] if below else []
+    sentences += [f"Keys of another text have no places: {placeless}."] if placeless else []
+    return " ".join(sentences)
 
 
 _LEAST_TURN = (
@@ -135,8 +135,8 @@ def own_output_shares(results: xr.Dataset) -> list[OwnOutputShare]:
     grown = [np.diff(values, axis=1)[:, 0] for values in (own, places, np.broadcast_to(equal, own.shape))]
     larger = np.where(grown[1].mean(0) >= grown[2].mean(0), grown[1], grown[2]) if len(long) else grown[1]
     each = grown[0] - larger  # (text, layer, head)
-    told = above_zero([each[:, known]], len(long))[0] if len(long) >= FEW else None
-    heads = [tuple(int(place) for place in at) for at in np.argwhere(known)]
+    significant = above_zero([each[:, known]], len(long))[0] if len(long) >= FEW else None
+    heads = [tuple(int(index) for index in at) for at in np.argwhere(known)]
     rows: list[OwnOutputShare] = []
     for number, (layer, head) in enumerate(heads):
         interval = by_document(each[:, layer, head], range(len(long)))
@@ -151,7 +151,9 @@ def own_output_shares(results: xr.Dataset) -> list[OwnOutputShare]:
                 float(interval.low),
                 float(interval.high),
                 len(long),
-                None if told is None else bool(told[number] and each[:, layer, head].mean() >= _LEAST_TURN),
+                None
+                if significant is None
+                else bool(significant[number] and each[:, layer, head].mean() >= _LEAST_TURN),
             )
         )
     return sorted(rows, key=lambda row: -row.turn)
@@ -167,11 +169,11 @@ def describe_own_output(rows: Sequence[OwnOutputShare]) -> str:
     if rows[0].beyond_chance is None:
         return f"Heads that turn to the model's own output beyond chance: not tested, fewer than {FEW} texts"
     turning = sum(row.beyond_chance is True for row in rows)
-    told = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(
+    heads = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(
         turning, f"{turning} heads of {len(rows)} turn"
     )
     return (
-        f"{told} to the model's own output by more than its size and the head's places, by {_LEAST_TURN:.0%} of the "
+        f"{heads} to the model's own output by more than its size and the head's places, by {_LEAST_TURN:.0%} of the "
         "weight or more and beyond chance (were there nothing, one would be found in at most 5% of such tables)"
     )
 
@@ -274,14 +276,14 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
     first.
     """
     means = MeanGroupWeights.of(results)
-    told = _beyond_chance(results, means, units_in(results)[0])
+    significant = _beyond_chance(results, means, units_in(results)[0])
     pairs: list[GroupPair] = []
     for i, query in enumerate(results.group_query.values):
         for j, key in enumerate(results.group_key.values):
             own = means.above[:, :, i, j]
             if not np.isfinite(own).any():
                 continue
-            layer, head = (int(place) for place in np.unravel_index(np.nanargmax(own), own.shape))
+            layer, head = (int(index) for index in np.unravel_index(np.nanargmax(own), own.shape))
             weight, equal, places = (
                 float(part[layer, head, i, j]) for part in (means.weight, means.equal, means.places)
             )
@@ -305,7 +307,7 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
                     float(interval.high),
                     int(there.sum()),
                     f"{len(set(drawn))} {called}",
-                    None if told is None else bool(told[layer, head, i, j]),
+                    None if significant is None else bool(significant[layer, head, i, j]),
                 )
             )
     return sorted(pairs, key=lambda pair: -pair.above)
@@ -315,13 +317,13 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
     """In how many pairs some head is above both nulls, as far as that is known."""
     if not pairs:
         return "No pair of groups is there"
-    told = [pair for pair in pairs if pair.above > 0 and pair.beyond_chance]
+    above = [pair for pair in pairs if pair.above > 0 and pair.beyond_chance]
     if any(pair.beyond_chance is None for pair in pairs):
         return f"Pairs of groups beyond chance: not tested, fewer than {FEW} documents"
-    if not told:
+    if not above:
         return f"In none of {len(pairs)} pairs a head is above both nulls beyond chance"
     return (
-        f"In {len(told)} of {len(pairs)} pairs a head is above both nulls beyond chance, by {SMALLEST} or more (were "
+        f"In {len(above)} of {len(pairs)} pairs a head is above both nulls beyond chance, by {SMALLEST} or more (were "
         "there nothing, one would be found in at most 5% of such tables)"
     )
 
@@ -343,8 +345,8 @@ def _beyond_chance(
         return None
     member = np.zeros((len(names), len(documents)))
     member[[names[name] for name in documents], np.arange(len(documents))] = 1
-    told = above_zero((member @ above for above in _above(results, means)), len(names))
-    return np.stack(told).reshape(means.weight.shape) & (means.above >= SMALLEST)
+    significant = above_zero((member @ above for above in _above(results, means)), len(names))
+    return np.stack(significant).reshape(means.weight.shape) & (means.above >= SMALLEST)
 
 
 def _above(results: xr.Dataset, means: MeanGroupWeights) -> Iterator[np.ndarray]:

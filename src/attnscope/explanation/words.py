@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from attnscope.capture.notes import numbering_note
 from attnscope.explanation.ranking import ERROR, READINGS, HeadExplanation, rank_explanations
-from attnscope.measure.measurement import numbering_note
 from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import count
 

@@ -16,7 +16,7 @@ from attnscope.measure.documents import units_of
 from attnscope.measure.intervals import by_document
 from attnscope.measure.questions import majority_names
 from attnscope.measure.ranking import peaks
-from attnscope.measure.sides import statistics_of
+from attnscope.measure.texts import statistics_of
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 

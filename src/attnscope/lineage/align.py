@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -268,18 +268,19 @@ def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
 
 def _judged(every: np.ndarray, gold: Gold) -> xr.Dataset:
     """Error rate, precision and recall of every head, from its links ``(pair, layer, head)``."""
-    layers, heads = every.shape[1:]
-    names = ("error_rate", "precision", "recall")
-    rates = {name: np.empty((layers, heads)) for name in names}
-    for at in np.ndindex(layers, heads):
+    rates = {name: np.empty(every.shape[1:]) for name in ("error_rate", "precision", "recall")}
+    for at in np.ndindex(*every.shape[1:]):
         made = [links_of_line(str(line)) for line in every[:, *at]]
         score = score_alignments(made, gold.sure, gold.possible)
-        for name in names:
-            rates[name][at] = getattr(score, name)
-    return xr.Dataset(
-        {name: (("layer", "head"), values) for name, values in rates.items()},
-        coords={"layer": range(layers), "head": range(heads)},
-    )
+        for name, values in rates.items():
+            values[at] = getattr(score, name)
+    return _by_head(rates)
+
+
+def _by_head(rates: Mapping[str, Any]) -> xr.Dataset:
+    variables = {name: (("layer", "head"), np.array(rows, dtype=np.float64)) for name, rows in rates.items()}
+    dataset = xr.Dataset(variables)
+    return dataset.assign_coords({name: range(dataset.sizes[name]) for name in ("layer", "head")})
 
 
 def _best(heads: xr.Dataset) -> tuple[int, int]:
@@ -336,48 +337,48 @@ def _pairs(
     ]
 
 
-_ASKED = "asked"  # in the folder's state: the signature of all that was asked for
+_REQUESTED = "requested"  # in the state of the folder: the signature of the whole request
 
 
 def as_list(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
     """The alignment of a text, read from its folder or made and written there."""
-    asked = work.signature_of_all(shown)
-    there = _there(OwnedFolder(folder, "align").look(), asked)
+    signature = work.signature_of_all(shown)
+    there = _there(OwnedFolder(folder, "align").look(), signature)
     if there is not None:
         return there
     if task is None or not work.sources:
         with OwnedFolder(folder, "align") as owned:
-            return _written(work, owned, asked, shown)
+            return _written(work, owned, signature, shown)
 
     waiting = Aligned(
-        work.identity["name"], None, None, False, [], None, None, 0, [], asked.to_json(),
-        pending(task, folder, asked)["task"],
+        work.identity["name"], None, None, False, [], None, None, 0, [], signature.to_json(),
+        pending(task, folder, signature)["task"],
     )  # fmt: skip
-    if not do_share(task, folder, asked, work.units, {}).is_whole():
+    if not do_share(task, folder, signature, work.units, {}).is_whole():
         return waiting
     try:
         owned = OwnedFolder(folder, "align").__enter__()
     except InUseError:  # another one that was done at the same moment
         return waiting
     with owned:
-        return _there(owned, asked) or _written(work, owned, asked, shown)
+        return _there(owned, signature) or _written(work, owned, signature, shown)
 
 
-def _there(folder: OwnedFolder, asked: Signature) -> Aligned | None:
+def _there(folder: OwnedFolder, signature: Signature) -> Aligned | None:
     """What was asked for, where an earlier process made it and nothing has befallen it since."""
-    if folder.state.get(_ASKED) != asked.to_dict() or folder.damaged([LINKS, RECORD]):
+    if folder.state.get(_REQUESTED) != signature.to_dict() or folder.damaged([LINKS, RECORD]):
         return None
     return load_alignment(folder)
 
 
-def _written(work: Work, folder: OwnedFolder, asked: Signature, shown: int) -> Aligned:
+def _written(work: Work, folder: OwnedFolder, signature: Signature, shown: int) -> Aligned:
     """Make the alignment, from the parts that tasks have left where these are whole, and write it."""
-    parts = Parts(folder.path, asked)
+    parts = Parts(folder.path, signature)
     aligned = aligned_of(work, parts.results() if parts.is_whole() else in_memory(work), shown)
     where = "Choose another folder with --out, or free some room"
     with (
         explained(f"write to {folder.path}", where),
-        folder.replacing(LINKS, RECORD, *VIEWS, views=None, **{_ASKED: asked.to_dict()}) as new,
+        folder.replacing(LINKS, RECORD, *VIEWS, views=None, **{_REQUESTED: signature.to_dict()}) as new,
     ):
         write_alignment(aligned, new)
     parts.drop()
@@ -428,12 +429,12 @@ def load_alignment(folder: OwnedFolder) -> Aligned:
         record["head"],
         record["chosen_on_gold"],
         alignments,
-        None if score is None else _score(score),
-        None if heads is None else _heads(heads),
+        None if score is None else AlignmentScore(**_with_nan(score)),
+        None if heads is None else _by_head(heads),
         record["outside"],
         [_shown(parts, alignments) for parts in record["pairs"]],
         Signature.of(record["signature"]).to_json(),
-        baselines=None if baselines is None else _baselines(baselines),
+        baselines=None if baselines is None else Baselines(**_with_nan(baselines)),
         passed_over=record["passed_over"],
     )
 
@@ -455,29 +456,14 @@ def _shown(parts: dict[str, Any], alignments: list[Links]) -> ShownPair:
     words = WordAlignment(parts["source"], parts["target"], np.array(parts["weights"], dtype=np.float64))
     sure, possible = (frozenset((int(i), int(j)) for i, j in parts[name]) for name in ("sure", "possible"))
     links = alignments[parts["line"] - 1]
-    return ShownPair(parts["line"], words, links, sure, possible, _number(parts["error_rate"]))
-
-
-def _score(parts: dict[str, Any]) -> AlignmentScore:
-    shares = (_number(parts[name]) for name in ("error_rate", "precision", "recall"))
-    return AlignmentScore(*shares, links=parts["links"])
-
-
-def _baselines(parts: dict[str, Any]) -> Baselines:
-    return Baselines(
-        **{name: _number(value) for name, value in parts.items() if name != "heads"}, heads=parts["heads"]
+    return ShownPair(
+        parts["line"], words, links, sure, possible, **_with_nan({"error_rate": parts["error_rate"]})
     )
 
 
-def _heads(values: dict[str, Any]) -> xr.Dataset:
-    rates = {name: np.array(rows, dtype=np.float64) for name, rows in values.items()}
-    layers, heads = next(iter(rates.values())).shape
-    coordinates = {"layer": range(layers), "head": range(heads)}
-    return xr.Dataset({name: (("layer", "head"), rows) for name, rows in rates.items()}, coordinates)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
+    """Numbers as they were before JSON, which knows no NaN."""
+    return {name: math.nan if value is None else value for name, value in record.items()}
 
 
 UNIT = 16  # batches that one process aligns before the next has its turn

@@ -155,13 +155,13 @@ def compare(
     check_whole(1, BEAMS, beams=beams)
     check_whole(1, THREADS, threads=threads)
     out = local_folder(out)
-    asked = read_systems(systems, out)
-    check_untrained(asked)
-    text = read_test_text(asked, texts, targets, join=join)
+    chosen = read_systems(systems, out)
+    check_untrained(chosen)
+    text = read_test_text(chosen, texts, targets, join=join)
     shown = _shown_pair(text, line)
     length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")
     limits = list(by_length or ()) or length_limits(text.source, length_in)
-    validated = asked[0].config or read_config()
+    validated = chosen[0].config or read_config()
 
     def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
         return score(
@@ -180,13 +180,13 @@ def compare(
     with OwnedFolder(out, "compare") as folder:
         every = SystemOutputs(folder, text, shown, beams, threads, device, tell)
         every.write_text()
-        outputs = every.all(asked)
+        outputs = every.all(chosen)
         tell(Progress("score", 0.99))
         scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
         results = {
-            "scores": scores.merge(_by_system(asked, outputs, text)),
-            "curves": learning_curves({system.name: system.folder for system in asked}),
+            "scores": scores.merge(_by_system(chosen, outputs, text)),
+            "curves": learning_curves({system.name: system.folder for system in chosen}),
             "alignment": _alignment(text, shown, outputs),
         }
         signature = Signature(
@@ -194,7 +194,7 @@ def compare(
             systems={name: output.signature for name, output in outputs.items()},
             scores=json.loads(scores.attrs["signature"]),
             settings={
-                "baseline": asked[0].name,
+                "baseline": chosen[0].name,
                 "by_length": limits,
                 "length_in": length_in,
                 "line": shown + 1,
@@ -320,19 +320,16 @@ class SystemOutputs:
             self.folder.write({name: _lines(lines) for name, lines in sides.items()})
 
     def all(self, systems: Sequence[System]) -> dict[str, SystemOutput]:
-        """Every system by name, one after the other."""
-        return {
-            system.name: replace(self, progress=_part(self.progress, number, len(systems))).of(system)
-            for number, system in enumerate(systems)
-        }
+        """Every system by name: trained, its translations and alignments, as far as that is not done."""
+        outputs: dict[str, SystemOutput] = {}
+        for number, system in enumerate(systems):
+            part = replace(self, progress=_part(self.progress, number, len(systems)))
+            part.ensure_trained(system)
+            with own_threads(self.threads or threads_of_one()):
+                outputs[system.name] = part.output_of(system)
+        return outputs
 
-    def of(self, system: System) -> SystemOutput:
-        """Train, translate and align, as far as that is not done."""
-        self._train(system)
-        with own_threads(self.threads or threads_of_one()):
-            return self._output_of(system)
-
-    def _output_of(self, system: System) -> SystemOutput:
+    def output_of(self, system: System) -> SystemOutput:
         loaded = load_model(system.folder, device=self.device)
         if not loaded.model.config.is_encoder_decoder:
             raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
@@ -341,7 +338,7 @@ class SystemOutputs:
         measured = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
         return SystemOutput(lines, weights=weights, read_from=read_from, **measured)
 
-    def _train(self, system: System) -> None:
+    def ensure_trained(self, system: System) -> None:
         if system.trained or system.config is None:
             return
         changed = {"threads": self.threads, "device": self.device}
@@ -371,10 +368,10 @@ class SystemOutputs:
             self.folder.forget([file, record])
         if not {file, record} <= self.folder.files.keys():
             return None
-        kept = json.loads(self.folder.read(record))
-        if kept["signature"] != self._signature(loaded):
+        stored = json.loads(self.folder.read(record))
+        if stored["signature"] != self._signature(loaded):
             return None
-        return lines_of(self.folder.read(file).decode()), kept
+        return lines_of(self.folder.read(file).decode()), stored
 
     def _translate(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
         """Translate the text and write it down; on the generated task, judge the alignments."""

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.lineage.checkpoints import read_log
-from attnscope.support.numbers import percent
+from attnscope.support.numbers import count, percent
 
 _METRICS = ("bleu", "loss")
 _SEEN = ("tokens", "seconds")
@@ -77,3 +77,13 @@ def error_rate_note(scores: xr.Dataset) -> str:
         f"{said} To compare: the diagonal {percent(float(diagonal.mean()))}, random words "
         f"{percent(float(chance.mean()))} (below {percent(float(level.mean()))} in 1 of 100)."
     )
+
+
+def cut_sentences(scores: xr.Dataset) -> list[str]:
+    """Of which systems how many sentences were cut."""
+    cuts = zip(scores["system"].values, scores["sentences_cut"].values, strict=True)
+    return [
+        f"{name}: {count(int(cut), 'sentence')} longer than it was trained for {'was' if cut == 1 else 'were'} cut"
+        for name, cut in cuts
+        if cut
+    ]

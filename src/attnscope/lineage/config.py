@@ -379,8 +379,10 @@ def shown_default(name: str, usual: str) -> str:
         return usual
     first, *_ = (of[system] for system in ("additive", "Transformer") if system in of)
     others = {"attention none": of.get("fixed vector", first), "transformer": of.get("Transformer", first)}
-    told = ", ".join(f"{model}: {value}" for model, value in others.items() if value != first)
-    return f"{usual}; without data and config {first}" + (f" ({told})" if told and name != "model" else "")
+    others_shown = ", ".join(f"{model}: {value}" for model, value in others.items() if value != first)
+    return f"{usual}; without data and config {first}" + (
+        f" ({others_shown})" if others_shown and name != "model" else ""
+    )
 
 
 def preset(model: str | None = None, attention: str | None = None) -> TrainConfig:
@@ -390,14 +392,14 @@ def preset(model: str | None = None, attention: str | None = None) -> TrainConfi
     return PRESETS["Transformer"]
 
 
-def describe_preset(asked: TrainConfig) -> str:
+def describe_preset(config: TrainConfig) -> str:
     """The model of the generated task in words, with what differs from its usual settings."""
     differ = ", ".join(
         f"{name} {value}"
-        for name, value in asked.settings().items()
+        for name, value in config.settings().items()
         if name in MODEL_SETTINGS and value != TrainConfig.model_fields[name].default
     )
-    return f"no data: a generated task, and a small {asked.model}" + (f" ({differ})" if differ else "")
+    return f"no data: a generated task, and a small {config.model}" + (f" ({differ})" if differ else "")
 
 
 def settings_for(config: TrainConfig | Path | str | None, **settings: object) -> TrainConfig:

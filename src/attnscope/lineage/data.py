@@ -164,11 +164,11 @@ class MaskedWindows(TrainingData):
         chosen[:, 1] |= ~chosen.any(1)  # every window has something to say
         how = torch.rand(window.shape, generator=draw, dtype=torch.float32)
         other = torch.randint(len(self.tokenizer), window.shape, generator=draw)
-        given = torch.where(chosen & (how < 0.8), self.tokenizer.mask_token_id, window)  # noqa: PLR2004
-        given = torch.where(chosen & (how >= 0.9), other, given)  # noqa: PLR2004
+        masked = torch.where(chosen & (how < 0.8), self.tokenizer.mask_token_id, window)  # noqa: PLR2004
+        masked = torch.where(chosen & (how >= 0.9), other, masked)  # noqa: PLR2004
         return {
-            "input_ids": given,
-            "attention_mask": torch.ones_like(given),
+            "input_ids": masked,
+            "attention_mask": torch.ones_like(masked),
             "labels": window.masked_fill(~chosen, -100),
         }
 
@@ -283,20 +283,20 @@ def encode_pairs(
 ) -> EncodedText:
     """Encode both sides, and leave out the pairs that are too long."""
     source, target = encode_lines(tokenizer, text.source), encode_lines(tokenizer, text.target)
-    kept = [
+    short = [
         i
         for i, pair in enumerate(zip(source, target, strict=True))
         if longest is None or max(map(len, pair)) <= longest
     ]
-    if not kept:
+    if not short:
         raise AttnscopeError(
             f"every one of {len(text)} pairs has more than {longest} tokens on a side; "
             "expected shorter ones: allow longer pairs, or divide the lines into sentences"
         )
     left_out = dict(text.left_out)
-    if len(kept) < len(text):
-        left_out["too long"] = len(text) - len(kept)
-    return EncodedText([source[i] for i in kept], [target[i] for i in kept], kept, left_out)
+    if len(short) < len(text):
+        left_out["too long"] = len(text) - len(short)
+    return EncodedText([source[i] for i in short], [target[i] for i in short], short, left_out)
 
 
 def epoch_batches(
@@ -354,21 +354,10 @@ def split_batch(
     return np.split(batch, np.searchsorted(reached, shares, side="right"))
 
 
-def fullness(lengths: Int[np.ndarray, "pair side"], batches: Sequence[Int[np.ndarray, " _"]]) -> float:
-    """Share of the cells of all batches, source and target, that hold a token and not padding."""
-    cells = sum(len(batch) * int(lengths[batch].max(0).sum()) for batch in batches)
-    return sum(int(lengths[batch].sum()) for batch in batches) / cells
-
-
 def collate(
     source: Sequence[Sequence[int]], target: Sequence[Sequence[int]] | None = None, *, pad_id: int = 0
 ) -> dict[str, Int[Tensor, "pair position"]]:
     """Put pairs side by side, padded on the right to the longest."""
-    if not source or (target is not None and len(target) != len(source)):
-        raise AttnscopeError(
-            f"found {len(source)} sources and {'no' if target is None else len(target)} targets for a batch; "
-            "expected at least one, and as many on both sides"
-        )
     batch = {"input_ids": _pad(source, pad_id), "attention_mask": _pad([[1] * len(ids) for ids in source], 0)}
     if target is not None:
         batch["labels"] = _pad(target, IGNORED)

@@ -1,4 +1,9 @@
-"""Training: the same weights for the same settings, however often it was stopped."""
+"""Training: the same weights for the same settings, however often it was stopped.
+
+Not transformers' Trainer: a checkpoint here is whole or not there, also after kill -9 or on a full disk; an update has
+the same pairs however many processes share it; and whatever is random follows from the seed and the update alone, so
+that nothing but weights and moments needs to be restored.
+"""
 
 from __future__ import annotations
 

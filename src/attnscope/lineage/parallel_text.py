@@ -95,12 +95,12 @@ def _without_empty(pairs: Iterable[tuple[str, str]], place: Path) -> ParallelTex
     targets: list[str] = []
     left_out: dict[str, int] = defaultdict(int)
     for source, target in pairs:
-        kept = source.strip(), target.strip()
-        if all(kept):
-            sources.append(kept[0])
-            targets.append(kept[1])
+        stripped = source.strip(), target.strip()
+        if all(stripped):
+            sources.append(stripped[0])
+            targets.append(stripped[1])
         else:
-            left_out["empty source" if kept[1] else "empty target" if kept[0] else "both empty"] += 1
+            left_out["empty source" if stripped[1] else "empty target" if stripped[0] else "both empty"] += 1
     if not sources:
         raise AttnscopeError(
             f"{shown(place)}: no pair of lines (left out for an empty side: {sum(left_out.values())}); "

@@ -189,10 +189,10 @@ def _several(texts: Any, name: str) -> list[Lines]:
         return [texts]
     if not gives_entries(texts):
         raise unexpected("sentences, a pathlib.Path, or several of these", texts, name)
-    given = list(texts)
-    if not given:
+    several = list(texts)
+    if not several:
         raise AttnscopeError(f"{name} is empty: expected sentences, a pathlib.Path, or several of these")
-    return [given] if given and all(isinstance(line, str) for line in given) else given
+    return [several] if several and all(isinstance(line, str) for line in several) else several
 
 
 def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:

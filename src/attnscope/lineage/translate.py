@@ -199,8 +199,8 @@ def translate_lines(
     done = 0
     for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
         made = _generate(model, tokenizer, pieces, chosen, options, penalty)
-        for place, ranked in zip(chosen, made, strict=True):
-            translations[place] = sorted(ranked, key=_worst_last) if sample and scored else ranked
+        for index, ranked in zip(chosen, made, strict=True):
+            translations[index] = sorted(ranked, key=_worst_last) if sample and scored else ranked
         done += len(chosen)
         (progress or no_progress)(Progress("translate", done / len(pieces), {"lines": done}))
     joined = _join(translations, owner, len(lines), scored=scored)
@@ -214,8 +214,8 @@ def translate_lines(
 def _check_ids(model: PreTrainedModel, pieces: list[list[int]], owner: list[int]) -> None:
     """Refuse a tokenizer of another model, by the largest id in the text, before anything is translated."""
     if pieces:
-        place = max(range(len(pieces)), key=lambda place: max(pieces[place]))
-        check_ids(model, {"input_ids": torch.tensor([pieces[place]])}, lambda _: f"line {owner[place] + 1}")
+        index = max(range(len(pieces)), key=lambda index: max(pieces[index]))
+        check_ids(model, {"input_ids": torch.tensor([pieces[index]])}, lambda _: f"line {owner[index] + 1}")
 
 
 def _worst_last(translation: Translation) -> float:
@@ -303,12 +303,14 @@ def _scores(
 ) -> list[float]:
     """Log-probability of each translation given its source, over its length to a power."""
     ends = torch.as_tensor(model.generation_config.eos_token_id, device=made.device).reshape(-1)
-    said = made[:, 1:]
-    ended = torch.isin(said, ends).cumsum(1)
-    counts = (ended == 0) | ((ended == 1) & torch.isin(said, ends))  # the first end too, and nothing after it
-    given = {"input_ids": ids.repeat_interleave(each, 0), "attention_mask": mask.repeat_interleave(each, 0)}
-    logits = model(**given, decoder_input_ids=made[:, :-1]).logits.float()
-    words = logits.log_softmax(-1).gather(-1, said[..., None])[..., 0]
+    tokens = made[:, 1:]
+    ended = torch.isin(tokens, ends).cumsum(1)
+    counts = (ended == 0) | (
+        (ended == 1) & torch.isin(tokens, ends)
+    )  # the first end too, and nothing after it
+    inputs = {"input_ids": ids.repeat_interleave(each, 0), "attention_mask": mask.repeat_interleave(each, 0)}
+    logits = model(**inputs, decoder_input_ids=made[:, :-1]).logits.float()
+    words = logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
     return ((words * counts).sum(1) / counts.sum(1) ** penalty).tolist()
 
 
@@ -395,7 +397,7 @@ class Translations(Sequence[tuple[Translation, ...]]):
             f'<td style="text-align: left">{html.escape(best)}</td></tr>'
             for source, best in self._shown()
         )
-        more = "".join(f"<p>{said}</p>" for said in self._more)
+        more = "".join(f"<p>{tokens}</p>" for tokens in self._more)
         return f"<p>{self._said}</p><table>{rows}</table>{more}"
 
     @property

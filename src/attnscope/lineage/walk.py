@@ -711,7 +711,8 @@ def _fitted(
         scale = query.out_features**-0.5 if divided else 1.0
         matrices = {symbol: _affine(layer) for symbol, layer in zip("QKV", order, strict=True)}
         allowed = np.tril(np.ones((len(X), len(X)), dtype=bool)) if causal else None
-        arrays = follow(*(X @ matrix + bias for matrix, bias in matrices.values()), scale, allowed)
+        Q, K, V = (X @ matrix + bias for matrix, bias in matrices.values())
+        arrays = follow(Q, K, V, scale, allowed)
         if all(difference(arrays[part].values, array) <= limit for part, array in own.items()):
             return arrays.assign(_with_matrices(X, X, matrices)), scale, causal
     raise AttnscopeError(

@@ -62,10 +62,10 @@ def word_weights(
     if end == "keep":
         return np.concatenate([on_words, on_marks], -1)
     left = on_words.sum(-1, keepdims=True)
-    kept = np.divide(on_words, left, out=np.zeros_like(on_words), where=left > 0)
+    shares = np.divide(on_words, left, out=np.zeros_like(on_words), where=left > 0)
     if end == "null":
-        kept[(on_marks > on_words.max(-1, keepdims=True, initial=0))[..., 0]] = 0
-    return kept
+        shares[(on_marks > on_words.max(-1, keepdims=True, initial=0))[..., 0]] = 0
+    return shares
 
 
 def _membership(words: np.ndarray, count: int) -> np.ndarray:
@@ -232,8 +232,8 @@ def _inputs(
     fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     ids, mask = _padded(sources, fill)
     labels, _ = _padded(targets, -100)
-    given = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    return {name: tensor.to(model.device) for name, tensor in given.items()}
+    inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    return {name: tensor.to(model.device) for name, tensor in inputs.items()}
 
 
 def _padded(rows: list[list[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -282,7 +282,7 @@ def _each(
     text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int]
 ) -> tuple[np.ndarray, list[str]]:
     """Every token that is no mark is a word."""
-    kept = np.array(marks, dtype=np.int64) == 0
-    word = np.where(kept, np.cumsum(kept) - 1, NO_WORD)
-    pieces = [text[start:stop] for (start, stop), keep in zip(offsets, kept, strict=True) if keep]
+    is_word = np.array(marks, dtype=np.int64) == 0
+    word = np.where(is_word, np.cumsum(is_word) - 1, NO_WORD)
+    pieces = [text[start:stop] for (start, stop), keep in zip(offsets, is_word, strict=True) if keep]
     return word, [piece.strip() or piece for piece in pieces]

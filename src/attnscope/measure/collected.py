@@ -1,71 +1,26 @@
-"""Forward passes that a caller runs himself, put together as one result."""
+"""Forward passes that a caller runs, put together as one result: what `watch` and `measure_weights` return."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import xarray as xr
 
-from attnscope.capture.encoders import load_vision_model
-from attnscope.capture.modalities import load_pictured_model, load_video_model
-from attnscope.measure.image_text import PicturedMeasurement
-from attnscope.measure.images import ImageMeasurement
 from attnscope.measure.labels import labelled
 from attnscope.measure.passes import stacked
 from attnscope.measure.places import NEEDED
 from attnscope.measure.pools import joined
 from attnscope.measure.quantities import EQUAL, STATISTICS
-from attnscope.measure.questions import ScanSettings
-from attnscope.measure.sounds import SoundMeasurement, loaded_for
 from attnscope.measure.summary import summarize
-from attnscope.measure.videos import VideoMeasurement
-from attnscope.read.image_text import PicturedTexts
-from attnscope.read.images import Images
-from attnscope.read.videos import Videos
-from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    import xarray as xr
     from torch import Tensor
 
-    from attnscope.capture.load import Model
-    from attnscope.capture.modalities import Sense
     from attnscope.capture.watch import Site
-    from attnscope.read.encoded import Sources
-
-
-_NAMES = ("entropy",)  # nothing is measured, and something must be asked for
-
-
-def first_of(
-    model: Model, sense: Sense, asked: ScanSettings, targets: Sources = None
-) -> ImageMeasurement | PicturedMeasurement | SoundMeasurement | VideoMeasurement:
-    """Load the model and check it on the first image, sound, video or text with images."""
-    asked = replace(asked, limit=1)
-    if isinstance(sense, PicturedTexts | Images | Videos) and targets is not None:
-        raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
-    if isinstance(sense, PicturedTexts):
-        pictured = load_pictured_model(
-            model, processor=asked.processor, loading=asked.loading, videos=sense.has_videos
-        )
-        return PicturedMeasurement(pictured, sense, _NAMES, asked, None, None)
-    if isinstance(sense, Images):
-        vision = load_vision_model(
-            model, processor=asked.processor, need_processor=not sense.is_processed, loading=asked.loading
-        )
-        return ImageMeasurement(vision, sense, _NAMES, asked)
-    if isinstance(sense, Videos):
-        filmed = load_video_model(
-            model, processor=asked.processor, need_processor=not sense.is_processed, loading=asked.loading
-        )
-        return VideoMeasurement(filmed, sense, _NAMES, asked)
-    speech, _, said, _ = loaded_for(model, sense, asked, targets)
-    return SoundMeasurement(speech, sense, said, _NAMES, asked)
 
 
 @dataclass(eq=False)

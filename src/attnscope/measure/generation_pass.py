@@ -232,7 +232,7 @@ class ReadPass:
     """What one forward pass read, and what was measured of the queries from which a token is chosen."""
 
     batch: int  # size of the pass
-    queries: int  # size of the pass
+    queries: int
     start: int  # where the first measured query stands in the text, padding counted
     rows: int  # how many are measured; 0 in a part of the prompt
     ids: Tensor | None  # ``(batch, row)``: their tokens; None where the model was given embeddings

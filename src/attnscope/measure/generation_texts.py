@@ -48,9 +48,7 @@ class Written:
 
     # token ids without padding: what its decoder was given, what it wrote, and what its encoder read, if it has one
     prompt: list[int]
-    # token ids without padding: what its decoder was given, what it wrote, and what its encoder read, if it has one
     new: list[int]
-    # token ids without padding: what its decoder was given, what it wrote, and what its encoder read, if it has one
     source: list[int]
     given: int  # how many tokens the decoder was given, which may have been embeddings
     number: int  # number of the prompt among those of its call

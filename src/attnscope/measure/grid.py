@@ -38,7 +38,7 @@ class Grid:
     """The tokens of one image."""
 
     rows: int  # rows and columns of patches
-    columns: int  # rows and columns of patches
+    columns: int
     start: int  # the token of the first patch; the others follow row by row
     tokens: int  # all tokens, also those that are no patches
     class_token: int | None  # number of the class token; None without one

@@ -32,7 +32,6 @@ class GroupPlaces:
     far: int  # the first offset to the right that a far bin of the pass holds; some of its offsets may be in the band
     # ``(batch, query)``: the place of offsets that the first real key has, and its number among those that occur
     offset_of_first: Tensor
-    # ``(batch, query)``: the place of offsets that the first real key has, and its number among those that occur
     first_at: Tensor
     seen: (
         Tensor  # ``(batch, query, place, group)``: how many keys of each group a query may see at each place

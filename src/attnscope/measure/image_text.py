@@ -1,4 +1,4 @@
-"""A scan of texts with images: through a model of vision and language, statistics per text, kinds, signature."""
+"""Texts with images and videos: through the decoder of a model of vision and language, statistics of each text."""
 
 from __future__ import annotations
 
@@ -10,156 +10,91 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-import torch
 
 from attnscope.capture.families import configured_length
-from attnscope.capture.forward import forward
 from attnscope.capture.functional import sees_ahead
 from attnscope.capture.modalities import load_pictured_model
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.placement import device_of
-from attnscope.capture.signature import signature_of
-from attnscope.capture.watching import watching
-from attnscope.kernels.engines import output_of
 from attnscope.measure.grid import jpeg, jpeg_of
-from attnscope.measure.labels import labelled
-from attnscope.measure.maps import ROWS, share_room
-from attnscope.measure.measurement import UNIT
-from attnscope.measure.observer import WindowBatch, settings_of
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.observer import WindowBatch
 from attnscope.measure.quantities import OF_GROUPS, choose
-from attnscope.measure.questions import BY_DEFAULT, ScanSettings
-from attnscope.measure.sample import (
-    WEIGHTS,
-    WINDOWS,
-    MapObserver,
-    reject_absent,
-    sample_dataset,
-    shown_heads,
-    tile_size,
-)
-from attnscope.measure.sides import one_by_one
-from attnscope.measure.summary import kinds_of
+from attnscope.measure.reader import Read, Reader
 from attnscope.measure.tiles import Frames, Tile, Tiles, pixels_of
-from attnscope.measure.writing import measured
 from attnscope.read.files import decode_utf8, read_bytes
 from attnscope.read.groups import ROLES, GroupedWindows, Grouping, check_names, grouping_of
 from attnscope.read.image_text import picture_groups, pictured_window
 from attnscope.read.picture_parts import IMAGE, VIDEO
-from attnscope.read.windows import Window, collate
 from attnscope.store.signature import short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     import xarray as xr
-    from torch import Tensor
-    from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
-    from attnscope.capture.modalities import PicturedModel
-    from attnscope.capture.watch import Observer, Site
+    from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
     from attnscope.measure.questions import ScanSettings
-    from attnscope.measure.tiles import Tile
-    from attnscope.read.groups import Groups
     from attnscope.read.image_text import PicturedText, PicturedTexts
     from attnscope.read.windows import Window
 
 
-def scan_pictured(
-    model: Model,
-    texts: PicturedTexts,
-    asked: ScanSettings = BY_DEFAULT,
-    *,
-    groups: Groups | None = None,
-    chat_template: str | Path | None = None,
-) -> xr.Dataset:
-    """Measure where every head of a decoder looks that reads texts with images; `attnscope.scan` calls this for
-    them.
-    """
-    names = (*choose(asked.statistics), *OF_GROUPS)
-    if chat_template is not None and all(item.messages == () for item in texts):
-        raise AttnscopeError("a chat template is given, and none of the texts is a chat: leave it out")
-    template = (
-        decode_utf8(read_bytes(chat_template), str(chat_template))
-        if isinstance(chat_template, Path)
-        else chat_template
-    )
-    grouping = None if groups is None else grouping_of(groups)
-    pictured = load_pictured_model(
-        model, processor=asked.processor, loading=asked.loading, videos=texts.has_videos
-    )
-    job = PicturedMeasurement(pictured, texts, names, asked, grouping, template)
-    reject_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
-    settings = {
-        "limit": asked.limit,
-        "statistics": list(names),
-        "band": job.band,
-        "seed": asked.seed,
-        "groups": job.grouping.signature,
-        "template": None if template is None else short_hash(template),
-    }
-    settings |= settings_of(names, asked.observation)
-    reader = {
-        "sha256": tokenizer_sha256(pictured.loaded.tokenizer),
-        "processor": pictured.processing(),
-        "read": job.sha256(),
-    }
-    signature = signature_of(
-        "scan", pictured.loaded, texts, None, settings, reader=reader, packages=("pillow",)
-    )
-    attributes = {"model": pictured.loaded.name, "reads": "texts with images"}
-    return measured(job, asked, signature, kinds_of(settings), attributes)
+class ImageTextReader(Reader):
+    """Texts with images: each has a length of its own, and is read by itself."""
 
+    reads = "texts with images"
+    accepts = frozenset({"groups", "chat", "chat_template"})
+    packages = ("pillow",)
 
-class PicturedMeasurement:
-    """The forward passes of one scan of texts with images: each has a length of its own, and is read by itself."""
-
-    unit = UNIT
-
-    def __init__(
-        self,
-        model: PicturedModel,
-        texts: PicturedTexts,
-        names: Sequence[str],
-        asked: ScanSettings,
-        grouping: Grouping | None,
-        template: str | None,
-    ) -> None:
-        self.model, self.texts, self.template = model, list(islice(texts, asked.limit)), template
-        self.observation = asked.observation
-        self.names, self.progress = names, asked.progress or no_progress
-        self.tiles, self.frames = Tiles(model), Frames(model)
-        self.notes: dict[str, str] = {}
+    def __init__(self, model: Model, texts: PicturedTexts, asked: ScanSettings) -> None:
+        names = (*choose(asked.statistics), *OF_GROUPS)
+        template = asked.chat_template
+        if template is not None and all(item.messages == () for item in texts):
+            raise AttnscopeError("a chat template is given, and none of the texts is a chat: leave it out")
+        if isinstance(template, Path):
+            template = decode_utf8(read_bytes(template), str(template))
+        self.template = template
+        grouping = None if asked.groups is None else grouping_of(asked.groups)
+        self.pictured = load_pictured_model(
+            model, processor=asked.processor, loading=asked.loading, videos=texts.has_videos
+        )
+        super().__init__(self.pictured.loaded, self.pictured.loaded.model, texts, asked, names)
+        self.watched = self.pictured.decoder
+        self.texts = list(islice(texts, asked.limit))
+        self.tiles, self.frames = Tiles(self.pictured), Frames(self.pictured)
         if not self.texts:
             raise AttnscopeError("no text: expected at least one, with its images or videos")
+        self.count = len(self.texts)
         placed = [self._place(item) for item in self.texts]
         windows, pictures = picture_groups([each.window for each in placed])
         self.grouping = grouping_of_pictured(grouping, windows, pictures)
+        self.groups = self.grouping.names
         windows = list(GroupedWindows(windows, self.grouping))
         self.placed = [replace(each, window=window) for each, window in zip(placed, windows, strict=True)]
         self.images = max(len(item.images) for item in self.texts)
         self.videos = max(len(item.videos) for item in self.texts)
         self.reach = max(map(len, windows)) - 1
         self.band = asked.band_within(self.reach, f"texts of {self.reach + 1} tokens")
-        first = max(
-            range(len(windows)),
-            key=lambda number: bool(self.placed[number].images or self.placed[number].videos),
-        )
-        _, given = model.read(self.texts[first], template)
-        self.sites = model.verify(given, self.texts[first].name)
-        self.notes |= capture_notes(model.decoder)
-        self._check_places(windows[first], given)
+        self._check()
         self.notes["tower"] = (
-            f"Measured are the layers of {type(model.decoder).__name__}, which reads the text with the images in it; "
+            f"Measured are the layers of {type(self.watched).__name__}, which reads the text with the images in it; "
             "the vision tower's own attention is not."
         )
         self._note_tiles()
+        self.reader = {
+            "sha256": tokenizer_sha256(self.pictured.loaded.tokenizer),
+            "processor": self.pictured.processing(),
+            "read": self._sha256(),
+        }
 
-    def sha256(self) -> str:
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on beside the model and the texts."""
+        template = None if self.template is None else short_hash(self.template)
+        return super().settings() | {"groups": self.grouping.signature, "template": template}
+
+    def _sha256(self) -> str:
         """Hash of what the decoder reads of the texts: chats as the template writes them, too."""
         digest = hashlib.sha256(b"read")
         for placed in self.placed:
@@ -170,8 +105,8 @@ class PicturedMeasurement:
         return digest.hexdigest()
 
     def _place(self, item: PicturedText) -> Placed:
-        expanded, given = self.model.read(item, self.template)
-        most = configured_length(self.model.loaded.model.config.get_text_config())
+        expanded, given = self.pictured.read(item, self.template)
+        most = configured_length(self.model.config.get_text_config())
         if most is not None and 0 < most < len(expanded.ids):
             raise AttnscopeError(
                 f"{item.name} has {len(expanded.ids):,} tokens with its images, and the model takes {most:,}: give "
@@ -180,7 +115,7 @@ class PicturedMeasurement:
         frames, of_frames = self.frames.of(expanded, given, len(item.images))
         tiles = (*self.tiles.of(expanded, given), *of_frames)
         names = {token: name for tile in tiles for token, name in tile.names.items()}
-        window = pictured_window(expanded, self.model.loaded.tokenizer, names, frames)
+        window = pictured_window(expanded, self.loaded.tokenizer, names, frames)
         return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles)
 
     def _note_tiles(self) -> None:
@@ -219,24 +154,30 @@ class PicturedMeasurement:
             most > 1
         )
 
-    @torch.no_grad()
-    def _check_places(self, window: Window, given: dict[str, Any]) -> None:
-        """Refuse a decoder that attends over other places than its tokens; find the layers that look back only."""
+    def _check(self) -> None:
+        """Reject a decoder that attends over other positions than its tokens; find the layers that look back only."""
+        first = max(
+            range(self.count),
+            key=lambda number: bool(self.placed[number].images or self.placed[number].videos),
+        )
+        read = self.read([self.texts[first]], [first])
+        window = read.windows[0]
+        self.sites = self.pictured.verify(read.batch.inputs(self.model), window.source)
+        self.notes |= capture_notes(self.watched)
         ahead: set[int] = set()
 
-        def look(site: Site, call: AttentionCall) -> Tensor:
-            if [call.query.shape[2], call.key.shape[2]] != [len(window)] * 2:
-                raise AttnscopeError(
-                    f"layer {site.index} ({site.name}) of {type(self.model.loaded.model).__name__} attends from "
-                    f"{call.query.shape[2]} to {call.key.shape[2]} places, and the text has {len(window)} tokens: "
-                    "images that are not in the text itself are not measured"
-                )
+        def problem(site: Site, call: AttentionCall) -> str | None:
             if sees_ahead(call) if call.key.shape[-1] else site.kind != "causal":
                 ahead.add(site.index)
-            return output_of(call) if call.key.shape[-1] else call.query
+            queries, keys = call.query.shape[2], call.key.shape[2]
+            if (queries, keys) == (len(window), len(window)):
+                return None
+            return (
+                f"from {queries} to {keys} places, and the text has {len(window)} tokens: images that are not in the "
+                "text itself are not measured"
+            )
 
-        with watching(self.model.decoder, look, weights_suffice=True):
-            self.model.run(given)
+        self.reject_other_positions(read, problem)
         self.sites = [replace(site, kind="self" if site.index in ahead else "causal") for site in self.sites]
         if ahead:
             self.notes["causality"] = (
@@ -244,89 +185,31 @@ class PicturedMeasurement:
                 "these layers are of the kind self."
             )
 
-    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
-        """Measure text after text, but those that are done."""
-        return one_by_one(self.texts, self._measure, done, self.progress, count=len(self.texts))
+    def items(self) -> Iterable[PicturedText]:
+        """The texts."""
+        return self.texts
 
-    def _read(self, number: int) -> ImageTextBatch:
-        _, given = self.model.read(self.texts[number], self.template)
-        return ImageTextBatch.of_one(self.placed[number].window, given, device_of(self.model.loaded.model))
+    def read(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> Read:
+        """One text with its images."""
+        _, given = self.pictured.read(items[0], self.template)
+        windows = [self.placed[numbers[0]].window]
+        return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
 
-    @torch.no_grad()
-    def _run(self, reading: ImageTextBatch, observer: Observer, name: str) -> None:
-        model = self.model.loaded.model
-        with watching(self.model.decoder, observer, weights_suffice=True):
-            forward(model, reading.inputs(model), lambda _: name)
+    def sizes(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002
+        """Where the tokens of images and videos are."""
+        return picture_sizes(self.placed[numbers[0]], self.images, self.videos)
 
-    def watch_first(self, observer: Observer) -> Window:
-        """Run the first text with an observer; it is returned as a page shows it."""
-        window = self.placed[0].window
-        self._run(self._read(0), observer, window.source)
-        return window
-
-    def _measure(self, _: PicturedText, number: int) -> xr.Dataset:
-        reading, window = self._read(number), self.placed[number].window
-        observer = StatisticsObserver(
-            self.names, self.band, reading, self.reach, len(self.grouping.names), observation=self.observation
-        )
-        self._run(reading, observer, window.source)
-        results = labelled(
-            observer.stacked(),
-            self.sites,
-            self.band,
-            self.reach,
-            {"length": np.array([len(window)])},
-            [(window.source, window.start)],
-            number,
-            self.grouping.names,
-        )
-        return results.assign(picture_sizes(self.placed[number], self.images, self.videos))
-
-    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
-        """The attention over the first texts, and their images."""
-        shown = range(min(WINDOWS, len(self.texts)))
-        windows = [self.placed[number].window for number in shown]
-        longest = min(ROWS, max(map(len, windows)))
-        listed = [
-            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
-        ]
-        others = len(self.sites) * results.sizes["head"] - len(listed[0])
-        observed: list[MapObserver] = []
-        pixels: list[dict[str, Any]] = []
-        for number, of_window in zip(shown, listed, strict=False):
-            tile = tile_size(others, longest) if others and not observed else 0
-            observer = MapObserver(of_window, WEIGHTS, tile, lambda: None)
-            reading = self._read(number)
-            self._run(reading, observer, windows[number].source)
-            observed.append(observer)
-            share_room([every.maps for every in observed], WEIGHTS)
-            pixels.append(reading.given)
-        kinds = [site.kind for site in self.sites]
-        sample = sample_dataset(observed, windows, kinds, results.sizes["head"], asked)
+    def illustrated(
+        self, sample: xr.Dataset, items: Sequence[PicturedText], reads: Sequence[Read]
+    ) -> xr.Dataset:
+        """The sample with the images and frames."""
         return with_views(
             sample,
-            [self.placed[number] for number in shown],
-            [self.texts[number] for number in shown],
-            pixels,
-            {kind: getattr(self.model.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)},
+            self.placed[: len(items)],
+            items,
+            [read.batch.inputs(self.model) for read in reads],
+            {kind: getattr(self.pictured.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)},
         )
-
-
-@dataclass(frozen=True)
-class ImageTextBatch(WindowBatch):
-    """One text with its images, as `StatisticsObserver` asks of it."""
-
-    given: dict[str, Any]  # arguments of the forward pass
-
-    @classmethod
-    def of_one(cls, window: Window, given: dict[str, Any], device: torch.device | str) -> ImageTextBatch:
-        """One window and what the processor gave for it."""
-        text = collate([window], 0).to(device)
-        return cls(text, text, given)
-
-    def inputs(self, model: PreTrainedModel) -> dict[str, Tensor]:  # noqa: ARG002
-        """Arguments of the forward pass."""
-        return self.given
 
 
 @dataclass(frozen=True)

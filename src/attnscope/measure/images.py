@@ -1,160 +1,146 @@
-"""A scan of images: a folder of them through a vision encoder, statistics per image, kinds, signature."""
+"""Images: a vision encoder's patches in rows and columns, statistics of each image, kinds of heads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.capture.encoders import VisionModel, load_vision_model
-from attnscope.capture.forward import forward
-from attnscope.capture.notes import capture_notes, layer_coordinates
-from attnscope.capture.signature import signature_of
-from attnscope.capture.verify import verify
-from attnscope.capture.watching import watching
+from attnscope.capture.encoders import load_vision_model
+from attnscope.capture.notes import layer_coordinates
 from attnscope.measure.grid import Grid, equal_call, grid_of, jpeg, measure_patches, offset_name, patch_shares
 from attnscope.measure.independence import effective_labels, label_shares
-from attnscope.measure.maps import share_room
-from attnscope.measure.measurement import UNIT
 from attnscope.measure.observer import (
     ALIKE_ENTROPY,
     ALIKE_PLACES,
     LOCAL,
     MORE,
     SHARE,
+    WindowBatch,
     beyond_chance,
     beyond_shared,
 )
 from attnscope.measure.passes import Marks, measure_call, stacked
 from attnscope.measure.pools import HostOffloader
 from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS, STATISTICS, choose, wording
-from attnscope.measure.questions import BY_DEFAULT, ScanSettings
-from attnscope.measure.sample import (
-    WEIGHTS,
-    WINDOWS,
-    MapObserver,
-    reject_absent,
-    sample_dataset,
-    shown_heads,
-    tile_size,
-)
+from attnscope.measure.reader import Read, Reader
 from attnscope.measure.summary import counted
-from attnscope.measure.writing import measured
-from attnscope.read.images import Image, Images
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError, explaining
-from attnscope.support.progress import Progress, no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from torch import Tensor
 
     from attnscope.capture.load import Model
-    from attnscope.capture.watch import Observer, Site
+    from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
     from attnscope.measure.questions import ScanSettings
     from attnscope.read.images import Images
 
 KNOWN = (*PATCH_STATISTICS, *OF_ANY_TOKENS)
 DEFAULT = tuple(name for name in KNOWN if name != "learned_sink")
-
-
-def scan_images(
-    model: Model,
-    images: Images,
-    asked: ScanSettings = BY_DEFAULT,
-) -> xr.Dataset:
-    """Measure where every attention head of a vision encoder looks; `attnscope.scan` calls this for images."""
-    names = choose(asked.statistics, KNOWN, DEFAULT, " of images")
-    vision = load_vision_model(
-        model, processor=asked.processor, need_processor=not images.is_processed, loading=asked.loading
-    )
-    job = ImageMeasurement(vision, images, names, asked)
-    reject_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
-    settings = {
-        "tower": vision.tower or None,
-        "limit": asked.limit,
-        "batch_size": job.batch_size,
-        "statistics": list(job.names),
-        "band": job.band,
-        "seed": asked.seed,
-    }
-    processing = vision.processing()
-    reader = None if processing is None else {"sha256": processing}
-    signature = signature_of(
-        "scan", vision.loaded, images, None, settings, reader=reader, packages=("pillow",)
-    )
-    attributes = {"model": vision.loaded.name, "reads": "images"}
-    return measured(job, asked, signature, kinds_of_images(settings), attributes)
-
-
 _TOKENS = 2048  # at a time
 _BAND = 3  # patches
 _LAYERS = 6  # that are named one by one
 
+Pixels = tuple[str, "Tensor"]  # name of an image, and ``(1, channel, row, column)`` as the model reads it
 
-class ImageMeasurement:
-    """The forward passes of one scan of images."""
 
-    unit = UNIT
+class ImageReader(Reader):
+    """Images of a vision encoder; those of one size that follow each other are read side by side."""
 
-    def __init__(
-        self,
-        vision: VisionModel,
-        images: Images,
-        names: Sequence[str],
-        asked: ScanSettings,
-    ) -> None:
-        self.vision, self.images = vision, images
+    reads = called = "images"
+    accepts = frozenset({"batch_size"})
+    packages = ("pillow",)
+
+    def __init__(self, model: Model, images: Images, asked: ScanSettings) -> None:
+        names = choose(asked.statistics, KNOWN, DEFAULT, " of images")
+        self.vision = load_vision_model(
+            model, processor=asked.processor, need_processor=not images.is_processed, loading=asked.loading
+        )
+        super().__init__(self.vision.loaded, self.vision.model, images, asked, names)
+        processing = self.vision.processing()
+        self.reader = None if processing is None else {"sha256": processing}
+        self.images = images
         self.count = min(len(images), asked.limit or len(images))
-        self.progress = asked.progress or no_progress
-        self.notes: dict[str, str] = {}
-        self.seen = 0
         self._grids: dict[tuple[int, ...], Grid | None] = {}  # by channels, rows and columns of pixels
-        first = next(iter(images))
-        pixels = vision.pixels(first)
-        self._check(first, pixels)
-        first_grid = grid_of(vision.model, pixels)
-        grid = self._grids[tuple(pixels.shape[1:])] = first_grid if isinstance(first_grid, Grid) else None
-        if not isinstance(first_grid, Grid):
-            self._note_masked_offsets(first_grid)
-        self.names = _there(names, grid)
-        self.band = _band(asked.band, grid)
-        self.is_whole = grid is not None and self._is_whole(first, pixels)
-        tokens = _TOKENS if grid is None else grid.tokens
-        # where windows lie side by side, images do not
-        self.batch_size = (asked.batch_size or max(1, _TOKENS // tokens)) if self.is_whole else 1
-
-    def _try(self, image: Image, pixels: Tensor) -> None:
-        """Refuse an image of a size that the model does not take."""
-        model = self.vision.model
-        advice = "Are the processor's size and the model's image_size the same?"
-        with torch.no_grad(), explaining(f"{type(model).__name__} cannot read {image.name}", advice):
-            model(pixel_values=pixels)
-
-    def _check(self, first: Image, pixels: Tensor) -> None:
-        """Refuse a model that cannot be measured, on the first image; say what is not as expected."""
-        model = self.vision.model
-        name = type(model).__name__
-        self._try(first, pixels)
-        self.sites, _ = verify(model, {"pixel_values": pixels}, text=first.name, weights_suffice=True)
-        self.notes |= capture_notes(model)
+        first = next(self.items())
+        size = tuple(first[1].shape[1:])
+        self._try(*first)
+        self._grids[size] = None
+        self.verify(read := self.read([first], [0]))
+        found = grid_of(self.model, first[1])
+        grid = self._grids[size] = found if isinstance(found, Grid) else None
         if self.vision.tower:
             self.notes["tower"] = (
-                f"{type(self.vision.loaded.model).__name__} reads more than images: what is measured is its vision "
-                f"tower ({self.vision.tower}, {name})."
+                f"{type(self.loaded.model).__name__} reads more than images: what is measured is its vision "
+                f"tower ({self.vision.tower}, {type(self.model).__name__})."
             )
+        if isinstance(found, str):
+            self.notes["patches"] = (
+                f"No rows and columns of patches are measured of {type(self.model).__name__}: {found}. Entropies "
+                "and the like are of the rows that its layers have (windows, pooled patches), which count alike."
+            )
+        self.names = _there(names, grid)
+        self.band = _band(asked.band, grid)
+        self.has_maps = grid is not None and self._is_whole(read, grid)
+        tokens = _TOKENS if grid is None else grid.tokens
+        # where windows lie side by side, images do not
+        self.batch_size = (asked.batch_size or max(1, _TOKENS // tokens)) if self.has_maps else 1
 
-    def _is_whole(self, first: Image, pixels: Tensor) -> bool:
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on beside the model and the images."""
+        return {
+            "tower": self.vision.tower or None,
+            "limit": self.asked.limit,
+            "batch_size": self.batch_size,
+            "statistics": list(self.names),
+            "band": self.band,
+            "seed": self.asked.seed,
+        }
+
+    def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
+        """What finds the kinds of heads in the results; None where it cannot."""
+        return kinds_of_images(self.settings())
+
+    def items(self) -> Iterator[Pixels]:
+        """Each image as the model reads it."""
+        for image in islice(self.images, self.count):
+            yield image.name, self.vision.pixels(image)
+
+    def side_by_side(self) -> Iterator[list[Pixels]]:
+        """Images of one size that follow each other, at most as many as a batch takes."""
+        batch: list[Pixels] = []
+        for item in self.items():
+            if batch and (len(batch) == self.batch_size or item[1].shape != batch[0][1].shape):
+                yield batch
+                batch = []
+            batch.append(item)
+        if batch:
+            yield batch
+
+    def read(self, items: Sequence[Pixels], numbers: Sequence[int]) -> Read:  # noqa: ARG002
+        """Put images of one size side by side."""
+        grid = self._grid(*items[0])
+        pixels = torch.cat([pixels for _, pixels in items])
+        windows = [_window(name, grid) for name, _ in items]
+        return Read(WindowBatch.given_as({"pixel_values": pixels}, windows), windows)
+
+    def _try(self, name: str, pixels: Tensor) -> None:
+        """Reject an image of a size that the model does not take."""
+        advice = "Are the processor's size and the model's image_size the same?"
+        with torch.no_grad(), explaining(f"{type(self.model).__name__} cannot read {name}", advice):
+            self.model(pixel_values=pixels)
+
+    def _is_whole(self, read: Read, grid: Grid) -> bool:
         """Whether all layers attend over all tokens of the image; those that do not are named."""
-        observer = PatchObserver(("entropy",), 0, self._grid(first, pixels), 1)
-        self._run([first], pixels, observer)
+        observer = PatchObserver(("entropy",), 0, grid, 1)
+        self.run(read, observer)
         if observer.elsewhere:
             shown = ", ".join(map(str, observer.elsewhere[:_LAYERS]))
             more = " and more" if len(observer.elsewhere) > _LAYERS else ""
@@ -164,117 +150,50 @@ class ImageMeasurement:
             )
         return not observer.elsewhere
 
-    def _note_masked_offsets(self, reason: str) -> None:
-        self.notes["patches"] = (
-            f"No rows and columns of patches are measured of {type(self.vision.model).__name__}: {reason}. Entropies "
-            "and the like are of the rows that its layers have (windows, pooled patches), which count alike."
-        )
-
-    def _grid(self, image: Image, pixels: Tensor) -> Grid | None:
-        """Rows and columns of images of this size; of another one they are found anew."""
+    def _grid(self, name: str, pixels: Tensor) -> Grid | None:
+        """Rows and columns of images of this size, found once for each size."""
         size = tuple(pixels.shape[1:])
         if size not in self._grids:
-            self._try(image, pixels[:1])
-            known = any(self._grids.values())
-            new = grid_of(self.vision.model, pixels[:1]) if known else None
+            self._try(name, pixels[:1])
+            new = grid_of(self.model, pixels[:1]) if any(self._grids.values()) else None
             if isinstance(new, str):
                 raise AttnscopeError(
-                    f"{image.name}: no rows and columns of patches are found ({new}), and those of the images before "
+                    f"{name}: no rows and columns of patches are found ({new}), and those of the images before "
                     "were: leave it out"
                 )
             self._grids[size] = new
         return self._grids[size]
 
-    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
-        """Measure batch after batch, but those that are done."""
-        for batch, pixels in self._side_by_side():
-            texts = range(self.seen, self.seen + len(batch))
-            self.seen += len(batch)
-            if not done(texts):
-                yield self._measure(batch, pixels, texts.start)
-            self.progress(Progress("scan", self.seen / self.count, {"images": self.seen}))
-
-    def _side_by_side(self) -> Iterator[tuple[list[Image], Tensor]]:
-        """Images of one size that follow each other, at most as many as a batch takes."""
-        batch: list[Image] = []
-        pixels: list[Tensor] = []
-        for image in islice(self.images, self.count):
-            read = self.vision.pixels(image)
-            if batch and (len(batch) == self.batch_size or read.shape != pixels[0].shape):
-                yield batch, torch.cat(pixels)
-                batch, pixels = [], []
-            batch.append(image)
-            pixels.append(read)
-        if batch:
-            yield batch, torch.cat(pixels)
-
-    @torch.no_grad()
-    def _run(self, batch: Sequence[Image], pixels: Tensor, observer: Observer) -> None:
-        with watching(self.vision.model, observer, weights_suffice=True):
-            forward(self.vision.model, {"pixel_values": pixels}, lambda number: batch[number].name)
-
-    def watch_first(self, observer: Observer) -> Window:
-        """Run the first image with an observer; it is returned as a page shows it, without tokens if it has no grid."""
-        image = next(iter(self.images))
-        pixels = self.vision.pixels(image)
-        self._run([image], pixels, observer)
-        grid = self._grid(image, pixels)
-        return Window((), (), (), image.name, 0, ()) if grid is None else _window(image.name, grid)
-
-    def _measure(self, batch: Sequence[Image], pixels: Tensor, first: int) -> xr.Dataset:
-        grid = self._grid(batch[0], pixels)
-        observer = PatchObserver(self.names, self.band, grid, len(batch))
-        self._run(batch, pixels, observer)
+    def measure_batch(self, items: Sequence[Pixels], numbers: Sequence[int]) -> xr.Dataset:
+        """The statistics of images side by side, by rows and columns."""
+        read, grid = self.read(items, numbers), self._grid(*items[0])
+        observer = PatchObserver(self.names, self.band, grid, len(items))
+        self.run(read, observer, numbers)
         arrays = stacked([*observer.measured.values()])
         offsets = np.arange(-self.band, self.band + 1)
-        profiled = "patch_profile" in arrays
-        words = {
-            "length": ("tokens", "tokens"),
-            "rows": ("rows of patches", ""),
-            "columns": ("columns of patches", ""),
-        }
-        sizes = () if grid is None else (grid.tokens, grid.rows, grid.columns)
+        sizes = () if grid is None else (("tokens", grid.tokens), ("", grid.rows), ("", grid.columns))
+        words = {"length": "tokens", "rows": "rows of patches", "columns": "columns of patches"}
         return xr.Dataset(
             {name: (_dimensions(name), array, wording(name).attributes) for name, array in arrays.items()}
             | {
-                name: ("text", np.full(len(batch), size), {"long_name": long_name, "units": units})
-                for (name, (long_name, units)), size in zip(words.items(), sizes, strict=False)
+                name: ("text", np.full(len(items), size), {"long_name": long_name, "units": units})
+                for (name, long_name), (units, size) in zip(words.items(), sizes, strict=False)
             },
             coords={
-                "text": np.arange(first, first + len(batch)),
-                "source": ("text", np.array([image.name for image in batch], dtype=object)),
+                "text": np.array(numbers),
+                "source": ("text", np.array([name for name, _ in items], dtype=object)),
                 **layer_coordinates(self.sites),
                 "head": np.arange(
                     next(values.shape[2] for name, values in arrays.items() if not name.startswith(EQUAL))
                 ),
-                **({"row_offset": offsets, "column_offset": offsets} if profiled else {}),
+                **({"row_offset": offsets, "column_offset": offsets} if "patch_profile" in arrays else {}),
             },
         )
 
-    @torch.no_grad()
-    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
-        """The attention over the first images; None where tokens are not patches of one grid."""
-        if not self.is_whole:
-            return None
-        shown = list(islice(self.images, min(WINDOWS, self.count)))
-        read = [self.vision.pixels(image) for image in shown]
-        grids_of = [self._grid(image, pixels) for image, pixels in zip(shown, read, strict=True)]
-        grids = [grid for grid in grids_of if grid is not None]
-        longest, heads = max(grid.tokens for grid in grids), results.sizes["head"]
-        listed = [
-            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
-        ]
-        others = len(self.sites) * heads - len(listed[0])
-        observed: list[MapObserver] = []
-        for image, pixels, of_image in zip(shown, read, listed, strict=False):
-            tile = tile_size(others, longest) if others and not observed else 0
-            observer = MapObserver(of_image, WEIGHTS, tile, lambda: None)
-            self._run([image], pixels, observer)
-            observed.append(observer)
-            share_room([every.maps for every in observed], WEIGHTS)
-        windows = [_window(image.name, grid) for image, grid in zip(shown, grids, strict=True)]
-        sample = sample_dataset(observed, windows, [site.kind for site in self.sites], heads, asked)
-        pictures = [jpeg(pixels[0], self.vision.processor) for pixels in read]
+    def illustrated(self, sample: xr.Dataset, items: Sequence[Pixels], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
+        """The sample with the images."""
+        grids = [grid for item in items if (grid := self._grid(*item)) is not None]
+        pictures = [jpeg(pixels[0], self.vision.processor) for _, pixels in items]
         return sample.assign_coords(
             picture=("window", np.array(pictures, dtype=object)),
             grid=(("window", "of_grid"), np.array([[grid.start, grid.rows, grid.columns] for grid in grids])),
@@ -307,8 +226,10 @@ def _band(asked: int | None, grid: Grid | None) -> int:
     return min(_BAND, largest) if asked is None else asked
 
 
-def _window(name: str, grid: Grid) -> Window:
-    """An image as the windows of a page are."""
+def _window(name: str, grid: Grid | None) -> Window:
+    """An image as the windows of a page are, without tokens if it has no grid."""
+    if grid is None:
+        return Window((), (), (), name, 0, ())
     special = tuple(token not in range(grid.tokens)[grid.patches] for token in range(grid.tokens))
     return Window((0,) * grid.tokens, special, ((0, 0),) * grid.tokens, name, 0, grid.names)
 
@@ -327,7 +248,7 @@ class PatchObserver:
     """Measures each attention call of images side by side."""
 
     names: Sequence[str]  # which statistics, and the largest offset in patches
-    band: int  # which statistics, and the largest offset in patches
+    band: int
     grid: Grid | None  # grid of these images; None where patches are not known
     images: int  # how many there are
     # sites whose queries or keys are not the tokens of `grid`, such as windows and pooled layers

@@ -93,9 +93,9 @@ class _Sums:
     counts: np.ndarray  # ``(document, head, label)``: texts with each label
     signs: np.ndarray  # ``(document, head, 3)``: texts whose direction is negative, 0 and positive
     directions: np.ndarray  # ``(document, head)`` and ``(document,)``
-    squares: np.ndarray  # ``(document, head)`` and ``(document,)``
+    squares: np.ndarray
     profiles: np.ndarray  # ``(document, head, offset)`` and ``(document,)``
-    profile_squares: np.ndarray  # ``(document, head, offset)`` and ``(document,)``
+    profile_squares: np.ndarray
     mean_direction: np.ndarray
     mean_profile: np.ndarray
 

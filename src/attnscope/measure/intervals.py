@@ -15,8 +15,8 @@ class Interval(NamedTuple):
     """Mean over texts, and its interval by the bootstrap over documents."""
 
     mean: Float[np.ndarray, ...]  # ``(...)``: NaN bounds where there are fewer than 6 units
-    low: Float[np.ndarray, ...]  # ``(...)``: NaN bounds where there are fewer than 6 units
-    high: Float[np.ndarray, ...]  # ``(...)``: NaN bounds where there are fewer than 6 units
+    low: Float[np.ndarray, ...]
+    high: Float[np.ndarray, ...]
     # ``(...)``: whether the mean is told from 0 when all of them are looked at together: at most 5% of such families
     # of means, all truly 0, would have one that is
     shown: Bool[np.ndarray, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from attnscope.measure.rows import GroupMarks, Rows, SecondPass, first_of
 from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import xarray as xr
     from transformers import PreTrainedModel
@@ -35,6 +35,16 @@ class WindowBatch:
 
     text: Batch  # what the encoder reads, or a model's only stack
     target: Batch  # what the decoder beside an encoder reads
+    given: Mapping[str, Any] | None = None  # arguments of the forward pass, where they are not the tokens
+    keys: Batch | None = None  # the encoder's tokens as keys, where they are not those of its queries
+
+    @classmethod
+    def given_as(
+        cls, given: Mapping[str, Any], windows: Sequence[Window], device: torch.device | str = "cpu"
+    ) -> WindowBatch:
+        """Windows that the model is given in other arguments than token ids."""
+        text = collate(windows, 0).to(device)
+        return cls(text, text, given)
 
     @classmethod
     def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> WindowBatch:
@@ -46,10 +56,13 @@ class WindowBatch:
 
     def sides(self, kind: str) -> tuple[Batch, Batch]:
         """What queries and keys of a site of that kind are made of: only a decoder is causal or looks across."""
-        return self.text if kind == "self" else self.target, self.target if kind == "causal" else self.text
+        keys = self.text if self.keys is None else self.keys
+        return self.text if kind == "self" else self.target, self.target if kind == "causal" else keys
 
-    def inputs(self, model: PreTrainedModel) -> dict[str, Tensor]:
+    def inputs(self, model: PreTrainedModel) -> dict[str, Any]:
         """Arguments of the forward pass."""
+        if self.given is not None:
+            return dict(self.given)
         read = {"": self.text} | ({"decoder_": self.target} if model.config.is_encoder_decoder else {})
         given: dict[str, Tensor] = {}
         for side, batch in read.items():

@@ -80,7 +80,6 @@ class OffsetShares:
 
     # ``(bin,)``: the offsets that a bin holds, from the left to the right; one and the same where it holds one
     first: Int[np.ndarray, " bin"]
-    # ``(bin,)``: the offsets that a bin holds, from the left to the right; one and the same where it holds one
     last: Int[np.ndarray, " bin"]
     share: Float[np.ndarray, "layer head bin"]  # ``(layer, head, bin)``; NaN where there is no such head
     # ``(layer, bin)``: what equal weights over all that a token may see would put there; None where that was not

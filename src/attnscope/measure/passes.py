@@ -37,7 +37,7 @@ class StatisticsObserver:
     """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64, on the host."""
 
     names: Sequence[str]  # which statistics, the largest offset of the band, and the largest that has a bin
-    band: int  # which statistics, the largest offset of the band, and the largest that has a bin
+    band: int
     # what the model reads: it tells real tokens from padding, and special tokens, on either side of a call
     reading: WindowBatch
     reach: int = 0  # which statistics, the largest offset of the band, and the largest that has a bin

@@ -25,20 +25,14 @@ class Shares:
     first: Float[
         np.ndarray, " head"
     ]  # on the first token, on other special tokens, on no token (a learned sink)
-    special: Float[
-        np.ndarray, " head"
-    ]  # on the first token, on other special tokens, on no token (a learned sink)
-    none: Float[
-        np.ndarray, " head"
-    ]  # on the first token, on other special tokens, on no token (a learned sink)
+    special: Float[np.ndarray, " head"]
+    none: Float[np.ndarray, " head"]
     # ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them
     near: Float[np.ndarray, "head reach"]
-    # ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them
     near_left: Float[np.ndarray, "head reach"]
-    # ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them
     near_right: Float[np.ndarray, "head reach"]
     left: Float[np.ndarray, " head"]  # on either side of the token, the first token not counted
-    right: Float[np.ndarray, " head"]  # on either side of the token, the first token not counted
+    right: Float[np.ndarray, " head"]
     # what would be on the left if all rows had the same weights, those of their mean: a head that looks at one token
     # near the end of the text looks right from nearly everywhere, and yet knows no direction
     columns_left: Float[np.ndarray, " head"]
@@ -55,7 +49,7 @@ class Places:
     """What was measured of some heads, and of equal weights over the tokens that they may see."""
 
     measured: Shares  # measured, and of equal weights
-    equal: Shares  # measured, and of equal weights
+    equal: Shares
     # ``(head,)``: rows that the shares are means over; where some stand for all, those
     rows: Float[np.ndarray, " head"]
     kinds: np.ndarray  # ``(head,)``: kind of attention of each, ``self``, ``causal`` or ``cross``

@@ -31,7 +31,7 @@ class Wording:
     """How a number of each head is named and read."""
 
     long_name: str  # for tables and axes
-    units: str = ""  # for tables and axes
+    units: str = ""
     reading: str = ""  # what small and large values mean, in a line
     signed: bool = False  # whether 0 is the middle of the scale
 

@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from attnscope.capture.processors import Processor
-    from attnscope.read.windows import Place
+    from attnscope.read.encoded import Sources
+    from attnscope.read.groups import Groups
+    from attnscope.read.words import Words
 
 BAND = 10  # tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanSettings:
-    """What `attnscope.scan` is asked for of texts, images and sounds alike; see there."""
+    """The arguments of `attnscope.scan`, whatever it reads; see there."""
 
     # what reads for the model: tokenizer, image processor, feature extractor, or a folder of them
     processor: Processor = None
@@ -51,6 +53,18 @@ class ScanSettings:
     show: Sequence[tuple[int, int]] | None = None
     progress: Tell | None = None
     loading: Loading = AS_SAVED  # how the model is loaded
+    targets: Sources = None
+    window: int | None = None
+    stride: int | None = None
+    field: str | None = None
+    by_line: bool = False
+    clusters: int | None = None
+    groups: Groups | None = None
+    chat: bool = False
+    chat_template: str | Path | None = None
+    words: Words | None = None
+    by: str | None = None
+    offsets: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         check_whole(
@@ -85,9 +99,6 @@ class ScanSettings:
         """Where the run is kept; None keeps none."""
         place = self.out(signature) if callable(self.out) else self.out
         return None if place is None else local_folder(place)
-
-
-BY_DEFAULT = ScanSettings()
 
 
 class RankedHead(TypedDict):
@@ -179,16 +190,3 @@ def majority_names(results: xr.Dataset) -> list[list[str]] | None:
     shares = results.label_share.transpose("layer", "head", "cluster")
     names = results.cluster.values
     return [[str(names[cluster]) for cluster in row] for row in shares.fillna(-1).argmax("cluster").values]
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """What a scan has counted of all before a batch or a pool, and where that begins."""
-
-    parts: int  # how many batches or pools come before
-    place: Place  # where its first window begins
-    share: float  # part of all characters that came before
-    tokens: int  # how many came before, and how many of them the tokenizer does not know
-    unknown: int  # how many came before, and how many of them the tokenizer does not know
-    doubled: int = 0  # windows before with a special token twice at an end, and with several documents
-    packed: int = 0  # windows before with a special token twice at an end, and with several documents

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,14 +24,17 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.kernels.engines import attend_in_full, output_of
-from attnscope.measure.collected import MeasuredPass, collected, first_of
+from attnscope.measure.collected import MeasuredPass, collected
+from attnscope.measure.observer import WindowBatch
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import choose
 from attnscope.measure.questions import BAND, ScanSettings
 from attnscope.measure.sample import WordBatch
+from attnscope.measure.scan import READERS
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import LinePairs
+from attnscope.read.sounds import Sounds
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
@@ -39,12 +42,13 @@ from attnscope.support.checks import check_kind, check_whole
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jaxtyping import Float
 
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Processor, Tokenizer
+    from attnscope.capture.watch import Observer
     from attnscope.read.encoded import Sources, Texts
     from attnscope.read.windows import Window
     from attnscope.read.words import Words
@@ -108,17 +112,14 @@ def weights(
     >>> int(matrix[2].argmax("key")), round(float(matrix[2].sum()), 5)
     (1, 1.0)
     """
-    check_whole(0, layer=layer, head=head)
-    by_layer: dict[int, tuple[Site, np.ndarray]] = {}
+    heads = ChosenHeads(layer, head)
 
     def observe(site: Site, call: AttentionCall, merging: WordBatch | None = None) -> Tensor:
-        if layer is not None and site.index != layer:
-            return output_of(call)
-        _check(site, call, head, len(by_layer))
         output = output_of(call)
-        matrix = attend_in_full(call)[1] if merging is None else merging.weights(site, call)
-        own = matrix[0] if head is None else matrix[0, head : head + 1]
-        by_layer[site.index] = (site, own.float().cpu().numpy())
+        if heads.has(site, call):
+            _check(site, call, head, len(heads.found))
+            matrix = attend_in_full(call)[1] if merging is None else merging.weights(site, call)
+            heads.add(site, matrix[0].float())
         return output
 
     given = "bundled" if model is None else model
@@ -132,7 +133,13 @@ def weights(
             dtype=dtype,
             trust_remote_code=trust_remote_code,
         )
-        read = _watch_text(loaded, texts, targets, window, words, observe)
+        read = first_window(loaded, texts, targets, window_length(loaded, window))
+        merging = None
+        if words is not None:
+            read = next(iter(WordedWindows([read], word_rule_of(words))))
+            merging = WordBatch.of([read], device_of(loaded.model))
+        observe_window(loaded, read, lambda site, call: observe(site, call, merging))
+        read = in_words(read)
     else:
         if window is not None or words is not None:
             raise AttnscopeError(
@@ -140,24 +147,85 @@ def weights(
             )
         if len(sense) > 1:
             raise _several(f"{len(sense)} images, videos, sounds or texts with images")
+        if targets is not None and not isinstance(sense, Sounds):
+            raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
         loading = Loading(revision, device, dtype, trust_remote_code)
-        asked = ScanSettings(limit=1, processor=tokenizer, loading=loading)
-        read = first_of(given, sense, asked, targets).watch_first(observe)
-    if layer is not None and not by_layer:
-        raise AttnscopeError(
-            f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
+        asked = ScanSettings(
+            limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",)
         )
-    return _labelled(
-        [by_layer[index] for index in sorted(by_layer)],
-        read,
-        read.target or read,
-        one_layer=layer is not None,
-        head=head,
-    )
+        read = READERS[type(sense)](given, sense, asked).observe_first(observe)
+    shapes = {matrix.shape[1:] for _, matrix in heads.layers}
+    if len(shapes) > 1:
+        raise AttnscopeError(
+            "the layers have matrices of several sizes, as encoder and decoder have: choose one (layer=), or leave out "
+            "targets"
+        )
+    ((rows, columns),) = shapes
+    kind, beside = heads.layers[0][0].kind, read.target or read
+    queries, keys = beside if kind != "self" else read, beside if kind == "causal" else read
+    named = {
+        "query_token": ("query", _names(queries, rows)),
+        "key_token": ("key", _names(keys, columns)),
+    }
+    words_of = {"long_name": "Attention weight", "units": "share"}
+    return heads.labelled("weights", ("query", "key"), named, words_of)
+
+
+@dataclass
+class ChosenHeads:
+    """What one pass gives of the heads that were chosen: of a layer and a head, or of all."""
+
+    layer: int | None
+    head: int | None
+    found: dict[int, tuple[Site, np.ndarray]] = field(default_factory=dict)  # by layer, ``(head, ...)``
+
+    def __post_init__(self) -> None:
+        check_whole(0, layer=self.layer, head=self.head)
+
+    def has(self, site: Site, call: AttentionCall) -> bool:
+        """Whether the layer is among them; a head that it does not have is rejected."""
+        if self.layer is not None and site.index != self.layer:
+            return False
+        heads = call.query.shape[1]
+        if self.head is not None and self.head >= heads:
+            raise AttnscopeError(
+                f"there is no head {self.head} in layer {site.index}: it has {heads}, counted from 0"
+            )
+        return True
+
+    def add(self, site: Site, values: Tensor) -> None:
+        """What a layer gives, of all its heads."""
+        own = values if self.head is None else values[self.head : self.head + 1]
+        self.found[site.index] = site, own.cpu().numpy()
+
+    @property
+    def layers(self) -> list[tuple[Site, np.ndarray]]:
+        """The layers in their order."""
+        if self.layer is not None and not self.found:
+            raise AttnscopeError(
+                f"there is no attention layer {self.layer}: give a smaller number; they are counted from 0"
+            )
+        return [self.found[index] for index in sorted(self.found)]
+
+    def labelled(
+        self, name: str, dims: tuple[str, ...], coords: dict[str, Any], attrs: dict[str, str]
+    ) -> xr.DataArray:
+        """All of it as one array, without the dimension of what was chosen."""
+        sites, values = zip(*self.layers, strict=True)
+        array = xr.DataArray(
+            padded_heads(list(values)),
+            dims=("layer", "head", *dims),
+            coords={**layer_coordinates(sites), **coords},
+            name=name,
+            attrs=attrs,
+        )
+        array = array.assign_coords(head=np.arange(array.sizes["head"]) if self.head is None else [self.head])
+        chosen = ({} if self.layer is None else {"layer": 0}) | ({} if self.head is None else {"head": 0})
+        return array.isel(chosen)
 
 
 def _check(site: Site, call: AttentionCall, head: int | None, layers: int) -> None:
-    """Refuse a head that is not there, weights that take too much room, and layers that attend piece by piece."""
+    """Reject weights that take too much room, and layers that attend piece by piece."""
     batch, heads, queries = call.query.shape[:3]
     keys = call.key.shape[2]
     if batch != 1:
@@ -165,8 +233,6 @@ def _check(site: Site, call: AttentionCall, head: int | None, layers: int) -> No
             f"layer {site.index} ({site.name}) attends in {batch} windows of {queries} places, so that there is no one "
             "matrix: choose another layer; attnscope.scan measures such layers by their rows"
         )
-    if head is not None and head >= heads:
-        raise AttnscopeError(f"there is no head {head} in layer {site.index}: it has {heads}, counted from 0")
     needed = (layers + 1) * (1 if head is not None else heads) * queries * keys * 4
     if needed > LIMIT or heads * queries * keys * 4 > LIMIT:
         raise AttnscopeError(
@@ -175,31 +241,12 @@ def _check(site: Site, call: AttentionCall, head: int | None, layers: int) -> No
         )
 
 
-def _watch_text(
-    loaded: LoadedModel,
-    texts: Sources,
-    targets: Sources,
-    window: int | None,
-    words: Words | None,
-    observe: Callable[[Site, AttentionCall, WordBatch | None], Tensor],
-) -> Window:
-    """Run the first window of a text with an observer; it is returned, by words where these were asked for."""
-    first = first_window(loaded, texts, targets, window_length(loaded, window))
-    merging = None
-    if words is not None:
-        first = next(iter(WordedWindows([first], word_rule_of(words))))
-        merging = WordBatch.of([first], device_of(loaded.model))
-    beside = first.target or first
-    inputs = {"input_ids": torch.tensor([list(first.ids)], device=device_of(loaded.model))}
-    if loaded.model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.tensor([list(beside.ids)], device=device_of(loaded.model))
-    with (
-        borrowed(loaded.model),
-        torch.no_grad(),
-        watching(loaded.model, lambda site, call: observe(site, call, merging)),
-    ):
-        forward(loaded.model, inputs, lambda _: first.source)
-    return in_words(first)
+@torch.no_grad()
+def observe_window(loaded: LoadedModel, window: Window, observe: Observer) -> None:
+    """Run one window with an observer."""
+    inputs = WindowBatch.of([window], 0, device_of(loaded.model)).inputs(loaded.model)
+    with borrowed(loaded.model), watching(loaded.model, observe):
+        forward(loaded.model, inputs, lambda _: window.source)
 
 
 def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: int) -> Window:
@@ -231,42 +278,6 @@ def _several(found: str) -> AttnscopeError:
     return AttnscopeError(
         f"found {found}; expected one: choose it, or measure all of them with attnscope.scan"
     )
-
-
-def _labelled(
-    layers: Sequence[tuple[Site, np.ndarray]],
-    read: Window,
-    beside: Window,
-    *,
-    one_layer: bool,
-    head: int | None,
-) -> xr.DataArray:
-    shapes = {matrix.shape[1:] for _, matrix in layers}
-    if len(shapes) > 1:
-        raise AttnscopeError(
-            "the layers have matrices of several sizes, as encoder and decoder have: choose one (layer=), or leave out "
-            "targets"
-        )
-    ((rows, columns),) = shapes
-    sites = [site for site, _ in layers]
-    kind = sites[0].kind
-    on_decoder = beside is not read and kind != "self"
-    queries = beside if on_decoder else read
-    keys = beside if on_decoder and kind != "cross" else read
-    array = xr.DataArray(
-        padded_heads([matrix for _, matrix in layers]),
-        dims=("layer", "head", "query", "key"),
-        coords={
-            **layer_coordinates(sites),
-            "query_token": ("query", _names(queries, rows)),
-            "key_token": ("key", _names(keys, columns)),
-        },
-        name="weights",
-        attrs={"long_name": "Attention weight", "units": "share"},
-    )
-    array = array.assign_coords(head=np.arange(array.sizes["head"]) if head is None else [head])
-    chosen = ({"layer": 0} if one_layer else {}) | ({} if head is None else {"head": 0})
-    return array.isel(chosen)
 
 
 def _names(window: Window, count: int) -> np.ndarray:

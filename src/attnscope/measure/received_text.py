@@ -10,21 +10,15 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowed
-from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
 from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.placement import device_of
 from attnscope.capture.processors import Tokenizer
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.engines import measure, output_of
+from attnscope.kernels.engines import measure
 from attnscope.kernels.sums import column_sums
-from attnscope.measure.raw import first_window
+from attnscope.measure.raw import ChosenHeads, first_window, observe_window
 from attnscope.measure.windows import window_length
-from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
@@ -95,7 +89,7 @@ def received(
     >>> most.key_token.shape
     (2,)
     """
-    check_whole(0, layer=layer, head=head)
+    heads = ChosenHeads(layer, head)
     reject_modalities("received", MODEL if model is None else model, texts, revision=revision)
     check_whole(1, observation=observation)
     tell = progress or no_progress
@@ -110,50 +104,21 @@ def received(
     )
     tell(Progress("received", 0.5))
     read = first_window(loaded, texts, targets, window_length(loaded, window))
-    beside = read.target or read
-    weights: dict[int, tuple[Site, np.ndarray]] = {}
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
-        if layer is not None and site.index != layer:
-            return output_of(call)
-        heads = call.query.shape[1]
-        if head is not None and head >= heads:
-            raise AttnscopeError(
-                f"there is no head {head} in layer {site.index}: it has {heads}, counted from 0"
-            )
         output, rows = measure(call, Need())
-        sums = column_sums(call, rows.log_sum_exp, last=observation)[0]
-        weights[site.index] = site, (sums if head is None else sums[head : head + 1]).cpu().numpy()
+        if heads.has(site, call):
+            heads.add(site, column_sums(call, rows.log_sum_exp, last=observation)[0])
         return output
 
-    inputs = {"input_ids": torch.tensor([list(read.ids)], device=device_of(loaded.model))}
-    has_decoder = bool(loaded.model.config.is_encoder_decoder)
-    if has_decoder:
-        inputs["decoder_input_ids"] = torch.tensor([list(beside.ids)], device=device_of(loaded.model))
-    with borrowed(loaded.model), watching(loaded.model, observe):
-        forward(loaded.model, inputs, lambda _: read.source)
+    observe_window(loaded, read, observe)
     tell(Progress("received", 1.0))
-    if layer is not None and not weights:
-        raise AttnscopeError(
-            f"there is no attention layer {layer}: give a smaller number; they are counted from 0"
-        )
-    layers = [weights[index] for index in sorted(weights)]
-    sides = {site.kind == "causal" and has_decoder for site, _ in layers}
-    if len({sums.shape[1] for _, sums in layers}) > 1 or (len(sides) > 1 and beside is not read):
+    beside, has_decoder = read.target or read, bool(loaded.model.config.is_encoder_decoder)
+    sides = {site.kind == "causal" and has_decoder for site, _ in heads.layers}
+    if len({sums.shape[1] for _, sums in heads.layers}) > 1 or (len(sides) > 1 and beside is not read):
         raise AttnscopeError(
             "the layers of this encoder-decoder have keys of two texts: choose one (layer=), or leave out targets"
         )
-    keys = beside if sides == {True} else read
-    array = xr.DataArray(
-        padded_heads([sums for _, sums in layers]),
-        dims=("layer", "head", "key"),
-        coords={
-            **layer_coordinates([site for site, _ in layers]),
-            "key_token": ("key", np.array(keys.tokens, dtype=object)),
-        },
-        name="received",
-        attrs={"long_name": "Sum of the weights on each key", "units": "queries"},
-    )
-    array = array.assign_coords(head=np.arange(array.sizes["head"]) if head is None else [head])
-    chosen = ({"layer": 0} if layer is not None else {}) | ({} if head is None else {"head": 0})
-    return array.isel(chosen)
+    tokens = np.array((beside if sides == {True} else read).tokens, dtype=object)
+    words = {"long_name": "Sum of the weights on each key", "units": "queries"}
+    return heads.labelled("received", ("key",), {"key_token": ("key", tokens)}, words)

@@ -120,7 +120,7 @@ class ExactValues:
     """What is known of all rows, whichever are drawn."""
 
     queries: Tensor  # ``(batch,)``: real tokens on either side
-    keys: Tensor  # ``(batch,)``: real tokens on either side
+    keys: Tensor
     first_key: Tensor  # ``(batch,)``: place of the first real key
     rows: Tensor  # ``(batch, head)``: how many rows are counted
     band: (

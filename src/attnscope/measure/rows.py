@@ -28,7 +28,7 @@ class GroupMarks:
     """In which group each token of an attention call is, by number; -1 where it is in none, as padding is."""
 
     queries: Tensor  # ``(batch, query)`` and ``(batch, key)``
-    keys: Tensor  # ``(batch, query)`` and ``(batch, key)``
+    keys: Tensor
     count: int  # how many groups there are
     places: GroupPlaces | None = (
         None  # where each group stands, as seen from each query; set by `measure_call`
@@ -60,7 +60,7 @@ class Rows:
     # rows that may look nowhere
     counted: Tensor
     queries: Tensor  # ``(batch,)``: real tokens on either side
-    keys: Tensor  # ``(batch,)``: real tokens on either side
+    keys: Tensor
     first_key: Tensor  # ``(batch,)``: place of the first real key
     groups: GroupMarks | None = None  # the groups of the tokens, where they are in some
     second: SecondPass | None = None  # what a second pass over the scores gave

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import xarray as xr
@@ -16,15 +16,17 @@ from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import modality_of
 from attnscope.capture.placement import Placement
-from attnscope.measure.image_text import scan_pictured
-from attnscope.measure.images import scan_images
+from attnscope.measure.image_text import ImageTextReader
+from attnscope.measure.images import ImageReader
 from attnscope.measure.observer import OBSERVATION
 from attnscope.measure.questions import ScanSettings
-from attnscope.measure.sounds import scan_sounds
-from attnscope.measure.videos import scan_videos
-from attnscope.measure.windows import OfTexts, scan_texts
+from attnscope.measure.reader import Reader
+from attnscope.measure.sounds import SoundReader
+from attnscope.measure.texts import text_reader
+from attnscope.measure.videos import VideoReader
 from attnscope.read.encoded import Sources
 from attnscope.read.groups import Groups
+from attnscope.read.image_text import PicturedTexts
 from attnscope.read.images import Images
 from attnscope.read.sounds import Sounds
 from attnscope.read.sources import as_list
@@ -39,7 +41,6 @@ from attnscope.support.progress import Tell
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.modalities import Sense
     from attnscope.capture.processors import Processor
 
 
@@ -220,7 +221,7 @@ def scan(
         ``decoder`` says what a decoder beside an encoder read, ``kinds`` how many heads are of which kind, ``capture``
         in which way the model was captured (``registry`` or ``eager weights``), ``way``, ``places``, ``causality`` and
         ``padding`` what is not as expected.
-        Of images: see `attnscope.measure.images.scan_images`.
+        Of images: see `attnscope.measure.images.ImageReader`.
 
     Raises
     ------
@@ -237,20 +238,6 @@ def scan(
     """
     part = task_for(scan, locals(), in_memory=True)
     texts, model = as_list(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
-    of_texts: OfTexts = {
-        "targets": targets,
-        "window": window,
-        "stride": stride,
-        "field": field,
-        "by_line": by_line,
-        "clusters": clusters,
-        "groups": groups,
-        "chat": chat,
-        "chat_template": chat_template,
-        "words": words,
-        "by": by,
-        "offsets": offsets,
-    }
     placement = _placement(device_map, max_memory)
     asked = ScanSettings(
         processor=tokenizer,
@@ -269,11 +256,38 @@ def scan(
         show=_shown(show, out),
         progress=progress,
         loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement),
+        targets=targets,
+        window=window,
+        stride=stride,
+        field=field,
+        by_line=by_line,
+        clusters=clusters,
+        groups=groups,
+        chat=chat,
+        chat_template=chat_template,
+        words=words,
+        by=by,
+        offsets=offsets,
     )
-    sense = modality_of(model, texts, field=field, revision=revision)
-    if sense is not None:
-        return _scan_sense(model, sense, asked, of_texts)
-    return scan_texts(model, texts, asked, of_texts)
+    modality = modality_of(model, texts, field=field, revision=revision)
+    if modality is not None:
+        reader = READERS[type(modality)]
+        _reject_of_texts(reader, asked)
+        return reader(model, modality, asked).scan()
+    return text_reader(model, texts, asked, show=asked.show is not None).scan()
+
+
+#: What reads each modality beside plain texts.
+READERS: dict[type, Callable[[Any, Any, ScanSettings], Reader]] = {
+    Images: ImageReader,
+    Videos: VideoReader,
+    Sounds: SoundReader,
+    PicturedTexts: ImageTextReader,
+}
+_OF_TEXTS = (
+    *("batch_size", "pool", "until", "rows", "ray", "targets", "window", "stride", "field", "by_line"),
+    *("clusters", "groups", "chat", "chat_template", "words", "by", "offsets"),
+)
 
 
 def _shown(show: Sequence[tuple[int, int]] | bool | None, out: object) -> Sequence[tuple[int, int]] | None:
@@ -290,33 +304,6 @@ def _device_of(device: str | None, task: str | Task | None) -> str | None:
     return device
 
 
-def _scan_sense(
-    model: Model,
-    sense: Sense,
-    asked: ScanSettings,
-    of_texts: OfTexts,
-) -> xr.Dataset:
-    """Scan what is not text alone; refuse what texts alone have."""
-    ray = asked.task if isinstance(asked.task, ByRay) else None
-    of_results = {"pool": asked.pool, "until": asked.until, "rows": asked.rows, "ray": ray}
-    if isinstance(sense, Images):
-        _reject_of_texts("images", **of_results, **of_texts)
-        return scan_images(model, sense, asked)
-    if isinstance(sense, Videos):
-        _reject_of_texts("videos", batch_size=asked.batch_size, **of_results, **of_texts)
-        return scan_videos(model, sense, asked)
-    if isinstance(sense, Sounds):
-        of_sounds = {name: value for name, value in of_texts.items() if name != "targets"}
-        _reject_of_texts("sounds", batch_size=asked.batch_size, **of_results, **of_sounds)
-        return scan_sounds(model, sense, asked, targets=of_texts["targets"])
-    kept_apart = ("groups", "chat", "chat_template")
-    of_windows = {name: value for name, value in of_texts.items() if name not in kept_apart}
-    _reject_of_texts("texts with images", batch_size=asked.batch_size, **of_results, **of_windows)
-    return scan_pictured(
-        model, sense, asked, groups=of_texts["groups"], chat_template=of_texts["chat_template"]
-    )
-
-
 def _placement(
     device_map: str | Mapping[str, int | str | torch.device] | None,
     max_memory: Mapping[int | str, int | str] | None,
@@ -330,9 +317,10 @@ def _placement(
     return None
 
 
-def _reject_of_texts(what: str, /, **given: object) -> None:
-    """Refuse arguments that images, videos or sounds have no use for."""
-    for name, value in given.items():
-        if value is not None and value is not False:
+def _reject_of_texts(reader: Any, asked: ScanSettings) -> None:
+    """Reject arguments that images, videos or sounds have no use for."""
+    for name in _OF_TEXTS:
+        value = isinstance(asked.task, ByRay) if name == "ray" else getattr(asked, name)
+        if name not in reader.accepts and value is not None and value is not False:
             flag = "target" if name == "targets" else name.replace("_", "-")
-            raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {what}: leave it out")
+            raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {reader.reads}: leave it out")

@@ -1,56 +1,23 @@
-"""The statistics of windows that are cut already: where heads look, for commands that ask something else of them."""
+"""What a scan of texts reads on either side, and what a reader of its results has to know of its windows."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from attnscope.measure.documents import called_in, intervals_note
-from attnscope.measure.measurement import Measurement
-from attnscope.measure.pools import joined
-from attnscope.measure.quantities import KNOWN, choose
-from attnscope.measure.summary import summarize
+from attnscope.measure.quantities import KNOWN
 from attnscope.read.chats import Chats, are_chats
-from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets
+from attnscope.read.encoded import Sources, Texts, texts_and_targets
 from attnscope.read.groups import Grouping, Groups, grouping_of
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from attnscope.capture.loaded import LoadedModel
-    from attnscope.read.windows import Window
-    from attnscope.support.progress import Tell
-
-
-def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10) -> xr.Dataset:
-    """What `scan` finds on these windows, kinds of heads included."""
-    longest = max(max(len(window), len(window.target or window)) for window in windows)
-    job = Measurement(
-        loaded,
-        windows,
-        choose(None),
-        max(1, min(band, longest - 1)),
-        longest - 1,
-        max(1, 2048 // longest),
-        None,
-        EncodedTexts([list(window.ids) for window in windows]),
-        None,
-        show=False,
-    )
-    job.check()
-    results = joined([batch for batch in job.batches() if batch is not None])
-    return results.merge(
-        summarize(results, clusters=None, seed=0), combine_attrs="no_conflicts"
-    ).assign_attrs(job.notes)
 
 
 def observation_note(names: Sequence[str], observation: int, length: int) -> dict[str, str]:
@@ -116,25 +83,6 @@ def _said(short: int, windows: int, results: xr.Dataset) -> str:
     return (
         f"{short:,} of {windows:,} {called if windows > 1 else called[:-1]} {'have' if short > 1 else 'has'}"
     )
-
-
-T = TypeVar("T")
-
-
-def one_by_one(
-    items: Iterable[T],
-    measure: Callable[[T, int], xr.Dataset],
-    done: Callable[[range], bool],
-    tell: Tell,
-    *,
-    count: int,
-    called: str = "windows",
-) -> Iterator[xr.Dataset]:
-    """Measure each of `count` items, by itself and its number, but those that are done; tell how far it has come."""
-    for number, item in enumerate(items):
-        if not done(range(number, number + 1)):
-            yield measure(item, number)
-        tell(Progress("scan", (number + 1) / count, {called: number + 1}))
 
 
 def read_sides(

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscope.capture.notes import numbering_note
 from attnscope.measure.documents import called_in
 from attnscope.measure.forms import text_mean
-from attnscope.measure.measurement import numbering_note
 from attnscope.measure.observer import LEAST_SHARE, LOCAL, SHARED_ODDS, notes_of_masked_offsets
 from attnscope.measure.offset_shares import with_profile
 from attnscope.measure.places import NEEDED

@@ -30,11 +30,9 @@ class Tile:
     # number of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a
     # whole image
     image: int
-    # number of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a
-    # whole image
     number: int
     rows: int  # rows and columns of tokens
-    columns: int  # rows and columns of tokens
+    columns: int
     tokens: tuple[int, ...]  # row by row
     # number among the pixels that the model is given, from 0; -1 where these are no images, but patches in a row
     source: int

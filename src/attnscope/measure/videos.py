@@ -1,4 +1,4 @@
-"""A scan of videos: folders of frames through a video encoder, statistics per video, kinds, signature."""
+"""Videos: tubelets of frames through a video encoder, statistics and weights between frames of each video."""
 
 from __future__ import annotations
 
@@ -10,145 +10,102 @@ import numpy as np
 import torch
 
 from attnscope.capture.families import tubelet_of
-from attnscope.capture.forward import forward
-from attnscope.capture.modalities import VideoModel, load_video_model
-from attnscope.capture.notes import capture_notes
+from attnscope.capture.modalities import load_video_model
 from attnscope.capture.placement import device_of
-from attnscope.capture.signature import signature_of
-from attnscope.capture.verify import verify
-from attnscope.capture.watching import watching
-from attnscope.kernels.engines import output_of
 from attnscope.measure.grid import NOTHING, first_states, pattern
-from attnscope.measure.image_text import ImageTextBatch, Placed, with_views
-from attnscope.measure.labels import labelled
-from attnscope.measure.maps import ROWS, share_room
-from attnscope.measure.measurement import UNIT
-from attnscope.measure.observer import settings_of
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.image_text import Placed, with_views
+from attnscope.measure.observer import WindowBatch
 from attnscope.measure.quantities import OF_GROUPS, choose
-from attnscope.measure.questions import BY_DEFAULT, ScanSettings
-from attnscope.measure.sample import (
-    WEIGHTS,
-    WINDOWS,
-    MapObserver,
-    reject_absent,
-    sample_dataset,
-    shown_heads,
-    tile_size,
-)
-from attnscope.measure.sides import one_by_one
-from attnscope.measure.summary import kinds_of
+from attnscope.measure.reader import Read, Reader
 from attnscope.measure.tiles import Tile
-from attnscope.measure.writing import measured
 from attnscope.read.groups import GroupedWindows, Grouping
 from attnscope.read.picture_parts import VIDEO
 from attnscope.read.videos import Video
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError, explaining
-from attnscope.support.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     import xarray as xr
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
-    from attnscope.capture.watch import Observer, Site
+    from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
     from attnscope.measure.questions import ScanSettings
     from attnscope.read.videos import Clip, Videos
 
 
-def scan_videos(
-    model: Model,
-    videos: Videos,
-    asked: ScanSettings = BY_DEFAULT,
-) -> xr.Dataset:
-    """Measure where every attention head of a video encoder looks; `attnscope.scan` calls this for videos."""
-    names = (*choose(asked.statistics), *OF_GROUPS)
-    filmed = load_video_model(
-        model, processor=asked.processor, need_processor=not videos.is_processed, loading=asked.loading
-    )
-    job = VideoMeasurement(filmed, videos, names, asked)
-    reject_absent(asked.show, len(job.sites), max(site.heads for site in job.sites))
-    settings = {
-        "limit": asked.limit,
-        "statistics": list(names),
-        "band": job.band,
-        "seed": asked.seed,
-        "groups": job.grouping.signature,
-    }
-    settings |= settings_of(names, asked.observation)
-    processing = filmed.processing()
-    reader = None if processing is None else {"sha256": processing}
-    signature = signature_of(
-        "scan", filmed.loaded, videos, None, settings, reader=reader, packages=("pillow",)
-    )
-    attributes = {"model": filmed.loaded.name, "reads": "videos"}
-    return measured(job, asked, signature, kinds_of(settings), attributes)
+class VideoReader(Reader):
+    """Videos of a video encoder: each is read by itself, and all have the same tubelets."""
 
+    reads = called = "videos"
+    packages = ("pillow",)
 
-class VideoMeasurement:
-    """The forward passes of one scan of videos: each is read by itself, and all have the same tubelets."""
-
-    unit = UNIT
-
-    def __init__(self, model: VideoModel, videos: Videos, names: Sequence[str], asked: ScanSettings) -> None:
-        self.model, self.clips = model, list(islice(videos, asked.limit))
-        self.names, self.progress = names, asked.progress or no_progress
-        self.observation = asked.observation
-        self.notes: dict[str, str] = {}
+    def __init__(self, model: Model, videos: Videos, asked: ScanSettings) -> None:
+        names = (*choose(asked.statistics), *OF_GROUPS)
+        self.filmed = load_video_model(
+            model, processor=asked.processor, need_processor=not videos.is_processed, loading=asked.loading
+        )
+        super().__init__(self.filmed.loaded, self.filmed.model, videos, asked, names)
+        processing = self.filmed.processing()
+        self.reader = None if processing is None else {"sha256": processing}
+        self.clips = list(islice(videos, asked.limit))
+        self.count = len(self.clips)
         first = self.clips[0]
-        given = model.given(first)
-        self.tubelets = self._checked(first, given)
-        self.shape = tuple(given[model.key].shape)
+        given = self.filmed.given(first)
+        self.shape = tuple(given[self.filmed.key].shape)
+        self._check(first, given)
         self.grouping = Grouping("frames", tuple(self.tubelets.groups()), lambda window: window.roles)
+        self.groups = self.grouping.names
         self.reach = self.tubelets.tokens - 1
         self.band = asked.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
         self.notes["videos"] = self._said()
 
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on beside the model and the videos."""
+        return super().settings() | {"groups": self.grouping.signature}
+
     @torch.no_grad()
-    def _checked(self, first: Clip, given: dict[str, Any]) -> Tubelets:
-        """Refuse a model that cannot be measured, on the first video; say what is not as expected."""
-        model, name = self.model.model, type(self.model.model).__name__
-        read = given[self.model.key].shape[1]
+    def _check(self, first: Clip, given: dict[str, Any]) -> None:
+        """Find the tubelets; reject a model that cannot be measured, on the first video."""
+        name, whole = type(self.model).__name__, self.loaded.model
         with explaining(
             f"{name} cannot read {first.name}",
-            f"It reads {self.model.frames} frames, and was given {read}: are number and size as it takes them?",
+            f"It reads {self.filmed.frames} frames, and was given {self.shape[1]}: are number and size as it "
+            "takes them?",
         ):
-            model(**given)
-        self.sites, _ = verify(model, given, text=first.name, weights_suffice=True)
-        self.notes |= capture_notes(model)
-        tubelets = tubelets_of(model, given, self.model.key)
+            self.model(**given)
+        nothing = Window((), (), (), first.name, 0, ())
+        self.verify(Read(WindowBatch.given_as(given, [nothing]), [nothing]))
+        tubelets = tubelets_of(self.model, given, self.filmed.key)
         if isinstance(tubelets, str):
             raise AttnscopeError(
                 f"{name} is not measured by frames: {tubelets}. Watch its layers with "
                 "attnscope.capture.watching.watching"
             )
-        self._check_places(tubelets, given)
-        whole = type(self.model.loaded.model).__name__
-        if self.model.leaves_out:
-            self.notes["tower"] = f"What is measured is the encoder of {whole}; its predictor does not run."
-        elif self.model.loaded.model is not model:
-            self.notes["tower"] = f"What is measured is the encoder of {whole} ({name}), without its head."
-        return tubelets
+        self.tubelets = tubelets
 
-    def _check_places(self, tubelets: Tubelets, given: dict[str, Any]) -> None:
-        """Refuse a model that attends over other places than its tokens."""
+        def problem(_: Site, call: AttentionCall) -> str | None:
+            parts, queries, keys = call.query.shape[0], call.query.shape[2], call.key.shape[2]
+            if (parts, queries, keys) == (1, tubelets.tokens, tubelets.tokens):
+                return None
+            return (
+                f"in {parts} parts from {queries} places to {keys}, and the video has {tubelets.tokens} tokens: its "
+                "frames are not known. Watch its layers with attnscope.capture.watching.watching"
+            )
 
-        def look(site: Site, call: AttentionCall) -> Tensor:
-            sizes = [call.query.shape[0], call.query.shape[2], call.key.shape[2]]
-            if sizes != [1, tubelets.tokens, tubelets.tokens]:
-                raise AttnscopeError(
-                    f"layer {site.index} ({site.name}) of {type(self.model.model).__name__} attends in {sizes[0]} "
-                    f"parts from {sizes[1]} places to {sizes[2]}, and the video has {tubelets.tokens} tokens: its "
-                    "frames are not known. Watch its layers with attnscope.capture.watching.watching"
-                )
-            return output_of(call) if call.key.shape[-1] else call.query
-
-        self._watch(given, look, "the first video")
+        self.reject_other_positions(Read(WindowBatch.given_as(given, [nothing]), [nothing]), problem)
+        if self.filmed.leaves_out:
+            self.notes["tower"] = (
+                f"What is measured is the encoder of {type(whole).__name__}; its predictor does not run."
+            )
+        elif whole is not self.model:
+            self.notes["tower"] = (
+                f"What is measured is the encoder of {type(whole).__name__} ({name}), without its head."
+            )
 
     def _said(self) -> str:
         """What a token is, what an offset counts, and which frames were read."""
@@ -169,20 +126,15 @@ class VideoMeasurement:
             said += f" Of longer videos {self.shape[1]} frames were read, at even steps."
         return said
 
-    def _watch(self, given: dict[str, Any], observer: Observer, name: str) -> None:
-        with watching(self.model.model, observer, weights_suffice=True):
-            forward(self.model.model, given, lambda _: name)
+    def items(self) -> Sequence[Clip]:
+        """The videos."""
+        return self.clips
 
-    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset]:
-        """Measure video after video, but those that are done."""
-        return one_by_one(
-            self.clips, self._measure, done, self.progress, count=len(self.clips), called="videos"
-        )
-
-    def _read(self, clip: Clip) -> tuple[ImageTextBatch, Window]:
-        """One video, and as a window."""
-        given = self.model.given(clip)
-        shape = tuple(given[self.model.key].shape)
+    def read(self, items: Sequence[Clip], numbers: Sequence[int]) -> Read:  # noqa: ARG002
+        """One video."""
+        (clip,) = items
+        given = self.filmed.given(clip)
+        shape = tuple(given[self.filmed.key].shape)
         if shape != self.shape:
             frames, _, rows, columns = shape[1:]
             raise AttnscopeError(
@@ -190,68 +142,27 @@ class VideoMeasurement:
                 f"{self.shape[1]} of {self.shape[3]} x {self.shape[4]}: give videos that are read alike, or scan them "
                 "apart"
             )
-        (window,) = GroupedWindows([self.tubelets.window(clip.name)], self.grouping)
-        return ImageTextBatch.of_one(window, given, device_of(self.model.model)), window
+        windows = list(GroupedWindows([self.tubelets.window(clip.name)], self.grouping))
+        return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
 
-    @torch.no_grad()
-    def _measure(self, clip: Clip, number: int) -> xr.Dataset:
-        reading, window = self._read(clip)
-        observer = StatisticsObserver(
-            self.names, self.band, reading, self.reach, len(self.grouping.names), observation=self.observation
-        )
-        self._watch(reading.given, observer, clip.name)
-        results = labelled(
-            observer.stacked(),
-            self.sites,
-            self.band,
-            self.reach,
-            {"length": np.array([len(window)])},
-            [(clip.name, 0)],
-            number,
-            self.grouping.names,
-        )
+    def sizes(self, items: Sequence[Clip], numbers: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002
+        """Steps, rows and columns of tubelets."""
         sizes = {
             "video_frames": ("steps of tubelets in time", self.tubelets.steps),
             "video_rows": ("rows of tubelets in each", self.tubelets.rows),
             "video_columns": ("columns of tubelets in each", self.tubelets.columns),
         }
-        return results.assign(
-            {
-                name: ("text", np.array([size]), {"long_name": words, "units": ""})
-                for name, (words, size) in sizes.items()
-            }
-        )
+        return {
+            name: ("text", np.array([size]), {"long_name": words, "units": ""})
+            for name, (words, size) in sizes.items()
+        }
 
-    @torch.no_grad()
-    def watch_first(self, observer: Observer) -> Window:
-        """Run the first video with an observer; it is returned as a page shows it."""
-        reading, window = self._read(self.clips[0])
-        self._watch(reading.given, observer, window.source)
-        return window
-
-    @torch.no_grad()
-    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
-        """The attention over the first videos, and the first frame of each of their steps."""
-        read = [self._read(clip) for clip in self.clips[:WINDOWS]]
-        windows = [window for _, window in read]
-        longest = min(ROWS, self.tubelets.tokens)
-        listed = [
-            shown_heads(results, asked, longest, windows) for windows in (1, *[WINDOWS] * (WINDOWS - 1))
-        ]
-        others = len(self.sites) * results.sizes["head"] - len(listed[0])
-        observed: list[MapObserver] = []
-        for (reading, window), of_window in zip(read, listed, strict=False):
-            tile = tile_size(others, longest) if others and not observed else 0
-            observer = MapObserver(of_window, WEIGHTS, tile, lambda: None)
-            self._watch(reading.given, observer, window.source)
-            observed.append(observer)
-            share_room([every.maps for every in observed], WEIGHTS)
-        kinds = [site.kind for site in self.sites]
-        sample = sample_dataset(observed, windows, kinds, results.sizes["head"], asked)
-        tiles = self.tubelets.as_tiles(self.model.key)
-        placed = [Placed(window, [], [], tiles) for window in windows]
-        given = [reading.given for reading, _ in read]
-        return with_views(sample, placed, [], given, {VIDEO: self.model.processor})
+    def illustrated(self, sample: xr.Dataset, items: Sequence[Clip], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
+        """The sample with the first frame of each step."""
+        tiles = self.tubelets.as_tiles(self.filmed.key)
+        placed = [Placed(read.windows[0], [], [], tiles) for read in reads]
+        given = [read.batch.inputs(self.model) for read in reads]
+        return with_views(sample, placed, [], given, {VIDEO: self.filmed.processor})
 
 
 _MOST = 8  # groups of frames
@@ -275,8 +186,8 @@ class Tubelets:
     """The tokens of one video."""
 
     steps: int  # how many tubelets there are in time, and in each frame
-    rows: int  # how many tubelets there are in time, and in each frame
-    columns: int  # how many tubelets there are in time, and in each frame
+    rows: int
+    columns: int
     together: int  # frames in one tubelet
     first: int  # the token of the first tubelet
     strides: tuple[

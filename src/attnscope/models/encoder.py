@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
 from attnscope.models.configs import EncoderConfig
-from attnscope.models.layers import init_weights, reject_unused
-from attnscope.models.loss import IGNORED, both_passes, mean_cross_entropy, smoothed_cross_entropy
+from attnscope.models.layers import TiedModel, reject_unused
+from attnscope.models.loss import mean_cross_entropy
 from attnscope.models.transformer import TransformerEncoder
 
 
-class EncoderForMaskedLM(PreTrainedModel):
+class EncoderForMaskedLM(TiedModel):
     """A masked language model: every token looks both ways, and masked ones are guessed.
 
     Examples
@@ -29,7 +28,6 @@ class EncoderForMaskedLM(PreTrainedModel):
 
     config_class = EncoderConfig
     base_model_prefix = "encoder"
-    main_input_name = "input_ids"
     _tied_weights_keys = {  # noqa: RUF012 transformers' form
         "encoder.embedding.weight": "embedding.weight",
         "lm_head.weight": "embedding.weight",
@@ -66,35 +64,11 @@ class EncoderForMaskedLM(PreTrainedModel):
         loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
         return MaskedLMOutput(loss=loss, logits=logits, attentions=encoded.attentions)
 
-    def summed_loss(
+    def hidden(
         self,
         input_ids: Int[Tensor, "batch token"],
         attention_mask: Int[Tensor, "batch token"],
-        labels: Int[Tensor, "batch token"],
-        smoothing: float = 0.0,
-        r_drop: float = 0.0,
-    ) -> Float[Tensor, ""]:
-        """Loss summed over the masked tokens, in nats, for training: other logits are never made.
-
-        With R-Drop the batch passes twice; see `smoothed_cross_entropy`.
-        """
-        if r_drop:
-            input_ids, attention_mask, labels = both_passes(input_ids, attention_mask, labels)
-        states = self.encoder(input_ids, attention_mask)[0]
-        real = labels != IGNORED
-        return smoothed_cross_entropy(states[real], self.lm_head.weight, labels[real], smoothing, r_drop)
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The table of tokens."""
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Another table of tokens."""
-        self.embedding = cast("nn.Embedding", value)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The output layer, whose weight is the table of tokens."""
-        return self.lm_head
-
-    def _init_weights(self, module: nn.Module) -> None:
-        init_weights(module)
+        labels: Int[Tensor, "batch token"],  # noqa: ARG002 the other models' decoders read them
+    ) -> Float[Tensor, "batch token width"]:
+        """States after the last layer."""
+        return self.encoder(input_ids, attention_mask)[0]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -24,6 +25,7 @@ from attnscope.kernels.positions import (
 )
 from attnscope.kernels.reference import attend
 from attnscope.kernels.rotary import Rotation, rotation
+from attnscope.models.loss import IGNORED, both_passes, smoothed_cross_entropy
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -312,6 +314,53 @@ def init_weights(module: nn.Module) -> None:
             init.orthogonal_(parameter)
         else:
             init.xavier_uniform_(parameter)
+
+
+class TiedModel(PreTrainedModel):
+    """One table of tokens for input and output, and the loss that training takes."""
+
+    main_input_name = "input_ids"
+    embedding: nn.Embedding
+    lm_head: nn.Linear
+
+    def hidden(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"],
+        labels: Int[Tensor, "batch label"],
+    ) -> Float[Tensor, "batch label width"]:
+        """What the output layer reads."""
+        raise NotImplementedError
+
+    def summed_loss(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"],
+        labels: Int[Tensor, "batch label"],
+        smoothing: float = 0.0,
+        r_drop: float = 0.0,
+    ) -> Float[Tensor, ""]:
+        """Loss summed over the labels, in nats, for training: other logits are never made. With R-Drop two passes."""
+        if r_drop:
+            input_ids, attention_mask, labels = both_passes(input_ids, attention_mask, labels)
+        real = labels != IGNORED
+        hidden = self.hidden(input_ids, attention_mask, labels)[real]
+        return smoothed_cross_entropy(hidden, self.lm_head.weight, labels[real], smoothing, r_drop)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The table of tokens."""
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Another table of tokens."""
+        self.embedding = cast("nn.Embedding", value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The output layer, whose weight is the table of tokens."""
+        return self.lm_head
+
+    def _init_weights(self, module: nn.Module) -> None:
+        init_weights(module)
 
 
 # What `generate` and tokenizers hand over unasked; no answer depends on it.

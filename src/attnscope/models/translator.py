@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from attnscope.models.layers import init_weights, reject_unused
+from attnscope.models.layers import TiedModel, reject_unused
 from attnscope.models.loss import (
-    IGNORED,
-    both_passes,
     mean_cross_entropy,
     shift_right,
-    smoothed_cross_entropy,
 )
 
 
@@ -33,19 +30,16 @@ class Decoded:
     own: tuple[Tensor, ...] | None = None
 
 
-class Translator(PreTrainedModel, GenerationMixin):
+class Translator(TiedModel, GenerationMixin):
     """An encoder, a decoder that looks at it, and one table of tokens for source, target and output."""
 
     base_model_prefix = "model"
-    main_input_name = "input_ids"
     _tied_weights_keys = {  # noqa: RUF012 transformers' form
         "encoder.embedding.weight": "embedding.weight",
         "decoder.embedding.weight": "embedding.weight",
         "lm_head.weight": "embedding.weight",
     }
-    embedding: nn.Embedding
     encoder: nn.Module
-    lm_head: nn.Linear
 
     @abstractmethod
     def decode(
@@ -101,21 +95,15 @@ class Translator(PreTrainedModel, GenerationMixin):
             encoder_attentions=getattr(encoder_outputs, "attentions", None),
         )
 
-    def summed_loss(
+    def hidden(
         self,
         input_ids: Int[Tensor, "batch source"],
         attention_mask: Int[Tensor, "batch source"],
         labels: Int[Tensor, "batch target"],
-        smoothing: float = 0.0,
-        r_drop: float = 0.0,
-    ) -> Float[Tensor, ""]:
-        """Loss summed over the target tokens, in nats, for training: logits of padding are never made."""
-        if r_drop:
-            input_ids, attention_mask, labels = both_passes(input_ids, attention_mask, labels)
+    ) -> Float[Tensor, "batch target width"]:
+        """What the output layer reads under teacher forcing."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-        hidden = self.decode(self.decoder_inputs(labels), states, attention_mask, None).hidden
-        real = labels != IGNORED
-        return smoothed_cross_entropy(hidden[real], self.lm_head.weight, labels[real], smoothing, r_drop)
+        return self.decode(self.decoder_inputs(labels), states, attention_mask, None).hidden
 
     def decoder_inputs(self, labels: Int[Tensor, "batch target"]) -> Int[Tensor, "batch target"]:
         """What the decoder reads under teacher forcing."""
@@ -128,18 +116,3 @@ class Translator(PreTrainedModel, GenerationMixin):
     def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
         """For `generate`."""
         return self.encoder
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The table of tokens."""
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Another table of tokens."""
-        self.embedding = cast("nn.Embedding", value)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The output layer, whose weight is the table of tokens."""
-        return self.lm_head
-
-    def _init_weights(self, module: nn.Module) -> None:
-        init_weights(module)

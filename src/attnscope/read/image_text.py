@@ -47,7 +47,7 @@ class PicturedText:
     # messages of a chat: ``role`` and ``content`` each, the content a list of parts as chat templates read them
     messages: tuple[dict[str, Any], ...]
     images: Images  # in the order of their places
-    videos: tuple[Video, ...] = ()  # in the order of their places
+    videos: tuple[Video, ...] = ()
 
     def pixels(self) -> list[np.ndarray]:
         """RGB of each image, ``(row, column, 3)`` of 8 bits."""
@@ -241,14 +241,11 @@ class Expanded:
     name: str  # name of the text
     text: str  # what the tokenizer read: each place of an image or a video as the processor writes it out
     ids: tuple[int, ...]  # numbers of the tokens, and for each its first character and one past its last
-    spans: tuple[
-        tuple[int, int], ...
-    ]  # numbers of the tokens, and for each its first character and one past its last
+    spans: tuple[tuple[int, int], ...]
     # the characters that the processor wrote for each image and each video: first, and one past the last
     images: tuple[tuple[int, int], ...]
     pieces: frozenset[int]  # the tokens that stand for a piece of an image or of a frame
     contents: tuple[Region, ...] | None = None  # contents of the messages of a chat; None for a text
-    # the characters that the processor wrote for each image and each video: first, and one past the last
     videos: tuple[tuple[int, int], ...] = ()
 
     def image_tokens(self) -> list[list[int]]:

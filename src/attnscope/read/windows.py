@@ -1,9 +1,7 @@
 """Windows: pieces of a text, as long as a model is to see them, with the characters behind every token."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
@@ -13,8 +11,6 @@ from torch import Tensor
 from attnscope.read.shown import Token, probe, tokenize
 from attnscope.read.sources import Text
 from attnscope.support.errors import AttnscopeError
-
-_REMEMBERED = 100_000  # windows whose places are known: more than those that wait in pools
 
 
 @dataclass(frozen=True)
@@ -114,21 +110,10 @@ class Windows:
 
     def __iter__(self) -> Iterator[Window]:
         """Cut the corpus anew."""
-        return self.beginning(Place())
-
-    def beginning(self, place: "Place") -> "Cutting":
-        """The windows from a place on; the texts before it are read, and not tokenized."""
-        return Cutting(self._cut(place))
-
-    def _cut(self, place: "Place") -> Iterator[tuple[Window, "Place"]]:
-        """The windows from a place on, each with its own place."""
-        self.dropped_tokens = 0
-        count = first = place.windows - place.within
-        for document, text in enumerate(islice(self._corpus, place.documents, None), place.documents):
-            first = count
+        self.dropped_tokens = count = 0
+        for text in self._corpus:
             for tokens in self._stretches(tokenize(self._tokenizer, text.content)):
-                if count >= place.windows:
-                    yield self._frame.around(tokens, text), Place(count, document, count - first)
+                yield self._frame.around(tokens, text)
                 count += 1
                 if count == self._limit:
                     return
@@ -153,39 +138,6 @@ class Windows:
             yield waiting
         else:
             self.dropped_tokens += new
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a window begins, so that windows can be cut from there on."""
-
-    windows: int = 0  # how many come before it
-    documents: int = 0  # how many texts come before its own
-    within: int = 0  # how many windows of its own text come before it
-
-
-class Cutting(Iterator[Window]):
-    """Windows as they are cut, which remembers where those cut lately began. Made by `Windows.beginning`."""
-
-    def __init__(self, cut: Iterator[tuple[Window, Place]]) -> None:
-        self._cut = cut
-        self._lately: deque[Place] = deque(maxlen=_REMEMBERED)
-
-    def __next__(self) -> Window:
-        """The next window."""
-        window, place = next(self._cut)
-        self._lately.append(place)
-        return window
-
-    def place(self, windows: int) -> Place | None:
-        """Where the window of this number begins, the one after the last included; None where that is forgotten."""
-        if not self._lately:
-            return None
-        last = self._lately[-1]
-        if windows == last.windows + 1:
-            return Place(windows, last.documents, last.within + 1)
-        back = windows - self._lately[0].windows
-        return self._lately[back] if 0 <= back < len(self._lately) else None
 
 
 @dataclass(frozen=True)

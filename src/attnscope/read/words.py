@@ -54,7 +54,6 @@ class WordedWindows:
     rule: WordRule  # where the words are
     # tokens so far in the latest iteration, and how many of them reach over the end of a word into another
     tokens: int = field(default=0, init=False)
-    # tokens so far in the latest iteration, and how many of them reach over the end of a word into another
     across: int = field(default=0, init=False)
     _last: tuple[str, list[Span], list[int]] = field(default=("", [], []), init=False, repr=False)
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from attnscope.results.reports import REPORTS, grid_of, report_of, write_page
+from attnscope.results.reports import grid_of, report_of, write_page
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from matplotlib.figure import Figure
 
 _COMMANDS = ("scan", "generate", "explain", "intervene", "patch", "diff", "roles", "compare")
@@ -96,19 +94,9 @@ class Shown:
         height
             Height of the frame, pixels.
         """
-        from attnscope.results.page.comparison import write_comparison_report
-        from attnscope.results.page.scan import write_report
-
-        write: dict[str, Callable[[Any, Path], Path]] = {
-            "scan": lambda result, path: write_report(result, _sample(result), path),
-            "compare": write_comparison_report,
-        }
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "report.html"
-            if self.command in REPORTS:
-                write_page(report_of(self.command, self._result), place)
-            else:
-                write[self.command](self._result, place)
+            write_page(report_of(self.command, self._result), place)
             return Page(place.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
@@ -149,66 +137,24 @@ def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
     return "scan" if whole else None
 
 
-def _sample(result: xr.Dataset) -> xr.Dataset | None:
-    """The attention over the first windows: in memory, or in the run folder that the result was read from."""
-    sample = result.encoding.get("sample")
-    if sample is None and "source" in result.encoding:
-        try:
-            sample = _sample_of_run(result.encoding["source"], result.attrs["signature"])
-        except (AttnscopeError, OSError, KeyError):  # the folder is gone, or holds another run by now
-            sample = None
-    same = sample is not None and all(sample.sizes[dim] == result.sizes[dim] for dim in ("layer", "head"))
-    return sample if same else None
-
-
-def _sample_of_run(source: str, signature: str) -> xr.Dataset | None:
-    from attnscope.measure.stored import SAMPLE
-    from attnscope.store.runs import RunFolder
-    from attnscope.store.signature import Signature
-
-    run = RunFolder(Path(source), json.loads(signature))
-    run.look()
-    same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
-    return run.load(SAMPLE) if same else None
-
-
 def _summary(command: str, result: Any) -> tuple[list[str], list[str]]:
     """What was read and came out, in sentences; and what to know of it."""
-    from attnscope.results.account import account_of
-
-    account = account_of(command, result)
-    rankings = _rankings(result) if command == "scan" else []
-    return [account.read, *account.headline, *rankings], [*account.notes, *account.care]
-
-
-def _rankings(result: xr.Dataset) -> list[str]:
-    from attnscope.measure.ranking import rank_heads
-    from attnscope.measure.stored import describe_ranking
-
-    lines: list[str] = []
-    for name, rows in rank_heads(result).items():
-        first = ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in rows[:5])
-        lines.append(describe_ranking(result, name, rows) + (f": {first}" if first else ""))
-    return lines
+    report = report_of(command, result)
+    rankings = [
+        f"{table.title}: "
+        + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
+        for table in report.tables
+        if any(one.name == "value" for one in table.quantities) and table.rows and "head" in table.rows[0]
+    ]
+    return [report.read, *report.finding.sentences, *rankings], [*report.notes, *report.care]
 
 
 def _figure(command: str, result: Any) -> Figure | None:
     """The grid of all heads; None where the result has none, or nothing to draw in it."""
     try:
-        return _grid(command, result)
+        return grid_of(report_of(command, result))
     except AttnscopeError:  # the sentences are still true, and the page says what is not there
         return None
-
-
-def _grid(command: str, result: Any) -> Figure | None:
-    if command == "scan":
-        from attnscope.results.figures.scan import overview
-
-        name = next((name for name in ("max_weight", "outside", "entropy") if name in result), None)
-        return None if name is None else overview(result, name)
-    if command in REPORTS:
-        return grid_of(report_of(command, result))
-    return None
 
 
 xr.register_dataset_accessor("attnscope")(Shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -25,7 +26,21 @@ from attnscope.support.errors import AttnscopeError
 if TYPE_CHECKING:
     from attnscope.lineage.align import Aligned
 
-_OF_TEXTS = {"scan", "generate", "roles", "explain", "intervene", "patch", "diff"}
+_OF_TEXTS = {
+    "scan": "measure.stored:load_scan",
+    "generate": "measure.generation:load_generation",
+    "roles": "detection.roles:load_roles",
+    "explain": "explanation.stored:load_explanation",
+    "intervene": "intervention.given:load_intervention",
+    "patch": "intervention.patch:load_patching",
+    "diff": "comparison.diff:load_difference",
+}
+#: What opens the results of each command, imported when it is needed.
+_LOADERS = _OF_TEXTS | {
+    "align": "lineage.align:load_alignment",
+    "train": "lineage.checkpoints:training_results",
+    "compare": "lineage.compare:load_comparison",
+}
 
 
 @validated
@@ -82,7 +97,7 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
         if part is not None:
             return _part_of(RunFolder(folder, state.get("signature", {})), part)
         with RunFolder(folder, state.get("signature", {})) as run, read_as(folder):
-            return _of_texts(run)
+            return _load(run)
     if part is not None:
         raise AttnscopeError(f"{folder} has no part {part!r}: only scans have parts")
     owned = OwnedFolder(folder, command).look()
@@ -90,7 +105,7 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
     if damaged:
         raise damage(folder / damaged[0], ". Give the same command again, which makes it anew")
     with read_as(folder):
-        return _of_translation(owned)
+        return _load(owned)
 
 
 def _part_of(run: RunFolder, part: str) -> xr.Dataset:
@@ -120,8 +135,8 @@ def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
         if run.command in _OF_TEXTS and run.signature is not None:
             folder = RunFolder(run.path, run.signature)
             folder.look()
-            return _of_texts(folder)
-        return _of_translation(OwnedFolder(run.path, run.command).look())
+            return _load(folder)
+        return _load(OwnedFolder(run.path, run.command).look())
 
 
 def unfinished(folder: Path, command: str) -> AttnscopeError:
@@ -131,48 +146,10 @@ def unfinished(folder: Path, command: str) -> AttnscopeError:
     )
 
 
-def _of_texts(run: RunFolder) -> xr.Dataset | xr.DataTree:
-    if run.command == "scan":
-        from attnscope.measure.stored import load_scan
-
-        return load_scan(run)
-    if run.command == "generate":
-        from attnscope.measure.generation import load_generation
-
-        return load_generation(run)
-    if run.command == "diff":
-        from attnscope.comparison.diff import load_difference
-
-        return load_difference(run)
-    if run.command == "roles":
-        from attnscope.detection.roles import load_roles
-
-        return load_roles(run)
-    if run.command == "intervene":
-        from attnscope.intervention.given import load_intervention
-
-        return load_intervention(run)
-    if run.command == "patch":
-        from attnscope.intervention.patch import load_patching
-
-        return load_patching(run)
-    from attnscope.explanation.stored import load_explanation
-
-    return load_explanation(run)
-
-
-def _of_translation(folder: OwnedFolder) -> xr.Dataset | xr.DataTree | Aligned:
-    if folder.command == "align":
-        from attnscope.lineage.align import load_alignment
-
-        return load_alignment(folder)
-    if folder.command == "train":
-        from attnscope.lineage.checkpoints import training_results
-
-        return training_results(folder)
-    from attnscope.lineage.compare import load_comparison
-
-    return load_comparison(folder)
+def _load(folder: OwnedFolder) -> xr.Dataset | xr.DataTree | Aligned:
+    """The results in a folder, by the function of its command."""
+    module, name = _LOADERS[folder.command].split(":")
+    return getattr(importlib.import_module(f"attnscope.{module}"), name)(folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,7 +370,7 @@ def known_run(folder: Path) -> Run:
     run = run_at(folder)
     if run is None:
         raise AttnscopeError(
-            f"{folder} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope ls names"
+            f"{folder} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope runs list names"
         )
     if run.damage:
         raise AttnscopeError(run.damage)

@@ -94,7 +94,7 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
         made.add_column(
             one.title, justify="left" if words else "right", overflow="fold", no_wrap=bool(one.significant)
         )
-        if one.interval:
+        if _has_interval(one, table):
             made.add_column("95% interval", justify="right")
     for row in table.rows[: table.terminal]:
         cells: list[str] = []
@@ -103,9 +103,13 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
             cells.append(
                 _marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else "")
             )
-            cells += [interval] if one.interval else []
+            cells += [interval] if _has_interval(one, table) else []
         made.add_row(*map(Text, cells))
     return made
+
+
+def _has_interval(quantity: Quantity, table: Table) -> bool:
+    return quantity.interval and any(row.get(quantity.low) is not None for row in table.rows)
 
 
 def _marked(quantity: Quantity, text: str) -> str:

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 #: By command: the module with its `report`, and that with its `figures` and their `captions`.
 REPORTS = {
+    "scan": ("attnscope.results.scanned", "attnscope.results.figures.scan"),
     "generate": ("attnscope.comparison.generated", ""),
     "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
+    "compare": ("attnscope.lineage.reports", "attnscope.results.figures.comparison"),
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
     "patch": ("attnscope.intervention.patch_findings", "attnscope.results.figures.patch"),
     "diff": ("attnscope.comparison.findings", "attnscope.results.figures.diff"),
@@ -26,7 +28,12 @@ REPORTS = {
 }
 
 #: By command: the module with its `write`, where its page has more than tables and figures.
-PAGES = {"generate": "attnscope.results.page.generation", "explain": "attnscope.results.page.explain"}
+PAGES = {
+    "scan": "attnscope.results.page.scan",
+    "compare": "attnscope.results.page.comparison",
+    "generate": "attnscope.results.page.generation",
+    "explain": "attnscope.results.page.explain",
+}
 
 
 def report_of(command: str, result: xr.Dataset | xr.DataTree) -> Report:

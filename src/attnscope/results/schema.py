@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnscope.support.numbers import change_places, places, plain
+from attnscope.support.numbers import change_places, places, plain, significant
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,6 +41,11 @@ UNITS = {
     "logits": Unit(3, "+", "significant"),
     "tokens": Unit(0, "+"),  # an offset
     "shift": Unit(2, "+"),  # an offset between tokens
+    "score": Unit(1),  # BLEU, chrF
+    "gain": Unit(1, "+"),
+    "rate": Unit(1),
+    "p": Unit(3),
+    "above": Unit(2, "+"),  # a difference of shares
     "change": Unit(3, "+", "always"),  # in units that differ from row to row
     "deviations": Unit(1, "+", "always"),
 }
@@ -218,10 +223,12 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
         return f"{row['layer']}.{value}", ""
     if isinstance(value, str | bool):
         return value if isinstance(value, str) else "yes" if value else "no", ""
+    if quantity.unit == "significant":
+        return significant(value, 3), ""
     if quantity.unit == "error":
         return f"{value:.1e}", ""
     if quantity.unit in {"count", "threshold"}:
-        return f"{value:g}" if quantity.unit == "threshold" else f"{value:,d}", ""
+        return f"{value:g}" if quantity.unit == "threshold" else f"{value:,.0f}", ""
     unit = UNITS.get(quantity.unit, Unit(3))
     effect, sign = quantity.effect(row), "" if quantity.unsigned else unit.sign
 

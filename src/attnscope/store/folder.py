@@ -430,9 +430,11 @@ class Manifest:
             _names(content.get("undefined")),
             state,
         )
-        for key, is_right in _STATE.items():
-            if key in state and not is_right(state[key]):
-                raise ValueError(f"state: {key}")
+        wrong = [key for key, shape in _STATE.items() if key in state and not _fits(state[key], shape)]
+        if not wrong and (units := state.get("units", [])) != sorted(units):
+            wrong = ["units"]
+        if wrong:
+            raise ValueError(f"state: {wrong[0]}")
         if "signature" in state:
             Signature.of(state["signature"])
         for name in files:
@@ -544,48 +546,39 @@ def _is_deep(value: Any) -> bool:
     return True
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _LARGEST
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a JSON value has a shape: a type, a list of one shape, a tuple of several, a mapping with its keys."""
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(one, shape[0]) for one in value)
+    if isinstance(shape, dict):
+        needed = {key: each for key, each in shape.items() if key is not ...}
+        rest = shape.get(..., object)
+        return (
+            isinstance(value, dict)
+            and needed.keys() <= value.keys()
+            and all(_fits(one, needed.get(key, rest)) for key, one in value.items())
+        )
+    if isinstance(shape, tuple):
+        return isinstance(value, list) and len(value) == len(shape) and all(map(_fits, value, shape))
+    if shape is int:
+        return type(value) is int and 0 <= value <= _LARGEST
+    if shape is float:
+        return type(value) in (int, float)
+    return isinstance(value, shape)
 
 
-def _are_strings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _is_of_strings(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
-
-
-def _are_analyses(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and _are_strings(value.get("asked"))
-        and _are_strings(value.get("names"))
-        and isinstance(value.get("skipped"), list)
-        and all(_are_strings(pair) and len(pair) == 2 for pair in value["skipped"])  # noqa: PLR2004
-    )
-
-
-def _are_starts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_count, value)) and value == sorted(value)
-
-
-_STATE: dict[str, Callable[[Any], bool]] = {
-    "complete": lambda value: isinstance(value, bool),
-    "signature": lambda value: isinstance(value, dict),
-    "attributes": lambda value: isinstance(value, dict),
-    "texts": _is_count,
-    "units": _are_starts,
-    "views": lambda value: isinstance(value, str),
-    "asked": lambda value: isinstance(value, dict),
-    "analyses": _are_analyses,
-    "also": lambda value: (
-        isinstance(value, list)
-        and all(_is_of_strings(one) and {"file", "model", "identity"} <= one.keys() for one in value)
-    ),
-    "parts": _are_strings,
-    "config": lambda value: isinstance(value, dict),
-    "metrics": lambda value: (
-        isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
-    ),
+#: The shape of what commands note; other keys may hold anything.
+_STATE: dict[str, Any] = {
+    "complete": bool,
+    "signature": dict,
+    "attributes": dict,
+    "texts": int,
+    "units": [int],
+    "views": str,
+    "asked": dict,
+    "analyses": {"asked": [str], "names": [str], "skipped": [(str, str)]},
+    "also": [{"file": str, "model": str, "identity": str, ...: str}],
+    "parts": [str],
+    "config": dict,
+    "metrics": {...: float},
 }

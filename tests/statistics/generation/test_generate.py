@@ -127,7 +127,7 @@ def test_a_run_is_kept_opened_and_printed(saved):
     assert "2 prompts, 7 new tokens each, 8 heads" in said
     assert "beyond chance: not tested, fewer than 20 texts" in said
     assert "question" in said
-    told = json.loads(command(*words, "--json", cwd=place).stdout)
+    told = json.loads(command(*words, "--json", cwd=place).stdout)["tables"]
     assert [text["new_tokens"] for text in told["texts"]] == [7, 7]
     assert len(told["heads"]) == 8
     opened = attnscope.open_run(place / "run")
@@ -145,8 +145,8 @@ def test_a_run_is_kept_opened_and_printed(saved):
     at = opened.span_weight.mean(("sequence", "step")).sel(layer=1, head=2, span="question")
     [row] = [row for row in rows if (row["layer"], row["head"]) == ("1", "2")]
     assert float(row["weight question"]) == pytest.approx(float(at))
-    assert "all 2 prompts" in command("show", "run", cwd=place).stdout
-    assert "generate" in command("ls", "run", cwd=place).stdout
+    assert "all 2 prompts" in command("runs", "show", "run", cwd=place).stdout
+    assert "generate" in command("runs", "list", "run", cwd=place).stdout
 
 
 def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monkeypatch):

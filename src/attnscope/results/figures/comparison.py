@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
+    from attnscope.results.schema import Report
+
 _MARKERS = "osD^vPX"
 _LONGEST_NAME = 28
 
@@ -164,6 +166,15 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
         gold = {(int(at), int(by)) for by, at in np.argwhere(alignment["gold"].values)}
     source, target = ([str(word) for word in alignment[side].values] for side in ("source", "target"))
     return alignment_maps(weights, source, target, sure=gold, sure_name="Known link")
+
+
+def figures(report: Report) -> dict[str, Figure]:
+    """All figures of a report, by name."""
+    return comparison_figures(report.result)
+
+
+def grid(_: Report) -> None:
+    """A comparison has no heads."""
 
 
 @reads("compare")

@@ -43,7 +43,7 @@ def heat(
     **more: Any,
 ) -> AxesImage:
     """A map of values between two ends; grey is what is not known."""
-    known = {"norm": Normalize(*ends), "interpolation": "nearest"} | more
+    known: dict[str, Any] = {"norm": Normalize(*ends), "interpolation": "nearest"} | more
     scale = colormaps[colours] if isinstance(colours, str) else colours
     image = axes.imshow(values, cmap=scale.with_extremes(bad="0.88"), **known)
     axes.tick_params(length=0)
@@ -69,19 +69,18 @@ def write_cells(
 
 def colour_bar(figure: Figure, image: Any, axes: Any, label: str, **more: Any) -> Colorbar:
     """The scale of a map beside its axes."""
-    bar = figure.colorbar(image, ax=axes, **{"pad": 0.02, "aspect": 20} | more)
+    options: dict[str, Any] = more if "cax" in more else {"ax": axes, "pad": 0.02, "aspect": 20} | more
+    bar = figure.colorbar(image, **options)
     bar.set_label(label, fontsize=7)
     bar.outline.set_visible(False)
     return bar
 
 
-def panel_grid(
-    count: int, size: tuple[float, float], most: int = 3, **more: Any
-) -> tuple[Figure, list[Axes]]:
+def panel_grid(count: int, size: tuple[float, float], most: int = 3) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels of that size in inches, about as many down as across."""
     columns = min(math.ceil(math.sqrt(count)), most)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(columns * size[0], rows * size[1]), **{"layout": "compressed"} | more)
+    figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="compressed")
     return figure, [figure.add_subplot(rows, columns, index + 1) for index in range(count)]
 
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from attnscope.measure.quantities import Wording
+    from attnscope.results.schema import Report
 
 _OVERVIEWS = (
     "entropy",
@@ -84,6 +85,18 @@ def write_scan_figures(
         for name, figure in _figures(result, sample)
         for path in save_figure(figure, folder / name, formats)
     ]
+
+
+def figures(_: Report) -> dict[str, Figure]:
+    """The page draws its own."""
+    return {}
+
+
+def grid(report: Report) -> Figure | None:
+    """The figure of all heads."""
+    result = report.result
+    name = next((name for name in ("max_weight", "outside", "entropy") if name in result), None)
+    return None if name is None else overview(result, name)
 
 
 def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[str, Figure]]:
@@ -143,10 +156,11 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
         count = result.sizes["text"]
         title += f", mean over {count} {noun_of(result)}{'s' * (count != 1)}"
     width = max(heads * cell + 1.75, 0.7 + 0.068 * len(title))  # the title fits in
+    height = layers * cell + 0.9
     with figure_style():
-        figure = Figure(figsize=(width, layers * cell + 0.9), layout="constrained")
-        axes = figure.add_subplot()
-        axes.set_anchor("W")
+        figure = Figure(figsize=(width, height))
+        room = (0.7 / width, 0.5 / height, heads * cell / width, layers * cell / height)
+        axes = figure.add_axes(room)
         colours = SIGNED if words.signed else "viridis"
         image = heat(axes, values, colours, norm=_scale(values, words))
         for layer, head in np.argwhere(np.isnan(values)):
@@ -160,7 +174,8 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
         if values.size <= _MOST_NUMBERS:
             write_cells(image, _short)
         axes.set_title(title, loc="left", parse_math=False)
-        colour_bar(figure, image, axes, words.units or words.long_name)
+        place = figure.add_axes((room[0] + room[2] + 0.15 / width, room[1], 0.13 / width, room[3]))
+        colour_bar(figure, image, None, words.units or words.long_name, cax=place)
     return figure
 
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
-from attnscope.comparison.spans import GROUP_PAIRS_CAUTION as CAUTION
-from attnscope.comparison.spans import MeanGroupWeights, explain_no_interval, group_pairs, said_of
+from attnscope.comparison.spans import GROUP_PAIRS_CAUTION, MeanGroupWeights
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
@@ -37,7 +35,6 @@ from attnscope.results.figures.reading import (
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page.parts import (
     cells,
-    minus,
     numbers,
     pack_long,
     pack_received,
@@ -46,17 +43,18 @@ from attnscope.results.page.parts import (
     script_json,
     write_page,
 )
-from attnscope.results.render import Cell, Column
+from attnscope.results.render import Column, page_table
+from attnscope.results.scanned import contrasts_table, groups_table, sample_of
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.numbers import places, significant
+from attnscope.support.numbers import significant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from attnscope.comparison.spans import GroupPair
     from attnscope.measure.offset_shares import OffsetShares
+    from attnscope.results.schema import Report
 
 _SCRIPTS = (
     "draw.js",
@@ -68,6 +66,12 @@ _SCRIPTS = (
     "offsets.js",
     "page.js",
 )
+
+
+def write(found: Report, path: Path | str, _: object = None) -> Path:
+    """Write the page of a report."""
+    result: Any = found.result
+    return write_report(result, sample_of(result), path)
 
 
 @reads("scan")
@@ -88,6 +92,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         pieces = pieces_note(token for several in texts for text in several for token in text["tokens"])
     signature = parsed(result.attrs.get("signature", "{}"))
     summary = parsed(result.attrs.get("summary", "{}")) or {}
+    several = "by" in result.coords and len(set(result.by.values)) > 1
+    differences = contrasts_table(result) if several else None
     return write_page(
         path,
         "scan",
@@ -117,9 +123,11 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         offsets=data["offsets"],
         blocks=data["blocks"],
         opens=data["opens"]["says"],
-        groups=group_rows(result),
-        contrasts=contrast_data(result),
+        groups=page_table(groups_table(result)[0]) if "group_weight" in result else None,
+        contrasts=None if differences is None else page_table(differences[0]),
+        differences=[] if differences is None else differences[1],
         noun=data["noun"],
+        caution=GROUP_PAIRS_CAUTION,
         images=result.attrs.get("reads") == "images",
         window=data.get("window"),
         has_received=received is not None,
@@ -427,9 +435,6 @@ def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
     return views
 
 
-_PAIRS = 30  # that the page lists
-
-
 def group_data(result: xr.Dataset) -> dict[str, Any] | None:
     """Weights of groups on groups, head by head in the order layer by layer; None where there are no groups."""
     if not {"group_weight", "place_group_weight", "equal_group_weight"} <= set(result.variables):
@@ -447,39 +452,6 @@ def group_data(result: xr.Dataset) -> dict[str, Any] | None:
         "places": flat(means.places),
         "equal": flat(means.equal),
     }
-
-
-def group_rows(result: xr.Dataset) -> dict[str, Any] | None:
-    """The pairs of groups between which a head looks most, and what to know of them."""
-    if "group_weight" not in result.variables:
-        return None
-    every = group_pairs(result)
-    pairs = [pair for pair in every if pair.above > 0]
-    headings = [
-        "Head",
-        "Weight",
-        "Equal weights",
-        "Places alone",
-        "Above both",
-        "95% interval",
-        "Over",
-        "Beyond chance",
-    ]
-    return {
-        "columns": [Column("Queries", kind="left"), Column("Keys", kind="left"), *map(Column, headings)],
-        "rows": [_group_row(pair) for pair in pairs[:_PAIRS]],
-        "above": len(pairs),
-        "said": said_of(every),
-        "caution": explain_no_interval(pairs[:_PAIRS]) + CAUTION,
-    }
-
-
-def _group_row(pair: GroupPair) -> list[Cell]:
-    numbers = [f"{value:.3f}" for value in (pair.weight, pair.equal, pair.places)]
-    interval = "–" if pair.low != pair.low else minus(f"{pair.low:.3f} to {pair.high:.3f}")
-    beyond = {True: "yes", False: "not shown", None: "not known"}[pair.beyond_chance]
-    head, above = f"{pair.layer}.{pair.head}", minus(f"{pair.above:+.3f}")
-    return cells(pair.query, pair.key, head, *numbers, above, interval, str(pair.over), beyond)
 
 
 PEAK = "peak_share"
@@ -523,33 +495,3 @@ def with_peak(result: xr.Dataset) -> xr.Dataset:
     largest = np.nan_to_num(away, nan=-np.inf).max(-1, initial=-np.inf)
     values = np.where(np.isfinite(largest), largest, np.nan)
     return result.assign({PEAK: (("layer", "head"), values, {"long_name": said, "units": "share"})})
-
-
-_SHOWN = 20
-
-
-def contrast_data(result: xr.Dataset) -> dict[str, Any] | None:
-    """Sentences, and the largest differences that are told from 0; None where nothing is held apart."""
-    if "by" not in result.coords or len(set(result.by.values)) < 2:  # noqa: PLR2004
-        return None
-    tested, field = contrasts(result), field_of(result)
-    rows = [row for row in contrast_rows(tested) if row["differs"]]
-    words = [Column(heading, kind="left") for heading in ("Head", "Statistic", field)]
-    return {
-        "field": field,
-        "says": describe_contrasts(tested),
-        "all": len(rows),
-        "columns": [*words, *map(Column, ("Mean", "All others", "Difference", "95% interval"))],
-        "rows": [
-            cells(
-                f"{row['layer']}.{row['head']}",
-                str(tested.long_name.sel(statistic=row["statistic"]).item()),
-                str(row["by"]),
-                *(minus(f"{row[name]:.{digits}f}") for name in ("mean", "others")),
-                minus(f"{row['difference']:+.{digits}f}"),
-                minus(f"{row['low']:+.{digits}f} to {row['high']:+.{digits}f}"),
-            )
-            for row in rows[:_SHOWN]
-            for digits in [places(float(str(row["difference"])), 3)]
-        ],
-    }

@@ -1,0 +1,519 @@
+"""Texts: windows of a corpus, chats, pairs of texts, in words, groups or pools; statistics of each window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import xarray as xr
+from torch import Tensor, nn
+
+from attnscope.capture.forward import decoder_note, decoder_start
+from attnscope.capture.load import load_model
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.placement import device_of
+from attnscope.capture.signature import signature_of
+from attnscope.capture.verify import is_causal_model, padding_difference
+from attnscope.capture.watch import Site
+from attnscope.kernels.call import AttentionCall
+from attnscope.measure.observer import WindowBatch
+from attnscope.measure.offset_shares import bias_note
+from attnscope.measure.pools import in_pools, joined, pooled
+from attnscope.measure.quantities import (
+    OF_GROUPS,
+    OF_OFFSETS,
+    OF_POOLED_GROUPS,
+    SECOND_PASS,
+    STATISTICS,
+    choose,
+)
+from attnscope.measure.questions import BAND, ScanSettings
+from attnscope.measure.reader import UNIT, Read, Reader
+from attnscope.measure.row_samples import RowSample, rows_note
+from attnscope.measure.sample import WINDOWS, WordBatch
+from attnscope.measure.sides import grouping_for, observation_note, read_sides
+from attnscope.measure.special import has_twice, is_packed
+from attnscope.measure.summary import summarize
+from attnscope.measure.windows import beyond_note, window_length
+from attnscope.read.chats import Chats, ChatTexts
+from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
+from attnscope.read.groups import GroupedWindows
+from attnscope.read.pairs import LinePairs
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import Window, window_name
+from attnscope.read.words import WordedWindows, word_rule_of
+from attnscope.store.signature import Signature
+from attnscope.support.checks import check_whole, shortly
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count
+from attnscope.support.progress import Progress
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Tokenizer
+    from attnscope.read.groups import Grouping
+
+_PADDED = 64  # tokens that show whether padding matters
+_MANY_UNKNOWN = 0.05  # share of tokens from which a note says so
+OPERATIONS = 2e12  # of the forward passes of a unit: some 10 s on one core, less on anything larger
+TURNS = 32  # units at least, so that no process waits long for another
+
+
+class TextReader(Reader):
+    """Windows of texts, side by side."""
+
+    shows_received = True
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        windows: Iterable[Window],
+        corpus: Texts | ChatTexts,
+        asked: ScanSettings,
+        names: Sequence[str],
+        longest: int,
+        *,
+        show: bool,
+        target: Corpus | None = None,
+        grouping: Grouping | None = None,
+        words: WordedWindows | None = None,
+        chosen: Sequence[int] = (),
+    ) -> None:
+        of_groups = (
+            () if grouping is None else (*OF_GROUPS, *(() if asked.pool is None else OF_POOLED_GROUPS))
+        )
+        super().__init__(loaded, loaded.model, corpus, asked, (*names, *of_groups))
+        self.windows, self.target, self.grouping, self.words, self.chosen = (
+            windows,
+            target,
+            grouping,
+            words,
+            chosen,
+        )
+        self.groups = () if grouping is None else grouping.names
+        self.reach, self.band = longest - 1, asked.band or BAND
+        self.batch_size = asked.batch_size or max(1, 2048 // longest)
+        self.has_decoder = loaded.model.config.is_encoder_decoder
+        self.shown = list(islice(windows, WINDOWS)) if show else []
+        self.first = self.shown[0] if show else next(iter(windows))
+        self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
+        self.characters = corpus.characters()
+        self.seen = 0
+        self.furthest = -1  # the largest number of a window so far
+        self.numbers: list[int] = []  # of the windows of the batch, or the pool
+        self.tokens = self.unknown = self.doubled = self.packed = 0
+        self.is_chat = isinstance(corpus, ChatTexts)
+        self._check()
+
+    @property
+    def unit(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Batches, or pools, that one process measures before the next has its turn, as many in every process."""
+        limit, pool = self.asked.limit, self.asked.pool
+        windows = self.characters / max(1, _characters(self.first))
+        return batches_per_unit(
+            self.model,
+            windows=windows if limit is None else min(windows, float(limit)),
+            length=len(self.first),
+            each=pool or self.batch_size,
+            least=UNIT if pool is None else 1,
+        )
+
+    def items(self) -> Iterable[Window]:
+        """The windows."""
+        return self.windows
+
+    def first_items(self) -> list[Window]:
+        """The windows that a page shows."""
+        return self.shown
+
+    def name_of(self, window: Window, number: int) -> str:
+        """What to call a window in an error."""
+        return window_name(window, number)
+
+    def read(self, items: Sequence[Window], numbers: Sequence[int]) -> Read:  # noqa: ARG002
+        """Put windows side by side."""
+        tokenizer, device = self.loaded.tokenizer, device_of(self.model)
+        pad = tokenizer.pad_token_id
+        batch = WindowBatch.of(items, pad if pad is not None else tokenizer.eos_token_id or 0, device)
+        return Read(batch, items, WordBatch.of(items, device) if items[0].words else None)
+
+    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
+        """Measure batch after batch, or pool after pool; None for one that is done."""
+        self.share, self.seen, self.tokens, self.unknown = 0.0, 0, 0, 0
+        self.doubled = self.packed = 0
+        self.furthest = -1
+        self.notes.pop("unknown", None)
+        pool, numbered = self.asked.pool, enumerate(self.windows)
+        parts = _chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
+        try:
+            for number, part in enumerate(parts):
+                self.numbers, windows = [*part], [*part.values()]
+                self.furthest = max(self.furthest, *self.numbers)
+                stop = self.seen + len(part)
+                texts = range(self.seen, stop) if pool is None else range(number, number + 1)
+                if done(texts):
+                    self.pass_over(windows)
+                    yield None
+                else:
+                    yield self.measure(windows, texts.start)
+                self.seen = stop
+        finally:  # also where enough is measured
+            self._note_unknown_tokens()
+            self._note_special_tokens()
+            self._note_words()
+            self._note_pools()
+        self._tell(self._of_all())
+
+    def measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
+        """Measure a batch, or a pool, by its windows."""
+        if self.asked.pool is not None:
+            return self._measure_pool(batch, first)
+        return self._measure_batch(batch, self.numbers)
+
+    def _measure_pool(self, windows: Sequence[Window], number: int) -> xr.Dataset:
+        first = self.seen
+        batches: list[xr.Dataset] = []
+        for batch in _chunked(zip(self.numbers, windows, strict=True), self.batch_size):
+            batches.append(self._measure_batch([*batch.values()], [*batch]))
+            self.seen += len(batch)
+        self.seen = first
+        return pooled(joined(batches).assign_coords(text=self.numbers), number, self.asked.seed)
+
+    def _measure_batch(self, batch: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
+        results = self.measure_batch(batch, numbers)
+        self.pass_over(batch)
+        return results
+
+    def pass_over(self, batch: Sequence[Window]) -> None:
+        """Count the windows of a batch, and tell how far the scan is."""
+        self._count_unknown(batch)
+        self.share += sum(_characters(window) for window in batch) / self.characters
+        seen = self.seen + len(batch)
+        share = max(self.share, seen / self.asked.limit if self.asked.limit else 0.0)
+        self.progress(Progress("scan", self._of_all() * min(1.0, share), {"windows": seen}))
+
+    def _of_all(self) -> float:
+        """Share of the work that the batches are."""
+        return self.characters / (self.characters + self.again)
+
+    def _count_unknown(self, batch: Sequence[Window]) -> None:
+        unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
+        for window in (side for pair in batch for side in (pair, pair.target) if side is not None):
+            self.tokens += len(window)
+            self.unknown += 0 if unknown is None else window.ids.count(unknown)
+        self.doubled += sum(has_twice(window) for window in batch)
+        if not self.is_chat:
+            looks_back = any(site.kind == "causal" for site in self.sites)
+            self.packed += sum(
+                is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in batch
+            )
+
+    def _note_unknown_tokens(self) -> None:
+        """Say it where the tokenizer knows too little of the text for its numbers to be of this text."""
+        if self.unknown > _MANY_UNKNOWN * self.tokens:
+            self.notes["unknown"] = (
+                f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
+                "tokenizer: is the model made for such text?"
+            )
+
+    def _note_special_tokens(self) -> None:
+        """Say it where special tokens are there twice, or stand between documents in a window."""
+        if self.doubled:
+            self.notes["doubled"] = (
+                f"{count(self.doubled, 'window')} of {self.furthest + 1} begin or end with the same special token "
+                "twice, as where a tokenizer adds it to texts that have it already: remove it from the texts."
+            )
+        if self.packed:
+            self.notes["packed"] = (
+                f"{count(self.packed, 'window')} of {self.furthest + 1} seem to hold several documents, with a special "
+                "token between them, which are read as one text: later documents attend to earlier ones. Give each "
+                "document as its own text."
+            )
+
+    def _note_words(self) -> None:
+        """Say what is measured instead of tokens."""
+        if self.words is None:
+            return
+        across, tokens = self.words.across, self.words.tokens
+        over = f" {across} of {tokens} tokens reach over the end of a word: they count to their first."
+        self.notes["words"] = (
+            f"Tokens are merged to words ({self.words.rule.signature}): their queries averaged, their keys summed. "
+            f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
+        )
+
+    def _note_pools(self) -> None:
+        """Say that results are not of single windows."""
+        if self.asked.pool is not None:
+            apart = ", each of texts of one value" if self.first.by else ""
+            self.notes["pool"] = (
+                f"Windows are in pools of {self.asked.pool} or more, cut at documents{apart}: wherever it says texts, "
+                "pools are meant."
+            )
+
+    def _tell(self, share: float) -> None:
+        self.progress(Progress("scan", share, {"windows": self.seen}))
+
+    def row_sample(self, first: int) -> RowSample | None:
+        """Which rows of a batch are measured, where a number of rows is given."""
+        rows = self.asked.rows
+        return None if rows is None else RowSample(rows, self.asked.seed, first)
+
+    def lengths(self, read: Read) -> dict[str, np.ndarray]:
+        """How many tokens, or words, each window has, its target and the rows that were measured."""
+        lengths = super().lengths(read)
+        if self.first.target is not None:
+            target = (read.batch if read.words is None else read.words.words).target
+            lengths["target_length"] = target.valid.sum(1).cpu().numpy()
+        if self.asked.rows is not None:
+            lengths["sampled_rows"] = np.minimum(lengths["length"], self.asked.rows)
+        return lengths
+
+    def layer_done(self, passes: int) -> Callable[[], None]:
+        """Report how far the windows of the page are."""
+        begun, layers = self._of_all(), 0
+
+        def done() -> None:
+            nonlocal layers
+            layers += 1
+            self._tell(begun + (1 - begun) * layers / passes)
+
+        return done
+
+    def _check(self) -> None:
+        """Reject a model that cannot be measured, on the first window, before anything is written."""
+        first = self.read([self.first], [0])
+        inputs = first.batch.inputs(self.model)
+        self.verify(first)
+        if self.asked.rows is not None:
+            self.notes["rows"] = rows_note(self.asked.rows, self.names)
+        if "way" in self.notes:
+            self._note_capture(first)
+        if is_causal_model(self.model) and any(site.kind == "self" for site in self.sites):
+            self.notes["causality"] = (
+                f"{type(self.model).__name__} is a causal language model by its kind, but its attention sees "
+                "later tokens: it is measured as bidirectional."
+            )
+        if {"band_sum", "bin_sum"} <= set(self.names):
+            self.notes |= bias_note(self.model, inputs)
+        if self.batch_size > 1 and self._padding_matters():
+            self.batch_size = 1
+            self.notes["padding"] = (
+                f"{type(self.model).__name__} gives a text other numbers in a padded batch: windows are "
+                "measured one at a time."
+            )
+
+    def _note_capture(self, first: Read) -> None:
+        """What a model off the registry shows: its weights, of layers that may have other positions than tokens."""
+        name = type(self.model).__name__
+        pooled: list[Site] = []
+
+        def look(site: Site, call: AttentionCall) -> Tensor:
+            tokens = [side.input_ids.shape[1] for side in first.batch.sides(site.kind)]
+            if [call.query.shape[2], call.key.shape[2]] != tokens:
+                pooled.append(site)
+            return call.query
+
+        self.run(first, look)
+        if pooled:
+            self.batch_size = 1  # which of these places is padding is not known
+            layers = ", ".join(str(site.index) for site in pooled)
+            self.notes["places"] = (
+                f"In layers {layers} of {name} queries or keys are not one for each token (pooled tokens, a prompt): "
+                "offsets and lengths are counted in their own places there, and no place is a special token."
+            )
+
+    def _padding_matters(self) -> bool:
+        """Whether a text beside a longer one differs from itself alone: the first window and a part of it show."""
+        long = _cut(self.first, _PADDED)
+        texts = [long, _cut(long, max(1, len(long) // 2))]
+        alone, beside = (
+            [self.read(batch, [0, 1]).batch.inputs(self.model) for batch in batches]
+            for batches in ([[text] for text in texts], [texts])
+        )
+        return len(long) > 1 and padding_difference(self.model, beside[0], alone) > 1
+
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on beside the model and the texts."""
+        asked, rule = self.asked, None if self.words is None else self.words.rule
+        seldom = {
+            "by": asked.by,
+            "offsets": list(self.chosen) or None,
+            "pool": asked.pool,
+            "rows": asked.rows,
+            "until": asked.until,
+            "groups": None if self.grouping is None else self.grouping.signature,
+            "words": None if rule is None else rule.signature,
+            "merging": None if rule is None else "queries averaged, keys summed",
+        }
+        return (
+            super().settings()
+            | {"statistics": [name for name in self.names if name not in OF_POOLED_GROUPS]}
+            | {"batch_size": self.batch_size, "window": asked.window, "stride": asked.stride}
+            | {"clusters": asked.clusters}
+            | {name: value for name, value in seldom.items() if value is not None}
+        )
+
+    def signature(self) -> Signature:
+        """All that the numbers depend on."""
+        return signature_of("scan", self.loaded, self.source, self.target, self.settings())
+
+
+def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10) -> xr.Dataset:
+    """What `scan` finds on these windows, kinds of heads included."""
+    longest = max(max(len(window), len(window.target or window)) for window in windows)
+    corpus = EncodedTexts([list(window.ids) for window in windows])
+    asked = ScanSettings(band=max(1, min(band, longest - 1)))
+    reader = TextReader(loaded, windows, corpus, asked, choose(None), longest, show=False)
+    results = joined([batch for batch in reader.batches() if batch is not None])
+    kinds = summarize(results, clusters=None, seed=0)
+    return results.merge(kinds, combine_attrs="no_conflicts").assign_attrs(reader.notes)
+
+
+def text_reader(model: Model, texts: Sources, asked: ScanSettings, *, show: bool) -> TextReader:
+    """Load the model and open the texts; `show` asks for the attention over the first windows."""
+    stride = asked.stride
+    check_whole(1, window=asked.window, stride=stride)
+    check_whole(2, clusters=asked.clusters)
+    corpus, target = read_sides(
+        texts,
+        asked.targets,
+        field=asked.field,
+        by_line=asked.by_line,
+        stride=stride,
+        chat=asked.chat,
+        chat_template=asked.chat_template,
+        by=asked.by,
+    )
+    grouping = grouping_for(asked.groups, corpus)
+    brought = {} if asked.offsets is None else OF_OFFSETS
+    if grouping is not None:
+        brought = brought | OF_GROUPS | ({} if asked.pool is None else OF_POOLED_GROUPS)
+    names = choose(asked.statistics, brought=brought)
+    _reject_together(asked, names, grouped=grouping is not None)
+    rule = None if asked.words is None else word_rule_of(asked.words)
+    tokenizer = cast("Tokenizer", asked.processor)  # what reads no text is rejected
+    loaded = load_model(model, tokenizer=tokenizer, **vars(asked.loading))
+    length = window_length(loaded, asked.window)
+    if isinstance(corpus, Chats):
+        corpus = corpus.read_with(loaded.tokenizer)
+    windows, longest = _windows(corpus, target, loaded, length=length, stride=stride, limit=asked.limit)
+    _reject_beyond(asked.band or BAND, asked.rows, length)
+    chosen = _chosen(asked.offsets, length)
+    worded = None
+    if rule is not None:
+        windows = worded = WordedWindows(windows, rule.over(windows))
+    if grouping is not None:
+        grouping = grouping.over(windows)
+        windows = GroupedWindows(windows, grouping)
+    reader = TextReader(
+        loaded,
+        windows,
+        corpus,
+        replace(asked, window=length),
+        (*names, *(OF_OFFSETS if chosen else ())),
+        longest,
+        show=show,
+        target=target,
+        grouping=grouping,
+        words=worded,
+        chosen=chosen,
+    )
+    reader.attributes |= decoder_note(loaded.model, with_target=target is not None)
+    reader.attributes |= beyond_note(loaded, length) | observation_note(names, asked.observation, length)
+    return reader
+
+
+def _reject_beyond(band: int, rows: int | None, length: int) -> None:
+    if band >= length:
+        raise AttnscopeError(
+            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}: give a "
+            "smaller band, or a longer window (--window)"
+        )
+    if rows is not None and rows >= length:
+        raise AttnscopeError(
+            f"rows (--rows) is {rows}; windows of {length} tokens have no more queries, so that nothing is estimated: "
+            "give fewer, or leave rows out"
+        )
+
+
+def _chosen(offsets: Sequence[int] | None, length: int) -> tuple[int, ...]:
+    """The offsets that were chosen, from left to right, in windows of so many tokens."""
+    if offsets is None:
+        return ()
+    if not len(offsets):
+        raise AttnscopeError("offsets (--offsets) names none: give some, such as -1,-64, or leave it out")
+    beyond = [offset for offset in offsets if abs(offset) >= length]
+    if beyond:
+        raise AttnscopeError(
+            f"offsets (--offsets) has {shortly(beyond[0])}; in windows of {length} tokens they are {1 - length} to "
+            f"{length - 1}: choose among these, or give a longer window (--window)"
+        )
+    return tuple(sorted(set(offsets)))
+
+
+def _reject_together(asked: ScanSettings, names: Sequence[str], *, grouped: bool) -> None:
+    """Refuse what cannot be measured in one scan."""
+    if asked.clusters is not None and "band_sum" not in names:
+        raise AttnscopeError(
+            "clusters (--clusters) are of offset profiles: measure band_sum too (--statistics band_sum), or leave "
+            "clusters out"
+        )
+    if asked.rows is None:
+        return
+    if grouped or asked.words is not None:
+        raise AttnscopeError(
+            "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
+        )
+    if whole := [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]:
+        raise AttnscopeError(f"{whole[0]} is measured of all rows: leave out rows (--rows), or {whole[0]}")
+
+
+def _windows(
+    corpus: Texts | ChatTexts,
+    target: Corpus | None,
+    loaded: LoadedModel,
+    *,
+    length: int,
+    stride: int | None,
+    limit: int | None,
+) -> tuple[Iterable[Window], int]:
+    """The windows, or the lines beside their translations; and the most tokens that one of them has."""
+    if target is None or not isinstance(corpus, Corpus):
+        windows = windows_of(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
+        return windows, length
+    start = decoder_start(loaded.model)
+    pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
+    return pairs, pairs.check()
+
+
+def _cut(window: Window, length: int) -> Window:
+    """The first tokens of a window, and of its target."""
+    names = ("ids", "special", "spans", "tokens", "roles", "groups", "words")
+    parts = {name: getattr(window, name)[:length] for name in names}
+    return replace(window, **parts, target=None if window.target is None else _cut(window.target, length))
+
+
+def _characters(window: Window) -> int:
+    """Characters of the text that a window covers."""
+    return max(end for _, end in window.spans) - window.start
+
+
+def _chunked(windows: Iterable[tuple[int, Window]], size: int) -> Iterator[dict[int, Window]]:
+    batch: dict[int, Window] = {}
+    for number, window in windows:
+        batch[number] = window
+        if len(batch) == size:
+            yield batch
+            batch = {}
+    if batch:
+        yield batch
+
+
+def batches_per_unit(model: nn.Module, *, windows: float, length: int, each: int, least: int = UNIT) -> int:
+    """How many batches (or pools) of `each` windows are a unit, the same in every process."""
+    operations = 2.0 * length * sum(parameter.numel() for parameter in model.parameters())
+    wanted = min(OPERATIONS / operations, windows / TURNS)
+    return max(least, int(wanted // each))

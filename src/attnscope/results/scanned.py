@@ -1,0 +1,401 @@
+"""What a scan found, as data: rankings, statistics of each head, groups, contrasts, offsets, keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
+from attnscope.comparison.spans import NULLS, MeanGroupWeights, explain_no_interval, group_pairs, said_of
+from attnscope.measure.documents import intervals
+from attnscope.measure.grid import patch_peaks
+from attnscope.measure.keys import top_keys
+from attnscope.measure.offset_shares import shares_by_offset
+from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, without_end
+from attnscope.measure.questions import majority_names
+from attnscope.measure.ranking import peaks, rank_heads
+from attnscope.measure.stored import (
+    SAMPLE,
+    WEIGHTS_NOTE,
+    describe_corpus,
+    describe_labels,
+    describe_layers,
+    describe_ranking,
+    describe_windows,
+    means_note,
+    notes_of,
+)
+from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
+from attnscope.store.runs import RunFolder
+from attnscope.store.signature import Signature
+from attnscope.support.arguments import reads
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count, with_nulls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import xarray as xr
+
+_MOST = 4  # heads whose keys are listed where no ranking leads to any
+_ROOM = 1_000_000  # numbers of one profile over all heads: of more, the run folder alone has them
+_LAYER, _HEAD = Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head")
+_RANKED = (
+    _LAYER,
+    _HEAD,
+    Quantity("attention"),
+    Quantity("value", "weight", "weight"),
+    Quantity("offset", unit="tokens"),
+    Quantity("label", "kind of head"),
+)
+_REQUESTED = (
+    Quantity("statistic"),
+    Quantity("lowest", unit="significant"),
+    Quantity("lowest_head", "head"),
+    Quantity("mean", unit="significant"),
+    Quantity("highest", unit="significant"),
+    Quantity("highest_head", "head"),
+    Quantity("equal", "uniform", "significant", "uniform attention over all that a token may attend to"),
+)
+_PAIRS = (
+    Quantity("query", "queries"),
+    Quantity("key", "keys"),
+    _LAYER,
+    _HEAD,
+    Quantity("attention", detail="data"),
+    Quantity("weight", unit="share"),
+    Quantity("equal", "uniform", "share"),
+    Quantity("places", unit="share"),
+    Quantity("above", "above both", "above", low="low", high="high", interval=True),
+    Quantity("over", detail="page"),
+    Quantity("windows", unit="count", detail="data"),
+    Quantity("beyond_chance", "beyond chance"),
+)
+_CONTRASTS = (
+    _LAYER,
+    _HEAD,
+    Quantity("statistic"),
+    Quantity("by"),
+    Quantity("mean", unit="change", like="difference"),
+    Quantity("others", unit="change", like="difference"),
+    Quantity("difference", unit="change", low="low", high="high", significant="differs", interval=True),
+    Quantity(
+        "size", unit="deviations", detail="data", meaning="in standard deviations of all heads on both sides"
+    ),
+    Quantity("p", unit="share", detail="data"),
+)
+
+
+@reads("scan")
+def report(results: xr.Dataset, *, data: bool = False) -> Report:
+    """What a scan found; heads are ranked here, once. With `data`, also what JSON and CSV alone have."""
+    ranked = rank_heads(results)
+    every = [row for rows in ranked.values() for row in rows]
+    notes = [*notes_of(results).values()]
+    notes += [describe_ranking(results, kind, rows) + "." for kind, rows in ranked.items() if not rows]
+    sentences, tables = [describe_labels(results)], [_heads(results) if data else Table("heads", "", (), [])]
+    for kind, rows in ranked.items():
+        title = describe_ranking(results, kind, rows)
+        tables.append(Table(kind.replace("-", "_"), title, _RANKED, [dict(row) for row in rows], page=0))
+    requested, several = _requested(results)
+    tables.append(
+        Table(
+            "requested",
+            f"statistics by name: means over {describe_windows(results)}",
+            _REQUESTED,
+            requested,
+            page=0,
+        )
+    )
+    if several:
+        notes.append(
+            f"More than one number a head, so not in a table: {', '.join(several)}. In bins that double on the page "
+            "and in --json, which has every offset; sums: attnscope.open_run."
+        )
+    care = {WEIGHTS_NOTE: ""}
+    if "group_weight" in results:
+        table, described = groups_table(results)
+        tables += [table, *([_group_weights(results)] if data else [])]
+        sentences += described
+        care = {NULLS: ""} | care
+    if "by" in results.coords:
+        table, described = contrasts_table(results)
+        tables.append(table)
+        sentences += described
+    if data:
+        tables += [
+            _summary(results),
+            _offsets(results),
+            *_received(results, [(row["layer"], row["head"]) for row in every]),
+        ]
+    if means := means_note(results, ranked.values()):
+        care = {means: ""} | care
+    model = str(results.attrs.get("model", "the model"))
+    return Report(
+        command="scan",
+        title=f"Where the heads of {model} attend",
+        model=model,
+        read=f"{describe_layers(results)} x {count(results.sizes['head'], 'head')} over {describe_corpus(results)}",
+        finding=Finding(
+            sentences,
+            "any false label in a run: below 1%" if "label" in results else "means, without a test",
+            list(dict.fromkeys((row["layer"], row["head"]) for row in every)),
+        ),
+        tables=[table for number, table in enumerate(tables) if table.rows or not number],
+        result=results,
+        notes=notes,
+        care=care,
+    )
+
+
+def _heads(results: xr.Dataset) -> Table:
+    """Means over texts of what is one number a head."""
+    values = _means(results)
+    if "sampled_rows" in results:
+        ends = intervals(results)
+        for name in [name for name in values if name in ends]:
+            values |= {f"{name}_{bound}": ends[name].sel(bound=bound).values for bound in ("low", "high")}
+    if "group_weight" in results:
+        values |= _group_columns(results)
+    highest = patch_peaks(results) if "patch_profile" in results else peaks(results)
+    values |= {str(name): array.values for name, array in (highest or {}).items()}
+    labels = majority_names(results)
+    rows: list[Row] = []
+    names = zip(results.layer_name.values, results.layer_kind.values, strict=True)
+    for layer, (name, kind) in enumerate(names):
+        for head in range(results.sizes["head"]):
+            label = "" if labels is None else labels[layer][head]
+            row: Row = {
+                "layer": layer,
+                "head": head,
+                "layer_name": str(name),
+                "layer_kind": str(kind),
+                "label": label,
+            }
+            rows.append(row | {key: value_of(array[layer, head]) for key, array in values.items()})
+    words = [
+        Quantity(name, detail="data")
+        for name in ("layer", "head", "layer_name", "layer_kind", "label", *values)
+    ]
+    return Table("heads", "All heads", words, rows, terminal=0, page=0)
+
+
+def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
+    """Means over texts of what is one number a head, ``(layer, head)``; of several, one for each."""
+    own = [
+        str(name)
+        for name, values in results.data_vars.items()
+        if "head" in values.dims and name != "label" and without_end(str(name)) == name
+    ]
+    return {name: values for statistic in own for name, values in means_of(results, statistic).items()}
+
+
+def means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
+    """Means over texts of one statistic, by the name of each; nothing where it is more than a number a head."""
+    values = results[name]
+    if not {"text", "layer"} <= set(values.dims) <= {"text", "layer", "head", *SEVERAL}:
+        return {}
+    means = values.mean("text", skipna=True)
+    several = next((dim for dim in SEVERAL if dim in means.dims), None)
+    if several is None:
+        return {name: means.values}
+    return {f"{name}_{one}": means.sel({several: one}).values for one in means[several].values.tolist()}
+
+
+def _requested(results: xr.Dataset) -> tuple[list[Row], list[str]]:
+    """Statistics that are not there by default: of which head they are lowest and highest; those of several numbers."""
+    known = STATISTICS | OF_OFFSETS
+    rows: list[Row] = []
+    several: list[str] = []
+    for statistic in [str(name) for name in results.data_vars if name in known and name not in DEFAULT]:
+        means = means_of(results, statistic)
+        equal = means_of(results, f"equal_{statistic}") if f"equal_{statistic}" in results else {}
+        rows += [
+            {"statistic": name} | ends_and_mean(values) | {"equal": _mean(equal.get(f"equal_{name}"))}
+            for name, values in means.items()
+        ]
+        several += [] if means else [statistic]
+    return rows, several
+
+
+def ends_and_mean(values: np.ndarray) -> Row:
+    """The lowest value and its head, the mean, the highest value and its head; None where nothing is known."""
+    ends: Row = {"mean": _mean(values)}
+    for name, find, beyond in (("lowest", np.argmin, np.inf), ("highest", np.argmax, -np.inf)):
+        layer, head = np.unravel_index(find(np.where(np.isfinite(values), values, beyond)), values.shape)
+        ends |= {name: value_of(values[layer, head]), f"{name}_head": f"{layer}.{head}"}
+    if ends["lowest"] == ends["highest"]:  # then no head is the one
+        ends |= {"lowest_head": None, "highest_head": None}
+    return ends
+
+
+def _mean(values: np.ndarray | None) -> float | None:
+    known = np.empty(0) if values is None else values[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
+
+
+def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
+    """The pairs of groups between which a head attends most, and what they come to in sentences."""
+    every = group_pairs(results)
+    pairs, said = [pair for pair in every if pair.above > 0], said_of(every)
+    sentences = [f"Groups of tokens: {said[:1].lower()}{said[1:]}."]
+    if pairs:
+        first = pairs[0]
+        weight, equal, places = (f"{value:.2f}" for value in (first.weight, first.equal, first.places))
+        sentences.append(
+            f"Furthest above both is head {first.layer}.{first.head}, {first.query} on {first.key}: weight {weight}, "
+            f"uniform {equal}, places {places}."
+        )
+    heads = results.sizes["layer"] * results.sizes["head"]
+    reading = f"Each row is the largest of {heads} heads: its interval is of that head by itself. "
+    reading += explain_no_interval(pairs)
+    title = "groups of tokens: for each pair, the head furthest above both nulls"
+    rows = [pair.as_dict() for pair in pairs]
+    return Table("groups", title, _PAIRS, rows, reading=reading.strip(), terminal=10, page=30), sentences
+
+
+def _group_columns(results: xr.Dataset) -> dict[str, np.ndarray]:
+    """For each pair of groups that are there: weight, and that of uniform attention and places alone."""
+    means = MeanGroupWeights.of(results)
+    names = {int(number): str(results.group_query.values[number]) for number in means.present}
+    kinds = {
+        "group_weight": means.weight,
+        "equal_group_weight": means.equal,
+        "place_group_weight": means.places,
+    }
+    return {
+        f"{kind} {query} > {key}": values[:, :, i, j]
+        for i, query in names.items()
+        for j, key in names.items()
+        for kind, values in kinds.items()
+    }
+
+
+def _group_weights(results: xr.Dataset) -> Table:
+    """The weights between all groups, a row for each head; each weight is a table of queries by keys."""
+    means = MeanGroupWeights.of(results)
+    names = results.group_query.values.tolist()
+    rows: list[Row] = [
+        {"layer": layer, "head": head, "groups": names}
+        | {
+            name: with_nulls(values[layer, head])
+            for name, values in (("weight", means.weight), ("equal", means.equal), ("places", means.places))
+        }
+        for layer, head in np.ndindex(means.weight.shape[:2])
+    ]
+    return _of_lists("group_weights", "Weights between groups", rows)
+
+
+def contrasts_table(results: xr.Dataset) -> tuple[Table, list[str]]:
+    """Differences between texts of one value and all others, and what they come to in sentences."""
+    title = f"differences by {field_of(results)}"
+    values = set(results.by.values)
+    if len(values) == 1:
+        said = f"{field_of(results)}: all texts have the value {values.pop()}, so nothing is held apart."
+        return Table("by", title, _CONTRASTS, []), [said]
+    tested = contrasts(results)
+    rows: list[Row] = [dict(row) for row in contrast_rows(tested)]
+    shown = sum(bool(row["differs"]) for row in rows)
+    table = Table(
+        "by",
+        title,
+        _CONTRASTS,
+        rows,
+        corrected="by the false discovery rate",
+        terminal=min(12, shown),
+        page=min(20, shown),
+    )
+    return table, describe_contrasts(tested)
+
+
+def _offsets(results: xr.Dataset) -> Table:
+    """Shares of the weight by offset: in bins that double, the band, every offset, chosen ones; a row for each head."""
+    rows: list[Row] = []
+    for of in ("bins", "band", "every"):
+        shares = shares_by_offset(results, of)
+        if shares is None:
+            continue
+        shares = shares.seen()
+        if shares.share.size > _ROOM:
+            numbers = f"{shares.share.size:,} numbers are more than {_ROOM:,}"
+            rows.append(
+                {"of": of, "left_out": f"{numbers}: attnscope.open_run reads the sums in the run folder"}
+            )
+            continue
+        ends = {"first": shares.first.tolist(), "last": shares.last.tolist()}
+        rows += _by_head(of, ends, shares.share, shares.equal)
+    if "weight_at" in results:
+        offsets = results.chosen_offset.values.tolist()
+        means = results[["weight_at", "equal_weight_at"]].mean("text").transpose(..., "chosen_offset")
+        share, equal = means.weight_at.values, means.equal_weight_at.values
+        rows += _by_head("chosen", {"first": offsets, "last": offsets}, share, equal)
+    return _of_lists("offsets", "Shares of the weight by offset", rows)
+
+
+def _summary(results: xr.Dataset) -> Table:
+    """How far labels depend on texts: the numbers of the summary, by their path."""
+
+    def numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[Row]:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                yield from numbers(inner, (*path, str(name)))
+        else:
+            yield {"quantity": ".".join(path), "value": value}
+
+    return _of_lists(
+        "independence", "Labels over texts", list(numbers(json.loads(results.attrs.get("summary", "{}"))))
+    )
+
+
+def _by_head(of: str, ends: Row, share: np.ndarray, equal: np.ndarray | None) -> list[Row]:
+    return [
+        {"of": of, "layer": layer, "head": head}
+        | ends
+        | {
+            "share": with_nulls(share[layer, head]),
+            "equal": None if equal is None else with_nulls(equal[layer]),
+        }
+        for layer, head in np.ndindex(share.shape[:2])
+    ]
+
+
+def _received(results: xr.Dataset, leading: Sequence[tuple[int, int]]) -> list[Table]:
+    """The keys that receive most in the sample windows, of the heads that lead the rankings or were asked for."""
+    sample = sample_of(results)
+    if sample is None or "received" not in sample:
+        return []
+    chosen = [(int(layer), int(head)) for layer, head in json.loads(sample.attrs.get("asked", "[]"))]
+    if not chosen and not leading:  # nothing ranks heads: those with the key that receives most
+        most = sample.received.max("position").mean("window").values
+        order = np.argsort(-most, axis=None)[:_MOST]
+        leading = [divmod(int(place), most.shape[1]) for place in order]
+    rows: list[Row] = [dict(row) for row in top_keys(sample, list(dict.fromkeys([*chosen, *leading])))]
+    return [_of_lists("received", "Keys that receive most", rows)]
+
+
+def _of_lists(name: str, title: str, rows: list[Row]) -> Table:
+    """A table for JSON alone, whose values may be lists."""
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    return Table(name, title, [Quantity(key, detail="data") for key in names], rows, terminal=0, page=0)
+
+
+def sample_of(results: xr.Dataset) -> xr.Dataset | None:
+    """The attention over the first windows: in memory, or in the run folder that the results were read from."""
+    sample = results.encoding.get("sample")
+    if sample is None and "source" in results.encoding:
+        try:
+            sample = _sample_of_run(results.encoding["source"], results.attrs["signature"])
+        except (AttnscopeError, OSError, KeyError):  # the folder is gone, or holds another run by now
+            sample = None
+    same = sample is not None and all(sample.sizes[dim] == results.sizes[dim] for dim in ("layer", "head"))
+    return sample if same else None
+
+
+def _sample_of_run(source: str, signature: str) -> xr.Dataset | None:
+    run = RunFolder(Path(source), json.loads(signature))
+    run.look()
+    same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
+    return run.load(SAMPLE) if same else None
