@@ -48,8 +48,8 @@ def planted(animal, words):
 @pytest.mark.parametrize(
     ("name", "words", "role"),
     [
-        ("previous-decoder-2", "looks at offset -1 and says", "previous_token"),
-        ("next-encoder-1", "looks at offset 1 and says", "next_token"),
+        ("previous-decoder-2", "attends to offset -1 and says", "previous_token"),
+        ("next-encoder-1", "attends to offset 1 and says", "next_token"),
         ("duplicate-decoder-1", "duplicate-token head", "duplicate_token"),
         ("induction-decoder-1", "previous-token head", "previous_token"),
         ("induction-decoder-2", "induction head", "induction"),
