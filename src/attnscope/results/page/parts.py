@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-#: Class of a cell, by whether its effect is significant; none where that was not tested.
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
 _PIXELS = 96  # for an inch
