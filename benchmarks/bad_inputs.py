@@ -52,17 +52,7 @@ def _flags(place: Path) -> Iterator[Case]:
         "--resamples": (score,),
         "--threads --width --vocabulary --encoder-width --updates": (train,),
     }
-    huge = (
-        "--seed",
-        "--band",
-        "--layer",
-        "--head",
-        "--beams",
-        "--shown",
-        "--resamples",
-        "--threads",
-        "--width",
-    )
+    huge = ("--seed", "--band", "--layer", "--head", "--beams", "--shown", "--resamples", "--threads", "--width")
     reals = {
         "--length-penalty --temperature": translate,
         "--threshold": align,
@@ -92,11 +82,7 @@ def _flags(place: Path) -> Iterator[Case]:
     yield "two formats", [*_SCAN, "--json", "--csv"], nothing
     yield "an unknown statistic", [*_SCAN, "--statistics", "entropy,sparkle"], nothing
     yield "a field and no JSON Lines", ["scan", "bundled", "text.txt", "--field", "x"], _text("A cat sat.\n")
-    yield (
-        "an escape in a query token",
-        ["walk", "bundled", "A cat", "--query-token", "\x1b]52;c;x\x07"],
-        nothing,
-    )
+    yield ("an escape in a query token", ["walk", "bundled", "A cat", "--query-token", "\x1b]52;c;x\x07"], nothing)
     yield "moses of no language", [*score, "--tokenize", "moses", "--language", "../../x"], _text("A cat\n")
     yield "an unknown tokenizer", [*score, "--tokenize", "sparkle"], _text("A cat\n")
 
@@ -140,25 +126,13 @@ def _texts() -> Iterator[Case]:
     for what, content in contents.items():
         for words in (["scan", "bundled", "text.txt"], ["explain", "bundled", "text.txt"]):
             yield f"{words[0]} of text that is {what}", [*words, "--no-report"], _text(content)
-    for what, path in (
-        ("a missing file", "none.txt"),
-        ("/dev/full", "/dev/full"),
-        ("/dev/zero", "/dev/zero"),
-    ):
-        for words in (
-            ["scan", "bundled", path],
-            ["explain", "bundled", path],
-            ["score", path, "--target", path],
-        ):
+    for what, path in (("a missing file", "none.txt"), ("/dev/full", "/dev/full"), ("/dev/zero", "/dev/zero")):
+        for words in (["scan", "bundled", path], ["explain", "bundled", path], ["score", path, "--target", path]):
             yield f"{words[0]} of {what}", words, nothing
     yield "a FIFO that nobody writes to", ["scan", "bundled", "pipe"], lambda home: os.mkfifo(home / "pipe")
     yield "a folder without texts", ["scan", "bundled", "."], nothing
     yield "a link to nothing", ["scan", "bundled", "link"], lambda home: (home / "link").symlink_to("nothing")
-    yield (
-        "a folder of links to itself",
-        ["scan", "bundled", "loop"],
-        lambda home: (home / "loop").symlink_to("loop"),
-    )
+    yield ("a folder of links to itself", ["scan", "bundled", "loop"], lambda home: (home / "loop").symlink_to("loop"))
     for what, line in {
         "no JSON": "{",
         "a list": "[1]",
@@ -188,28 +162,13 @@ def _with(file: str, **values: Any) -> Callable[[Path], Any]:
 
 
 def _raw(file: str, content: str | bytes) -> Callable[[Path], Any]:
-    return _changed(
-        lambda model: (model / file).write_bytes(content.encode() if isinstance(content, str) else content)
-    )
+    return _changed(lambda model: (model / file).write_bytes(content.encode() if isinstance(content, str) else content))
 
 
 def _configs() -> Iterator[Case]:
     words = ["scan", "model", "--limit", "2", "--no-report"]
     no_names = [-1, 1.5, float("nan"), True, 10**15, [[["x"]]], {"a": 1}]
-    no_sizes = [
-        "three",
-        None,
-        [],
-        {"a": 1},
-        -1,
-        0,
-        1.5,
-        float("nan"),
-        float("inf"),
-        10**15,
-        [[["x"]]],
-        "9" * 5000,
-    ]
+    no_sizes = ["three", None, [], {"a": 1}, -1, 0, 1.5, float("nan"), float("inf"), 10**15, [[["x"]]], "9" * 5000]
     sizes = ("heads", "width", "encoder_layers", "vocab_size", "max_position_embeddings")
     wrong = {"architectures": no_names, "model_type": [*no_names, "nothing"]} | dict.fromkeys(sizes, no_sizes)
     for key, values in wrong.items():
@@ -317,16 +276,8 @@ def _translators(place: Path) -> Iterator[Case]:
     yield "texts of unequal length", align, _texts_of("a b\n", "a\nb\n")
     for gold in ("1-1 x\n", "0-0\n", "1-" + "9" * 5000 + "\n", "1-1\n1-1\n", "-1--1\n"):
         yield f"gold {gold[:10]!r}", [*align, "--gold", "g"], _texts_of("a b\n", "a b\n", gold)
-    yield (
-        "a source that is a device",
-        ["align", system, "/dev/zero", "--target", "/dev/zero"],
-        nothing,
-    )
-    yield (
-        "align of a model of one text",
-        ["align", "bundled", "s", "--target", "t"],
-        _texts_of("a\n", "b\n"),
-    )
+    yield ("a source that is a device", ["align", system, "/dev/zero", "--target", "/dev/zero"], nothing)
+    yield ("align of a model of one text", ["align", "bundled", "s", "--target", "t"], _texts_of("a\n", "b\n"))
     yield "translate by a model of one text", ["translate", "bundled", "s"], _texts_of("a\n", "b\n")
     yield "a line that is too long", ["translate", system, "s"], _texts_of("seven " * 500 + "\n", "")
     yield "a target without its text", ["scan", "bundled", "--target", "t"], _texts_of("", "b\n")
@@ -343,22 +294,10 @@ def _folders(place: Path) -> Iterator[Case]:
         "compare": ["compare", system, "--out", "out"],
         "align": ["align", system, "text.txt", "--target", "text.txt", "--out", "out"],
     }
-    others = (
-        "thesis.tex",
-        "report.html",
-        "config.yaml",
-        "links.txt",
-        "checkpoints/1000",
-        ".x.partial",
-        "run.json",
-    )
+    others = ("thesis.tex", "report.html", "config.yaml", "links.txt", "checkpoints/1000", ".x.partial", "run.json")
     for name, words in commands.items():
         for file in (*others, "manifest.json"):
             yield f"{name} into a folder with {file}", words, _mine(f"out/{file}")
         yield f"{name} into a file", words, _mine("out")
         yield f"{name} into a place of the system", [*words[:-1], "/proc/attnscope"], _mine("mine")
-    yield (
-        "a system called '..'",
-        ["compare", "...yaml", "--out", "out"],
-        _text("model: recurrent\n", "...yaml"),
-    )
+    yield ("a system called '..'", ["compare", "...yaml", "--out", "out"], _text("model: recurrent\n", "...yaml"))

@@ -34,9 +34,7 @@ def run(command: list[str], kill: float | None = None) -> tuple[float, int]:
         time.sleep(0.2)
         if kill and time.perf_counter() - last > kill:
             below = psutil.Process(process.pid).children(recursive=True)
-            actors = [
-                one for one in below if one.is_running() and "_Holder" in " ".join(one.cmdline() or [""])
-            ]
+            actors = [one for one in below if one.is_running() and "_Holder" in " ".join(one.cmdline() or [""])]
             if actors:
                 rng.choice(actors).kill()
                 kills, last = kills + 1, time.perf_counter()
@@ -47,9 +45,7 @@ def run(command: list[str], kill: float | None = None) -> tuple[float, int]:
 
 def main() -> None:
     """Scan in turns."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, nargs="+", required=True)
     parser.add_argument("--model", default="bundled")
     parser.add_argument("--tokens", type=int, default=1_000_000)

@@ -28,12 +28,7 @@ from scipy.stats import false_discovery_control
 
 from attnscope.comparison.contrasts import _welch, contrasts
 from attnscope.comparison.diff import LEVEL, _chances
-from attnscope.explanation.analyses.position_content import (
-    FEWEST_EXACT,
-    _exact_shares,
-    _shares_of_means,
-    split_halves,
-)
+from attnscope.explanation.analyses.position_content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
 from attnscope.explanation.analyses.wave_removal import _fits
 from attnscope.intervention.per_head import heads_of, order_agreement
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
@@ -149,10 +144,9 @@ def _scores(random: np.random.Generator, texts: int, kind: str, heads: int, wind
         [
             np.stack(
                 [
-                    (
-                        query[..., max(0, -t) : tokens - max(0, t), :]
-                        * key[..., max(0, t) : tokens + min(0, t), :]
-                    ).sum((-1, -2))
+                    (query[..., max(0, -t) : tokens - max(0, t), :] * key[..., max(0, t) : tokens + min(0, t), :]).sum(
+                        (-1, -2)
+                    )
                     for t in range(-band, band + 1)
                 ],
                 -1,
@@ -208,13 +202,9 @@ def of_fit(random: np.random.Generator, units: int, kind: str) -> float:
     true = 1 - ((change - expected) ** 2).sum() / (change**2).sum()
     held = []
     for _ in range(SOME):
-        after, foretold = (
-            part + 0.02 * drawn(random, kind, (units, 1, HEADS, 9)) for part in (change, expected)
-        )
+        after, foretold = (part + 0.02 * drawn(random, kind, (units, 1, HEADS, 9)) for part in (change, expected))
         found = _fits(np.zeros_like(after), foretold, after, range(units), 0)
-        held.append(
-            found["fit_low"] <= true <= found["fit_high"] if np.isfinite(found["fit_low"]) else np.nan
-        )
+        held.append(found["fit_low"] <= true <= found["fit_high"] if np.isfinite(found["fit_low"]) else np.nan)
     return float(np.mean(held))
 
 
@@ -237,10 +227,7 @@ def _independent(units: int, kind: str) -> dict[str, float]:
     means = np.random.default_rng(1).normal(size=HEADS) * 0.7
     profile_means = np.random.default_rng(2).normal(size=(HEADS, 5)) * 0.7
     variance, spread = np.var(means, ddof=1), ((profile_means - profile_means.mean(0)) ** 2).sum()
-    true = {
-        "direction_icc": variance / (variance + 1),
-        "profile_between_heads": spread / (spread + HEADS * 5),
-    }
+    true = {"direction_icc": variance / (variance + 1), "profile_between_heads": spread / (spread + HEADS * 5)}
     ends = []
     for _ in range(2 * SOME):
         directions = means + drawn(random, kind, (units, HEADS))
@@ -293,15 +280,11 @@ def sentences(random: np.random.Generator, metric: str, count: int, kind: str) -
     orders = 4 if metric == "BLEU" else 6
     right, parts = made, []
     for order in range(orders):
-        right = random.binomial(
-            np.minimum(right, made - order), quality if order == 0 else 0.1 + 0.8 * quality
-        )
+        right = random.binomial(np.minimum(right, made - order), quality if order == 0 else 0.1 + 0.8 * quality)
         parts.append(right)
     if metric == "BLEU":
         return np.stack([made, length, *parts, *(made - order for order in range(4))], -1)
-    columns = [
-        (made - order, length - order, np.minimum(part, length - order)) for order, part in enumerate(parts)
-    ]
+    columns = [(made - order, length - order, np.minimum(part, length - order)) for order, part in enumerate(parts)]
     return np.stack([one for column in columns for one in column], -1)
 
 
@@ -391,10 +374,7 @@ def of_diagonal(random: np.random.Generator, units: int, kind: str) -> float:
 def shown(random: np.random.Generator, units: int, kind: str) -> float:
     return float(
         np.mean(
-            [
-                by_document(drawn(random, kind, (units, HEADS)), range(units), draws=6).shown.any()
-                for _ in range(SOME)
-            ]
+            [by_document(drawn(random, kind, (units, HEADS)), range(units), draws=6).shown.any() for _ in range(SOME)]
         )
     )
 
@@ -459,9 +439,7 @@ def caused(random: np.random.Generator, units: int, kind: str) -> float:
     found = []
     for _ in range(SOME // 2):
         before = np.zeros((units, 1, HEADS, 9))
-        profiles = drawn(random, kind, (2, 1, 1, HEADS, 9)) + 0.3 * drawn(
-            random, kind, (2, units, 1, HEADS, 9)
-        )
+        profiles = drawn(random, kind, (2, 1, 1, HEADS, 9)) + 0.3 * drawn(random, kind, (2, units, 1, HEADS, 9))
         found.append(_fits(before, profiles[0], profiles[1], range(units), 0)["fit_chance"] <= 0.05)
     return float(np.mean(found))
 
@@ -469,10 +447,7 @@ def caused(random: np.random.Generator, units: int, kind: str) -> float:
 BOOTSTRAP = "expanded bootstrap"
 INTERVALS: dict[str, tuple[str, Simulation]] = {
     "means over documents (`roles`, `repeated_tokens`, `interventions`, tests of weights, profiles and Shapley values, "
-    "`--until`)": (
-        BOOTSTRAP,
-        of_means,
-    ),
+    "`--until`)": (BOOTSTRAP, of_means),
     "`by_document`: `intervene`, `patch`, `diff`, `expect`, groups, turns": (BOOTSTRAP, of_effects),
     "the same, documents of 1 to 5 windows": (BOOTSTRAP, of_windows),
     "the same, a third of the values missing": (BOOTSTRAP, of_missing),
@@ -509,10 +484,7 @@ TESTS: dict[str, tuple[str, Simulation]] = {
 
 
 def table(rows: dict[str, tuple[str, Simulation]], kinds: Iterable[str], chosen: str) -> str:
-    lines = [
-        f"| {'of'} | by | units are | {' | '.join(map(str, UNITS))} |",
-        "|---|---|---|" + "---|" * len(UNITS),
-    ]
+    lines = [f"| {'of'} | by | units are | {' | '.join(map(str, UNITS))} |", "|---|---|---|" + "---|" * len(UNITS)]
     for name, (method, simulation) in rows.items():
         if chosen not in name:
             continue

@@ -66,9 +66,7 @@ def main() -> None:
     first = slice(0, 8)
     headless = plain(first, model.base_model) / plain(first)
     print(f"{read} windows of 512 tokens, {torch.get_num_threads()} threads")
-    print(
-        f"plain forward passes  {whole:8.1f} s ({before:.1f} + {after:.1f}); without the head {headless:.2f} of it"
-    )
+    print(f"plain forward passes  {whole:8.1f} s ({before:.1f} + {after:.1f}); without the head {headless:.2f} of it")
     print(f"explain               {explained:8.1f} s = {explained / whole:.2f} x plain")
     last: dict[str, float] = {}
     for (begun, name), (ended, _) in pairwise(steps):

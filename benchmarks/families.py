@@ -34,9 +34,7 @@ import torch
 if find_spec("timm") is not None and not torch.cuda.is_available():
     # it imports torchvision, whose operators PyPI's wheel has for CUDA alone: no model calls them, two must be declared
     for operator in ("nms", "qnms"):
-        torch.library.define(
-            f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor"
-        )
+        torch.library.define(f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor")
 
 import transformers
 from rich.console import Console
@@ -67,9 +65,7 @@ def in_process(family: str) -> Row:
         return Row(
             family,
             UNTRIED,
-            reason=late
-            if ended in {signal.SIGALRM, signal.SIGPROF}
-            else f"its process ended by signal {ended}",
+            reason=late if ended in {signal.SIGALRM, signal.SIGPROF} else f"its process ended by signal {ended}",
         )
     finally:
         process.join()
@@ -143,9 +139,7 @@ def page(rows: Iterable[Row]) -> str:
     ]
     for status, title in _OTHERS.items():
         lines += ["", f"## {title}", "", "| family | class | reason |", "|---|---|---|"]
-        lines += [
-            f"| {row.family} | {row.model} | {_short(row.reason)} |" for row in rows if row.status == status
-        ]
+        lines += [f"| {row.family} | {row.model} | {_short(row.reason)} |" for row in rows if row.status == status]
     return "\n".join(lines) + "\n"
 
 
@@ -206,9 +200,7 @@ found*: layers of which `explain` and `walk` find the matrices of queries and ke
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*")
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--jobs", type=int, default=2)

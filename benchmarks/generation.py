@@ -42,9 +42,7 @@ def random_model(shape):
 
 
 def plain(model, ids, new):
-    model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False, pad_token_id=0
-    )
+    model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False, pad_token_id=0)
 
 
 def watched(model, ids, new):
@@ -82,9 +80,7 @@ def compare(name, model, prompt, new, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="a folder instead of random models")
     parser.add_argument("--prompt", type=int, nargs="+", default=[128, 1024], help="tokens of the prompt")
     parser.add_argument("--new", type=int, default=32, help="new tokens")
@@ -97,11 +93,7 @@ def main():
     print("| model | prompt | first token | watched | each token | watched | ratio |")
     print("|---|---|---|---|---|---|---|")
     if given.model:
-        models = {
-            given.model.rstrip("/").rpartition("/")[2]: lambda: AutoModelForCausalLM.from_pretrained(
-                given.model
-            )
-        }
+        models = {given.model.rstrip("/").rpartition("/")[2]: lambda: AutoModelForCausalLM.from_pretrained(given.model)}
     else:
         models = {name: lambda shape=shape: random_model(shape) for name, shape in SHAPES.items()}
     for name, make in models.items():

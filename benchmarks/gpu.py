@@ -137,9 +137,7 @@ def layer_ways(
 
 def compare_layers(lengths: list[int], widths: list[int], types: list[str], *, causal: bool) -> None:
     goals = ", ".join(f"{name} {goal}" for name, goal in GOALS.items())
-    print(
-        f"\nOne layer of {TOKENS} tokens, causal={causal}; times of flash's forward pass (goals: {goals})\n"
-    )
+    print(f"\nOne layer of {TOKENS} tokens, causal={causal}; times of flash's forward pass (goals: {goals})\n")
     heading: list[str] = []
     for dtype in types:
         for width in widths:
@@ -169,10 +167,7 @@ def shapes() -> dict[str, tuple[type, object, int, int]]:
         num_key_value_heads=8,
         max_position_embeddings=8192,
     )
-    return {
-        "BERT-base": (BertModel, BertConfig(), 32, 512),
-        "Llama, 1B": (LlamaModel, llama, 4, 2048),
-    }
+    return {"BERT-base": (BertModel, BertConfig(), 32, 512), "Llama, 1B": (LlamaModel, llama, 4, 2048)}
 
 
 def model_ways(
@@ -212,9 +207,7 @@ def compare_models(types: list[str]) -> None:
 
 @torch.no_grad()
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["all", "tests", "layer", "model"], default="all")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 32_768, 65_536])
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128])

@@ -32,9 +32,7 @@ def at_random(seed: int) -> Callable[[Sequence[str]], list[str]]:
 
 def main() -> None:
     """Scan with each grouping, and count."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="bundled")
     parser.add_argument("--window", type=int)
     parser.add_argument("--limit", type=int)

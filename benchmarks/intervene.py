@@ -42,9 +42,7 @@ class _Tokenizer:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", help="Model folder; by default one of GPT-2's shape")
     parser.add_argument("--family", choices=("gpt2", "bert"), default="gpt2")
     parser.add_argument("--width", type=int, default=768)
@@ -67,10 +65,7 @@ def main() -> None:
         for number, ids in enumerate(generator.integers(5, vocabulary, (given.texts, given.tokens)).tolist())
     ]
     session = PredictionSession(
-        LoadedModel(model, _Tokenizer(), "benchmark", {}),
-        windows,
-        kind_of_question(model),
-        batch_size=given.texts,
+        LoadedModel(model, _Tokenizer(), "benchmark", {}), windows, kind_of_question(model), batch_size=given.texts
     )
     asked = session.batch(slice(0, given.texts))
     inputs = {**asked.reading.inputs(model), **({"use_cache": False} if model.can_generate() else {})}
@@ -89,9 +84,7 @@ def main() -> None:
 
         with watching(model, observe):
             logits = model(**inputs).logits
-        return asked.scores(logits.gather(1, asked.places[..., None].expand(-1, -1, logits.shape[-1]))[None])[
-            "loss"
-        ][0]
+        return asked.scores(logits.gather(1, asked.places[..., None].expand(-1, -1, logits.shape[-1]))[None])["loss"][0]
 
     heads = model.config.num_attention_heads
     cells = [(layer, head) for layer in range(model.config.num_hidden_layers) for head in range(heads)]
@@ -126,11 +119,7 @@ def _model(given: argparse.Namespace) -> PreTrainedModel:
     if given.family == "gpt2":
         return GPT2LMHeadModel(
             GPT2Config(
-                n_embd=given.width,
-                n_head=heads,
-                n_layer=layers,
-                vocab_size=given.vocabulary,
-                n_positions=given.tokens,
+                n_embd=given.width, n_head=heads, n_layer=layers, vocab_size=given.vocabulary, n_positions=given.tokens
             )
         ).eval()
     return BertForMaskedLM(

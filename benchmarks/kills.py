@@ -80,9 +80,7 @@ def opened(run: Path) -> tuple[xr.Dataset, xr.Dataset]:
         return load_scan(folder), xr.Dataset() if windows is None else windows
 
 
-def disturbed(
-    given: argparse.Namespace, place: Path, chance: random.Random, kills: int
-) -> tuple[int, int, int]:
+def disturbed(given: argparse.Namespace, place: Path, chance: random.Random, kills: int) -> tuple[int, int, int]:
     """One scan with at most so many kills: kills, pools, and how often one was begun again."""
     log, out, done = place / "log", place / "run", 0
     running = {task: worker(given, out, f"{task}/{given.tasks}", log) for task in range(1, given.tasks + 1)}
@@ -106,9 +104,7 @@ def disturbed(
 
 def main() -> None:
     """Kill."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--model", default="bundled")
     parser.add_argument("--kills", type=int, default=50)
@@ -136,9 +132,7 @@ def main() -> None:
             done, pools, again = disturbed(given, own, chance, given.kills - kills)
             kills, twice, scans = kills + done, twice + again, scans + 1
             print(f"scan {scans}: {done} kills, {pools} pools, {again} begun again", flush=True)
-            same = all(
-                one.identical(other) for one, other in zip(opened(own / "run"), (whole, windows), strict=True)
-            )
+            same = all(one.identical(other) for one, other in zip(opened(own / "run"), (whole, windows), strict=True))
             if not same or pools != whole.sizes["text"]:
                 sys.exit("the arrays differ")
     print(

@@ -83,9 +83,7 @@ def plot(samples: dict[int, list[tuple[float, float]]], path: Path) -> None:
 
 def main() -> None:
     """Scan and watch."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, nargs="+", required=True)
     parser.add_argument("--model", default="bundled")
     parser.add_argument("--tokens", type=int, default=10_000_000)
@@ -137,9 +135,7 @@ def main() -> None:
         print(f"the run takes {size_of(out) / 2**20:.0f} MiB, {size_of(out) / windows:,.0f} bytes a window")
         for number, points in samples.items():
             quarter = len(points) / 4
-            largest = [
-                max(held for _, held in points[int(i * quarter) : int((i + 1) * quarter)]) for i in range(4)
-            ]
+            largest = [max(held for _, held in points[int(i * quarter) : int((i + 1) * quarter)]) for i in range(4)]
             said = ", ".join(f"{held:.0f}" for held in largest)
             print(f"worker {number}: at most {said} MiB in each quarter of its time")
         if given.plot:

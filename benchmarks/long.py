@@ -61,9 +61,7 @@ WARM = 64  # tokens that load what is loaded once
 def model_of(name: str, length: int, attention: str):
     torch.manual_seed(0)
     if name == OWN:
-        config = EncoderConfig(
-            vocab_size=4096, width=256, feed_forward=1024, encoder_layers=4, heads=4, positions="t5"
-        )
+        config = EncoderConfig(vocab_size=4096, width=256, feed_forward=1024, encoder_layers=4, heads=4, positions="t5")
         return AutoModelForMaskedLM.from_config(config, attn_implementation=attention).eval()
     if name in RANDOM:
         config = RANDOM[name](
@@ -139,16 +137,7 @@ def one_way(options: argparse.Namespace) -> None:
 
 def told(options: argparse.Namespace, way: str, length: int) -> list[float] | None:
     """Seconds and MiB in a process of its own; None where it fails for want of memory."""
-    command = [
-        sys.executable,
-        __file__,
-        options.model,
-        str(options.text),
-        "--lengths",
-        str(length),
-        "--way",
-        way,
-    ]
+    command = [sys.executable, __file__, options.model, str(options.text), "--lengths", str(length), "--way", way]
     command += ["--rows", str(options.rows), "--most", str(options.most)]
     command += ["--padded"] * options.padded
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -160,9 +149,7 @@ def told(options: argparse.Namespace, way: str, length: int) -> list[float] | No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("text", type=Path)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 32768])
@@ -183,9 +170,7 @@ def main() -> None:
         for way in options.ways:
             found = None if way == "eager" and failed else told(options, way, length)
             failed |= found is None
-            cells += (
-                ["failed", f"> {options.most}"] if found is None else [f"{found[0]:.1f}", f"{found[1]:.0f}"]
-            )
+            cells += ["failed", f"> {options.most}"] if found is None else [f"{found[0]:.1f}", f"{found[1]:.0f}"]
         print(f"| {length} | {' | '.join(cells)} |", flush=True)
 
 

@@ -81,9 +81,7 @@ _PATTERNS = ("previous_token_head", "duplicate_token_head", "induction_head")
 
 def main() -> None:
     """One of the three steps."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("model", "theirs", "ours"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", choices=("ablation", "detector"))
@@ -103,9 +101,7 @@ def make(folder: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    config = GPT2Config(
-        n_embd=64, n_head=_HEADS, n_layer=_LAYERS, vocab_size=_VOCABULARY, n_positions=_TOKENS
-    )
+    config = GPT2Config(n_embd=64, n_head=_HEADS, n_layer=_LAYERS, vocab_size=_VOCABULARY, n_positions=_TOKENS)
     model = GPT2LMHeadModel(config).eval()
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
@@ -141,10 +137,7 @@ def theirs(folder: Path) -> None:
         before = losses(bridge(ids, return_type="logits"))
         began = time.process_time()
         ablated = [
-            (
-                losses(bridge.run_with_hooks(ids, return_type="logits", fwd_hooks=[(name, zero(head))]))
-                - before
-            ).tolist()
+            (losses(bridge.run_with_hooks(ids, return_type="logits", fwd_hooks=[(name, zero(head))])) - before).tolist()
             for name in names
             for head in range(_HEADS)
         ]
@@ -159,9 +152,7 @@ def theirs(folder: Path) -> None:
 
         return hook
 
-    logits = bridge.run_with_hooks(
-        ids, return_type="logits", fwd_hooks=[(name, keep(name)) for name in names]
-    )
+    logits = bridge.run_with_hooks(ids, return_type="logits", fwd_hooks=[(name, keep(name)) for name in names])
     losses(logits).sum().backward()
     estimated = [
         (-kept[name][:, :, head] * kept[name].grad[:, :, head]).sum((1, 2)).tolist()
@@ -190,12 +181,8 @@ def ours(folder: Path) -> None:
         Window(tuple(ids), (False,) * len(ids), ((0, 0),) * len(ids), f"text {number}", 0, ("",) * len(ids))
         for number, ids in enumerate(rows)
     ]
-    session = PredictionSession(
-        LoadedModel(model, _Tokenizer(), "tiny", {}), windows, "next", batch_size=len(windows)
-    )
-    next(
-        effects(session, ["zero"], steps=0)
-    )  # compiles nothing, but fills caches as the peer's first pass did
+    session = PredictionSession(LoadedModel(model, _Tokenizer(), "tiny", {}), windows, "next", batch_size=len(windows))
+    next(effects(session, ["zero"], steps=0))  # compiles nothing, but fills caches as the peer's first pass did
     began = time.process_time()
     next(effects(session, ["zero"], steps=0))
     seconds = time.process_time() - began
@@ -204,15 +191,10 @@ def ours(folder: Path) -> None:
     for name, values in (
         ("before", found.loss.values),
         ("ablated", found.loss_change.sel(ablation="zero").values.reshape(len(rows), -1).T),
-        (
-            "estimated",
-            found.estimate.sel(estimator="attribution", ablation="zero").values.reshape(len(rows), -1).T,
-        ),
+        ("estimated", found.estimate.sel(estimator="attribution", ablation="zero").values.reshape(len(rows), -1).T),
     ):
         other = np.array(peer[name])
-        print(
-            f"{name}: largest difference {np.abs(values - other).max():.1e}, largest value {np.abs(other).max():.3f}"
-        )
+        print(f"{name}: largest difference {np.abs(values - other).max():.1e}, largest value {np.abs(other).max():.3f}")
     print(
         f"ours {seconds:.2f} s, TransformerLens {peer['seconds']:.2f} s: {peer['seconds'] / seconds:.1f} times as fast"
     )
@@ -251,12 +233,7 @@ def _settings(folder: Path) -> list[tuple[str, str, dict[str, bool], list[int]]]
     """Everything that is asked of each model: name, pattern, what is excluded, token ids."""
     texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
     return [
-        (
-            f"{text} {pattern} {bos} {current}",
-            pattern,
-            {"exclude_bos": bos, "exclude_current_token": current},
-            ids,
-        )
+        (f"{text} {pattern} {bos} {current}", pattern, {"exclude_bos": bos, "exclude_current_token": current}, ids)
         for text, ids in texts.items()
         for pattern in _PATTERNS
         for bos in (False, True)
@@ -300,16 +277,9 @@ def detect_ours(folder: Path) -> None:
             own = pattern_scores(model, ids, pattern, **excluded).values
             apart[name] = max(apart[name], float(np.abs(own - other).max()))
         ids = _settings(folder)[0][3]
-        probe = Probe(
-            "repeated", (plain_window(ids, "twice"),), lambda _, call: RepeatedCalls.of(call, 1, _PERIOD)
-        )
+        probe = Probe("repeated", (plain_window(ids, "twice"),), lambda _, call: RepeatedCalls.of(call, 1, _PERIOD))
         made = measured(
-            model,
-            sites_of(model, probe),
-            [probe],
-            ["duplicate_token", "induction"],
-            lambda _: None,
-            with_equal=False,
+            model, sites_of(model, probe), [probe], ["duplicate_token", "induction"], lambda _: None, with_equal=False
         )
         for role in ("duplicate_token", "induction"):
             if name != "gpt_oss" and not np.isnan(made[role].values).all():  # there rows sum to less than 1

@@ -188,24 +188,16 @@ def _numbers(layers: list[Any]) -> tuple[Any, Any]:
     profile = torch.stack(
         [
             torch.stack(
-                [
-                    layer.diagonal(offset, 1, 2).mean(-1, dtype=torch.float64)
-                    for offset in range(-BAND, BAND + 1)
-                ],
-                -1,
+                [layer.diagonal(offset, 1, 2).mean(-1, dtype=torch.float64) for offset in range(-BAND, BAND + 1)], -1
             )
             for layer in layers
         ]
     )
-    entropy = torch.stack(
-        [torch.special.entr(layer).sum(-1).mean(-1, dtype=torch.float64) for layer in layers]
-    )
+    entropy = torch.stack([torch.special.entr(layer).sum(-1).mean(-1, dtype=torch.float64) for layer in layers])
     return profile.numpy(), entropy.numpy()
 
 
-def table(
-    folder: Path, pythons: dict[str, str], rounds: int, memory: float, lengths: tuple[int, ...]
-) -> None:
+def table(folder: Path, pythons: dict[str, str], rounds: int, memory: float, lengths: tuple[int, ...]) -> None:
     """All tools in turns; a tool that failed is not asked for more."""
     import numpy as np
 
@@ -243,9 +235,7 @@ def table(
             more = "" if page is not None and peer == "bertviz" else f"{seconds:.2f}"
             mib = float(np.median([one["mib"] for one in runs]))
             size = "" if page is None else f"{page / 1e6:.1f} MB"
-            print(
-                f"| {length:,} | {peer} | {first:.2f} | {more} | {mib:,.0f} | {size} | {apart} |", flush=True
-            )
+            print(f"| {length:,} | {peer} | {first:.2f} | {more} | {mib:,.0f} | {size} | {apart} |", flush=True)
 
 
 def _in_process(
@@ -253,16 +243,7 @@ def _in_process(
 ) -> dict[str, Any] | None:
     """A run's numbers; None where it failed."""
     limit = int(memory * (1 << 30))
-    words = [
-        pythons.get(peer, sys.executable),
-        __file__,
-        "one",
-        str(folder),
-        "--peer",
-        peer,
-        "--length",
-        str(length),
-    ]
+    words = [pythons.get(peer, sys.executable), __file__, "one", str(folder), "--peer", peer, "--length", str(length)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PEERS_PAGE": "1"} if page else {})
     done = subprocess.run(
         words,
@@ -279,9 +260,7 @@ def _in_process(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("model", "run", "one"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", action="append", default=[], metavar="TOOL=PYTHON")

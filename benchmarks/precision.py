@@ -15,9 +15,7 @@ import attnscope
 FORMATS = ("float64", "float16", "bfloat16", "int8", "int4")
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("text", nargs="*", type=Path)
     parser.add_argument("--limit", type=int, default=40)

@@ -50,9 +50,7 @@ def ways_of(call: AttentionCall) -> dict[str, Callable[[], object]]:
     }
 
 
-def compare(
-    lengths: list[int], heads: int, repeats: int, clock: Callable[[], float], *, causal: bool
-) -> None:
+def compare(lengths: list[int], heads: int, repeats: int, clock: Callable[[], float], *, causal: bool) -> None:
     print(f"one layer of {heads} heads x 64, float32, {torch.get_num_threads()} threads, causal={causal}")
     print(f"{'n':>8}  {'':28}{'s':>10}{'x fused':>10}")
     for n in lengths:

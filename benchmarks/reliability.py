@@ -158,9 +158,7 @@ def finish(child: int, said: Path, patience: float = 120.0) -> Ended:
     )
 
 
-def run(
-    words: Sequence[str], cwd: Path, prepare: Callable[[], None] = lambda: None, patience: float = 120.0
-) -> Ended:
+def run(words: Sequence[str], cwd: Path, prepare: Callable[[], None] = lambda: None, patience: float = 120.0) -> Ended:
     with tempfile.TemporaryDirectory() as place:
         said = Path(place, "said")
         return finish(start(words, cwd, said, prepare), said, patience)
@@ -168,9 +166,7 @@ def run(
 
 def is_clear(ended: Ended) -> bool:
     """Exit code 2 and one or two lines, after those of progress and notes on what was damaged."""
-    said = itertools.dropwhile(
-        lambda line: not line.startswith("attnscope: "), ended.said.strip().splitlines()
-    )
+    said = itertools.dropwhile(lambda line: not line.startswith("attnscope: "), ended.said.strip().splitlines())
     lines = [line for line in said if "is made anew" not in line]
     return ended.code == 2 and 1 <= len(lines) <= 2 and "Traceback" not in ended.said
 
@@ -186,9 +182,7 @@ def explained(folder: Path) -> object:
 
 
 def trained(folder: Path) -> object:
-    return {
-        name: (folder / name).read_bytes() for name in ("model.safetensors", "tokenizer.json", "config.json")
-    }
+    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "tokenizer.json", "config.json")}
 
 
 def compared(folder: Path) -> object:
@@ -222,9 +216,7 @@ def works(place: Path) -> list[Work]:
         (place / f"{attention}.yaml").write_text(_TRAINING.format(attention=attention))
     scan = "scan bundled ../text --batch-size 1 --stride 60 --out out"
     explain = "explain bundled ../text --window 32 --limit 3 --no-report --out out"
-    compare = (
-        "compare ../none.yaml ../additive.yaml --out out --beams 1 --resamples 20 --threads 1 --no-report"
-    )
+    compare = "compare ../none.yaml ../additive.yaml --out out --beams 1 --resamples 20 --threads 1 --no-report"
     found = [
         Work("scan", scan.split(), "out", scanned),
         Work("explain", explain.split(), "out", explained),
@@ -324,10 +316,7 @@ def signals(place: Path, all_works: list[Work], times: int, draw: random.Random)
             expected = {0, 130} if which == signal.SIGINT else {0, -signal.SIGTERM}
             outcome, what = again(work, home)
             if ended.code not in expected or "Traceback" in ended.said:
-                outcome, what = (
-                    "lost",
-                    f"{work.name} on {which.name}: exit {ended.code}, {ended.said[-300:]!r}",
-                )
+                outcome, what = ("lost", f"{work.name} on {which.name}: exit {ended.code}, {ended.said[-300:]!r}")
             counts.note("lost" if outcome == "refused clearly" else outcome, what)
     return counts
 
@@ -432,9 +421,7 @@ def memory(place: Path, all_works: list[Work], times: int, draw: random.Random) 
         work = all_works[number % len(all_works)]
         with folder(place) as home:
             limit = now + int(draw.uniform(1, 1500) * (1 << 20))
-            ended = run(
-                work.words, home, lambda limit=limit: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-            )
+            ended = run(work.words, home, lambda limit=limit: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
             first = judge(work, home, ended)
             outcome, what = again(work, home) if first[0] == "refused clearly" else first
             counts.note(first[0] if outcome == "the same" else "lost", what)
@@ -632,15 +619,11 @@ def ambient(place: Path, all_works: list[Work], times: int, draw: random.Random)
     """Modes of PyTorch that somebody set before: another default type, autocast, inference mode, no gradients."""
     counts = Counts()
     modes = [partial(torch.set_default_dtype, torch.float64)]
-    modes += [
-        context.__enter__ for context in (torch.autocast("cpu"), torch.inference_mode(), torch.no_grad())
-    ]
+    modes += [context.__enter__ for context in (torch.autocast("cpu"), torch.inference_mode(), torch.no_grad())]
     for number in range(times):
         work, chosen = all_works[number % len(all_works)], draw.sample(modes, draw.randint(1, len(modes)))
         with folder(place) as home:
-            counts.note(
-                *judge(work, home, run(work.words, home, lambda chosen=chosen: [mode() for mode in chosen]))
-            )
+            counts.note(*judge(work, home, run(work.words, home, lambda chosen=chosen: [mode() for mode in chosen])))
     return counts
 
 

@@ -100,9 +100,7 @@ def coverage(model: str, texts: list[Path], window: int, windows: int, counts: l
         with watching(loaded.model, seen, weights_suffice=True):
             loaded.model(input_ids=torch.tensor([one.ids]))
     layers = [joined([each[layer] for each in seen.windows]) for layer in range(len(seen.windows[0]))]
-    print(
-        f"{model}: {len(cut)} windows of {window} tokens, {draws} draws; share of the told intervals that hold"
-    )
+    print(f"{model}: {len(cut)} windows of {window} tokens, {draws} draws; share of the told intervals that hold")
     print(f"{'':21} {'one window':^26} {'all windows':^26}")
     of_one = f"{'all':>8} {'worst 5%':>9} {'told':>7}"
     print(f"{'rows':>6} {'statistic':14} {of_one} {of_one} {'width':>10}")
@@ -162,19 +160,11 @@ def holding(rows: Rows, length: int, count: int, draws: int) -> dict[str, Held]:
         found = estimates(taken(rows.every, queries), ESTIMATED, draw, known)
         for name in ESTIMATED:
             dims = ("text", "head", *STATISTICS[name].along)
-            part = xr.Dataset(
-                {f"{name}{end}": (dims, found[f"{name}{end}"].numpy()) for end in ("", *OF_ESTIMATES)}
-            )
+            part = xr.Dataset({f"{name}{end}": (dims, found[f"{name}{end}"].numpy()) for end in ("", *OF_ESTIMATES)})
             truth = exact[name].numpy()
             single = intervals(part.rename(text="window").expand_dims("text"))[name].values
             whole = intervals(part)[name].values
-            told[name].append(
-                [
-                    *holds(single, truth),
-                    *holds(whole, truth.mean(0)),
-                    whole[..., 1] - whole[..., 0],
-                ]
-            )
+            told[name].append([*holds(single, truth), *holds(whole, truth.mean(0)), whole[..., 1] - whole[..., 0]])
     result: dict[str, Held] = {}
     for name, parts in told.items():
         truth = exact[name].numpy()
@@ -228,9 +218,7 @@ def cost(lengths: list[int], count: int, turns: int, heads: int, width: int) -> 
         marked = Marks(marks, marks, torch.zeros_like(marks))
         ways = {
             "fused": lambda call=call: fused_attention(call),
-            "all": lambda call=call, marked=marked: measure_call(
-                call, DEFAULT, BAND, call.query.shape[2] - 1, marked
-            ),
+            "all": lambda call=call, marked=marked: measure_call(call, DEFAULT, BAND, call.query.shape[2] - 1, marked),
             "some": lambda call=call, marked=marked: measure_call(
                 call, DEFAULT, BAND, call.query.shape[2] - 1, marked, sample=RowSample(count)
             ),
@@ -243,16 +231,11 @@ def cost(lengths: list[int], count: int, turns: int, heads: int, width: int) -> 
                 if turn:  # the first one loads
                     times[name].append(time.perf_counter() - began)
         fused, every, some = (float(np.median(times[name])) for name in ways)
-        print(
-            f"{length:>7} {fused:8.3f} {every:9.3f} {some:9.3f} {(some - fused) / (every - fused):7.1%}",
-            flush=True,
-        )
+        print(f"{length:>7} {fused:8.3f} {every:9.3f} {some:9.3f} {(some - fused) / (every - fused):7.1%}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_subparsers(dest="way", required=True)
     of_coverage = ways.add_parser("coverage")
     of_coverage.add_argument("model")

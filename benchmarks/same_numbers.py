@@ -176,10 +176,7 @@ def cases(folder: Path):
         yield f"{family}-watch", lambda f=family: watched(f)
     rows = torch.rand(2, 4, 12, 12, generator=torch.Generator().manual_seed(0)).softmax(-1)
     yield "measure", lambda: attnscope.measure_weights([rows, rows.flip(1)], band=4)
-    yield (
-        "measure-lengths",
-        lambda: attnscope.measure_weights([rows.tril() / rows.tril().sum(-1, True)], band=4),
-    )
+    yield ("measure-lengths", lambda: attnscope.measure_weights([rows.tril() / rows.tril().sum(-1, True)], band=4))
 
     def generated(**more):
         model, tokenizer = writer()
@@ -204,14 +201,9 @@ def cases(folder: Path):
             )
             yield (
                 f"{kind}-targets",
-                lambda m=model, t=tokenizer: scan(
-                    m, english, targets=german, tokenizer=t, window=40, device="cpu"
-                ),
+                lambda m=model, t=tokenizer: scan(m, english, targets=german, tokenizer=t, window=40, device="cpu"),
             )
-    yield (
-        "score",
-        lambda: attnscope.score({"one": english, "two": german}, german, texts=english, by_length=(2, 3)),
-    )
+    yield ("score", lambda: attnscope.score({"one": english, "two": german}, german, texts=english, by_length=(2, 3)))
 
     def trained(**settings):
         for language in ("de", "en"):
@@ -303,10 +295,7 @@ def compared(before: Path, after: Path) -> tuple[int, list[str]]:
     """The number of equal arrays, and a line for each that differs."""
     equal, other = 0, []
     for path in sorted(before.glob("*.npz")):
-        old, new = (
-            dict(np.load(path)),
-            dict(np.load(after / path.name)) if (after / path.name).exists() else {},
-        )
+        old, new = (dict(np.load(path)), dict(np.load(after / path.name)) if (after / path.name).exists() else {})
         for key in sorted(old.keys() | new.keys()):
             name = f"{path.stem} {key.replace('|', '/')}"
             if re.search(EXPECTED_TO_DIFFER, name):
@@ -324,9 +313,7 @@ def compared(before: Path, after: Path) -> tuple[int, list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit", nargs="?", help="the commit to compare with")
     parser.add_argument("--only", default="", help="regular expression of the cases to run")
     parser.add_argument("--keep", type=Path, help="folder that keeps the arrays of COMMIT between calls")

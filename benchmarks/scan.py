@@ -59,8 +59,7 @@ def batches(corpus: Path, windows: int, batch_size: int):
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     cut = list(cut_windows(Corpus.from_sources([corpus]), tokenizer, length=512, limit=windows))
     return [
-        collate(cut[start : start + batch_size], tokenizer.pad_token_id)
-        for start in range(0, len(cut), batch_size)
+        collate(cut[start : start + batch_size], tokenizer.pad_token_id) for start in range(0, len(cut), batch_size)
     ]
 
 
@@ -177,9 +176,7 @@ def compare_model(corpus: Path, windows: int, batch_size: int) -> None:
         ]
         for way in WAYS
     }
-    print(
-        f"roberta-base's shape, {len(work)} batches of {batch_size} x 512 tokens, {torch.get_num_threads()} threads"
-    )
+    print(f"roberta-base's shape, {len(work)} batches of {batch_size} x 512 tokens, {torch.get_num_threads()} threads")
     print(f"{'':8}{'s/batch':>10}{'x plain':>10}{'peak MiB':>10}{'above plain':>13}{'once, to load':>15}")
     for way in WAYS:
         ratio = np.median(np.array(times[way]) / np.array(times["plain"]))
@@ -212,10 +209,7 @@ def compare_layer(lengths: list[int], repeats: int, *, causal: bool) -> None:
 
 def _layer_memory(n: int) -> float:
     found = subprocess.run(
-        [sys.executable, __file__, "layer-peak", "--lengths", str(n)],
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, __file__, "layer-peak", "--lengths", str(n)], check=True, capture_output=True, text=True
     )
     return float(found.stdout.split()[-1])
 

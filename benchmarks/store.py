@@ -43,12 +43,7 @@ def windows_of(rng: np.random.Generator, count: int, layers: int, heads: int) ->
     return xr.Dataset(
         {f"window_{name}": (dims, rng.random((count, layers, heads), dtype=np.float32)) for name in SCALARS}
         | {"window_length": ("window", np.full(count, 2048)), "window_start": ("window", np.arange(count))}
-        | {
-            "window_source": (
-                "window",
-                np.array([f"corpus.jsonl:{number}" for number in range(count)], dtype=object),
-            )
-        }
+        | {"window_source": ("window", np.array([f"corpus.jsonl:{number}" for number in range(count)], dtype=object))}
     )
 
 
@@ -64,27 +59,19 @@ def pool_of(rng: np.random.Generator, number: int, given: argparse.Namespace) ->
     sums = {"band_sum": ("offset", 2 * band + 1), "bin_sum": ("offset_bin", bins)}
     found = {name: ((*of_head, dim), drawn(size)) for name, (dim, size) in sums.items()}
     found |= {f"drawn_{name}": ((*of_head, dim), drawn(size)) for name, (dim, size) in sums.items()}
-    found |= {
-        f"equal_{name}": (("text", "layer", dim), drawn(size)[:, :, 0]) for name, (dim, size) in sums.items()
-    }
+    found |= {f"equal_{name}": (("text", "layer", dim), drawn(size)[:, :, 0]) for name, (dim, size) in sums.items()}
     for name in SCALARS:
         found |= {name: (of_head, drawn()), f"{name}_variance": (of_head, drawn())}
         found |= {f"equal_{name}": (("text", "layer"), drawn()[..., 0])}
     return xr.Dataset(
         found | {"length": ("text", [2048 * given.pool]), "window_count": ("text", [given.pool])},
-        {
-            "offset": np.arange(-band, band + 1),
-            "text": [number],
-            "source": ("text", [f"corpus.jsonl:{number}"]),
-        },
+        {"offset": np.arange(-band, band + 1), "text": [number], "source": ("text", [f"corpus.jsonl:{number}"])},
     )
 
 
 def main() -> None:
     """Write, count, read."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"layers": 32, "heads": 32, "band": 128, "pool": 1024, "pools": 20}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
@@ -92,10 +79,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         run = RunFolder(
             Path(place, "run"),
-            {
-                "command": "scan",
-                "settings": {"pool": given.pool, "statistics": ["band_sum", "bin_sum", *SCALARS]},
-            },
+            {"command": "scan", "settings": {"pool": given.pool, "statistics": ["band_sum", "bin_sum", *SCALARS]}},
         )
         began = time.perf_counter()
         with run:
@@ -146,9 +130,7 @@ def main() -> None:
         began = time.perf_counter()
         write_zarr(nodes, store, lambda _: None)
         minutes = (time.perf_counter() - began) / windows * MILLION / 60
-        size = (
-            sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) / windows * MILLION / 1e9
-        )
+        size = sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) / windows * MILLION / 1e9
         print(f"as a Zarr store {size:.1f} GB, made in {minutes:.0f} minutes")
         for what, group, name in (
             ("one statistic of one head, every window", WINDOWS, "window_entropy"),

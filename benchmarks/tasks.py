@@ -28,9 +28,7 @@ def seconds(command: list[str], out: Path, tasks: int) -> tuple[float, float]:
     began = time.perf_counter()
     running = [
         subprocess.Popen(
-            [*command, "--out", str(out), "--task", f"{number}/{tasks}"],
-            env=environment,
-            stdout=subprocess.DEVNULL,
+            [*command, "--out", str(out), "--task", f"{number}/{tasks}"], env=environment, stdout=subprocess.DEVNULL
         )
         for number in range(1, tasks + 1)
     ]
@@ -42,25 +40,14 @@ def seconds(command: list[str], out: Path, tasks: int) -> tuple[float, float]:
 
 def main() -> None:
     """Scan in turns."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus")
     parser.add_argument("--model", default="bundled")
     parser.add_argument("--limit", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pool", type=int)
     given = parser.parse_args()
-    command = [
-        sys.executable,
-        "-m",
-        "attnscope",
-        "scan",
-        given.model,
-        given.corpus,
-        "--limit",
-        str(given.limit),
-    ]
+    command = [sys.executable, "-m", "attnscope", "scan", given.model, given.corpus, "--limit", str(given.limit)]
     command += ["--device", "cpu", "--no-report"]
     command += ["--pool", str(given.pool)] if given.pool else []
     found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}

@@ -56,10 +56,7 @@ class Ours:
     def train(self):
         self.rounds += 1
         out = self.out / str(self.rounds)
-        text = {
-            f"{part}source": self.args.data / f"{file}.en"
-            for part, file in (("", "train"), ("valid_", "val"))
-        }
+        text = {f"{part}source": self.args.data / f"{file}.en" for part, file in (("", "train"), ("valid_", "val"))}
         text |= {key.replace("source", "target"): path.with_suffix(".de") for key, path in text.items()}
         settings = text | SIZES | {
             "vocabulary": self.args.vocabulary, "batch_tokens": self.args.tokens, "updates": self.args.updates,
@@ -114,12 +111,7 @@ class JoeyNMT:
         return encode_lines(self.tokenizer, lines)
 
     def settings(self, folder, beams=1, test="dev"):
-        side = {
-            "max_length": 128,
-            "level": "word",
-            "voc_file": str(self.work / "voc.txt"),
-            "lowercase": False,
-        }
+        side = {"max_length": 128, "level": "word", "voc_file": str(self.work / "voc.txt"), "lowercase": False}
         part = {
             "num_layers": 4, "num_heads": 4, "embeddings": {"embedding_dim": 128, "scale": True, "dropout": 0.0},
             "hidden_size": 128, "ff_size": 256, "dropout": 0.3, "layer_norm": "pre", "activation": "relu",
@@ -191,11 +183,7 @@ def as_joeynmt(ours):
     decoder |= {f"cross_attention.{a}": f"src_trg_att.{b}" for a, b in attention.items()}
     words = next(ours[name] for name in ours if name.endswith("embedding.weight"))
     words = torch.cat([words[list(ORDER)], words[len(ORDER) :]])
-    found = {
-        "src_embed.lut.weight": words,
-        "trg_embed.lut.weight": words,
-        "decoder.output_layer.weight": words,
-    }
+    found = {"src_embed.lut.weight": words, "trg_embed.lut.weight": words, "decoder.output_layer.weight": words}
     for side in ("encoder", "decoder"):
         found[f"{side}.pe.pe"] = sinusoidal_table(5000, words.shape[1])[None]
     for name, value in ours.items():
@@ -210,12 +198,8 @@ def as_joeynmt(ours):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--data", type=Path, required=True, help="Folder with train.en, train.de, val.en, val.de."
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="Folder with train.en, train.de, val.en, val.de.")
     parser.add_argument("--joeynmt", type=Path, required=True, help="Python of JoeyNMT's environment.")
     parser.add_argument("--model", type=Path, help="A trained folder, for translating; of the same sizes.")
     parser.add_argument("--test", type=Path, help="Sentences to translate; by default val.en.")

@@ -80,9 +80,7 @@ def statistic(name: str, sign: float, planted: PlantedModel) -> Tensor:
     found: list[Tensor] = []
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
-        queries, keys = (
-            torch.ones(len(one), one.shape[2], dtype=torch.bool) for one in (call.query, call.key)
-        )
+        queries, keys = (torch.ones(len(one), one.shape[2], dtype=torch.bool) for one in (call.query, call.key))
         need = Need(entropy=True, largest=True, collision=True, columns=indicator_columns(keys, ~keys))
         output, rows = measure(call, need)
         found.append(reduce_call(rows, [name], queries, keys)[name].mean(0))
@@ -115,9 +113,7 @@ def zero_ablation(planted: PlantedModel) -> Tensor:
 
 def plain_window(ids: list[int], number: int) -> Window:
     """Token ids as a window, none of them special."""
-    return Window(
-        tuple(ids), (False,) * len(ids), ((0, 0),) * len(ids), f"text {number}", 0, ("",) * len(ids)
-    )
+    return Window(tuple(ids), (False,) * len(ids), ((0, 0),) * len(ids), f"text {number}", 0, ("",) * len(ids))
 
 
 class _Asked(PredictionSession):
@@ -125,18 +121,14 @@ class _Asked(PredictionSession):
 
     def __init__(self, planted: PlantedModel) -> None:
         windows = [plain_window(ids, number) for number, ids in enumerate(planted.ids.tolist())]
-        super().__init__(
-            LoadedModel(planted.model, None, planted.name, {}), windows, "next", batch_size=len(windows)
-        )
+        super().__init__(LoadedModel(planted.model, None, planted.name, {}), windows, "next", batch_size=len(windows))
         self.planted = planted
 
     def batch(self, place: slice) -> Questions:
         """Some of the texts."""
         read = [self.planted.ids, self.planted.ids if self.planted.target is None else self.planted.target]
         text, target = (
-            Batch(
-                ids[place], torch.ones_like(ids[place], dtype=torch.bool), torch.zeros_like(ids[place]).bool()
-            )
+            Batch(ids[place], torch.ones_like(ids[place], dtype=torch.bool), torch.zeros_like(ids[place]).bool())
             for ids in read
         )
         labels = self.planted.labels[place]
@@ -339,9 +331,7 @@ def judge_tokens(planted: PlantedModel, method: Method) -> tuple[float, float] |
     if planted.tokens is None:
         return None
     every = np.asarray(method(planted), dtype=float)
-    hangs = planted.tokens.any(-1).numpy() & ~np.isnan(every).any(
-        -1
-    )  # slow methods are asked of some predictions
+    hangs = planted.tokens.any(-1).numpy() & ~np.isnan(every).any(-1)  # slow methods are asked of some predictions
     truth, scores = planted.tokens.numpy()[hangs], every[hangs]
     judged = np.ones_like(truth)
     if planted.form == "decoder":
@@ -407,10 +397,7 @@ def interval(values: list[float], kinds: list[str]) -> str:
 
 def scored(models: Zoo) -> dict[str, dict[str, Column]]:
     """Both questions, every method."""
-    found = {
-        "heads": {name: Column() for name in METHODS},
-        "tokens": {name: Column() for name in TOKEN_METHODS},
-    }
+    found = {"heads": {name: Column() for name in METHODS}, "tokens": {name: Column() for name in TOKEN_METHODS}}
     for planted in track(models, "models", console=Console(file=sys.stderr)):
         for name, method in METHODS.items():
             found["heads"][name].add(planted, judge_heads(planted, method))
@@ -444,9 +431,7 @@ def main() -> None:
     models = zoo(options.each)
     found = scored(models)
     rows = [
-        [question, name, *column.cells()]
-        for question, methods in found.items()
-        for name, column in methods.items()
+        [question, name, *column.cells()] for question, methods in found.items() for name, column in methods.items()
     ]
     headings = ["which", "method", "AUROC", "precision at k", "misled by", "blind to"]
     show(f"{len(models)} models", headings, rows, markdown=options.markdown)

@@ -30,9 +30,7 @@ def main() -> None:
     steps = checkpoints.updates()
     tables = np.stack([checkpoints.mean_weights([step])[TABLE].double().numpy() for step in steps])
     spectra = np.abs(np.fft.rfft(tables, axis=1)).mean(-1)[:, 1:]  # (step, frequency), without the mean
-    losses = np.array(
-        [(line["update"], line["valid_loss"]) for line in read_log(options.run) if "valid_loss" in line]
-    )
+    losses = np.array([(line["update"], line["valid_loss"]) for line in read_log(options.run) if "valid_loss" in line])
 
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1, 2])

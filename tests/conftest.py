@@ -17,9 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from tests.shapes import install
 
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # plugins have loaded NumPy: two threads take ten times as long for an SVD
+if "PYTEST_XDIST_WORKER" in os.environ:  # plugins have loaded NumPy: two threads take ten times as long for an SVD
     threadpool_limits(1)
 
 gc.disable()  # until all is collected: nothing of what is imported becomes garbage
@@ -42,9 +40,7 @@ if "ATTNSCOPE_TEST_BARE" in os.environ:  # fonts that are installed here are not
 if find_spec("torchvision") is not None and not torch.cuda.is_available():
     # before transformers imports it: PyPI's wheel has its operators for CUDA alone, and no test calls them
     for operator in ("nms", "qnms"):
-        torch.library.define(
-            f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor"
-        )
+        torch.library.define(f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor")
 
 _SOURCE = Path(__file__).parents[1] / "src"
 install(
@@ -52,8 +48,7 @@ install(
         ".".join(path.relative_to(_SOURCE).with_suffix("").parts).removesuffix(".__init__")
         for path in _SOURCE.rglob("*.py")
         # machine code takes no wrapped functions; configurations are checked by transformers, which wants them bare
-        if path.stem
-        not in {"compiled", "_triton_kernels", "_triton_parts", "_triton_results", "configs", "__init__"}
+        if path.stem not in {"compiled", "_triton_kernels", "_triton_parts", "_triton_results", "configs", "__init__"}
     ]
 )
 

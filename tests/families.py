@@ -33,21 +33,14 @@ _SEQ2SEQ = {
     "eos_token_id": 2,
     "decoder_start_token_id": 0,
 }
-_SMALL_YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 2.0,
-    "original_max_position_embeddings": 32,
-}
+_SMALL_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 32}
 
 MAKERS = {
     "bert": lambda: T.BertForMaskedLM(T.BertConfig(**_ENCODER)),
     "roberta": lambda: T.RobertaForMaskedLM(T.RobertaConfig(**{**_ENCODER, "max_position_embeddings": 66})),
     "albert": lambda: T.AlbertForMaskedLM(T.AlbertConfig(**_ENCODER, embedding_size=16)),
     "distilbert": lambda: T.DistilBertForMaskedLM(
-        T.DistilBertConfig(
-            dim=32, n_heads=4, n_layers=2, hidden_dim=48, vocab_size=60, max_position_embeddings=64
-        )
+        T.DistilBertConfig(dim=32, n_heads=4, n_layers=2, hidden_dim=48, vocab_size=60, max_position_embeddings=64)
     ),
     "electra": lambda: T.ElectraForMaskedLM(T.ElectraConfig(**_ENCODER, embedding_size=16)),
     "modernbert": lambda: T.ModernBertForMaskedLM(
@@ -62,9 +55,7 @@ MAKERS = {
         )
     ),
     "gpt2": lambda: T.GPT2LMHeadModel(
-        T.GPT2Config(
-            n_embd=32, n_head=4, n_layer=2, vocab_size=60, n_positions=64, bos_token_id=1, eos_token_id=2
-        )
+        T.GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=60, n_positions=64, bos_token_id=1, eos_token_id=2)
     ),
     "gpt_neox": lambda: T.GPTNeoXForCausalLM(T.GPTNeoXConfig(**_ENCODER)),
     "opt": lambda: T.OPTForCausalLM(
@@ -85,11 +76,7 @@ MAKERS = {
     ),
     "gpt_oss": lambda: T.GptOssForCausalLM(
         T.GptOssConfig(
-            **_DECODER,
-            sliding_window=8,
-            num_local_experts=2,
-            num_experts_per_tok=1,
-            rope_parameters=_SMALL_YARN,
+            **_DECODER, sliding_window=8, num_local_experts=2, num_experts_per_tok=1, rope_parameters=_SMALL_YARN
         )
     ),
     "qwen3": lambda: T.Qwen3ForCausalLM(T.Qwen3Config(**_DECODER)),
@@ -111,9 +98,7 @@ MAKERS = {
         T.WhisperConfig(**_SEQ2SEQ, num_mel_bins=8, max_source_positions=20, max_target_positions=30)
     ),
     "deberta": lambda: T.DebertaForMaskedLM(
-        T.DebertaConfig(
-            **_ENCODER, relative_attention=True, position_biased_input=False, pos_att_type=["c2p", "p2c"]
-        )
+        T.DebertaConfig(**_ENCODER, relative_attention=True, position_biased_input=False, pos_att_type=["c2p", "p2c"])
     ),
     "deberta_v2": lambda: T.DebertaV2ForMaskedLM(
         T.DebertaV2Config(
@@ -141,7 +126,7 @@ MAKERS = {
 UNREGISTERED = {
     "bloom": lambda: T.BloomForCausalLM(
         T.BloomConfig(hidden_size=32, n_head=4, n_layer=2, vocab_size=60, bos_token_id=1, eos_token_id=2)
-    ),
+    )
 }
 
 

@@ -96,9 +96,7 @@ def video_encoder(family, frames=FRAMES, attention_type="joint_space_time"):
     elif family == "vivit":
         model = transformers.VivitModel(transformers.VivitConfig(**sized, tubelet_size=[2, 8, 8]))
     elif family == "timesformer":
-        model = transformers.TimesformerModel(
-            transformers.TimesformerConfig(**sized, attention_type=attention_type)
-        )
+        model = transformers.TimesformerModel(transformers.TimesformerConfig(**sized, attention_type=attention_type))
     else:
         predictor = {"pred_hidden_size": 24, "pred_num_attention_heads": 2, "pred_num_hidden_layers": 1}
         config = transformers.VJEPA2Config(

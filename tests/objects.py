@@ -85,11 +85,7 @@ class Proxy:
 
     def _write(self, request, status, headers, data, *, cut=False):
         request.send_response_only(status)
-        kept = [
-            one
-            for one in headers
-            if one[0].lower() not in {"content-length", "transfer-encoding", "connection"}
-        ]
+        kept = [one for one in headers if one[0].lower() not in {"content-length", "transfer-encoding", "connection"}]
         length = next((value for key, value in headers if key.lower() == "content-length"), len(data))
         for key, value in (*kept, ("Content-Length", str(length))):
             request.send_header(key, value)

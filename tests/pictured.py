@@ -131,9 +131,7 @@ def _qwen2_vl(version="2"):
 
 def _idefics3(split=True):
     marks = [f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)]
-    tokenizer = tokenizer_with(
-        "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *marks
-    )
+    tokenizer = tokenizer_with("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *marks)
     config = transformers.Idefics3Config(
         vision_config=_VISION,
         text_config=transformers.LlamaConfig(**text_config(tokenizer)),
@@ -188,9 +186,7 @@ def _gemma3():
         eoi_token_index=ids("<eoi>"),
     )
     model = transformers.Gemma3ForConditionalGeneration(config)
-    torch.nn.init.normal_(
-        model.model.multi_modal_projector.mm_input_projection_weight
-    )  # 0 before it is trained
+    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)  # 0 before it is trained
     images = transformers.Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE})
     settings = {"processor_class": "Gemma3Processor", "image_seq_length": 4, "mark": "<boi>"}
     return model, (settings, images, tokenizer)
@@ -228,10 +224,7 @@ def write_pictured(folder):
         {"messages": [ask, {"role": "assistant", "content": "A boat on the mud."}], "image": "1.png"},
         {
             "messages": [
-                {
-                    "role": "user",
-                    "content": [{"type": "image", "path": "2.png"}, {"type": "text", "text": "And this?"}],
-                }
+                {"role": "user", "content": [{"type": "image", "path": "2.png"}, {"type": "text", "text": "And this?"}]}
             ]
         },
     ]
@@ -255,9 +248,7 @@ def save_looking_llava(folder):
         for name, weight in tower.named_parameters():
             if name.endswith(("out_proj.weight", "fc2.weight", "bias", "position_embedding.weight")):
                 weight.zero_()
-        patches = next(
-            one for name, one in tower.named_parameters() if name.endswith("patch_embedding.weight")
-        )
+        patches = next(one for name, one in tower.named_parameters() if name.endswith("patch_embedding.weight"))
         patches.normal_(std=1e-3)
         patches[:2] = 0
         patches[0, 2], patches[1, 2] = 1 / PATCH**2, -1 / PATCH**2

@@ -104,9 +104,7 @@ def looking_vit(shifts, side=4, sharpness=60.0):
             at = head * width
             key.weight[at : at + width, :width] = torch.eye(width)
             for axis, step in enumerate(shift):
-                eye = torch.diag(
-                    torch.ones(side - abs(step)), -step
-                )  # from the place of a query to its neighbour's
+                eye = torch.diag(torch.ones(side - abs(step)), -step)  # from the place of a query to its neighbour's
                 block = slice(at + axis * side, at + (axis + 1) * side)
                 query.weight[block, axis * side : (axis + 1) * side] = sharpness * eye
     return model

@@ -5,12 +5,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 LENGTH = 32
-FREQUENCIES = (
-    (1, 4, 9, 14),
-    (2, 5, 11, 15),
-    (3, 6, 10, 13),
-    (7, 8, 12, 14),
-)  # cycles per LENGTH, a head each
+FREQUENCIES = ((1, 4, 9, 14), (2, 5, 11, 15), (3, 6, 10, 13), (7, 8, 12, 14))  # cycles per LENGTH, a head each
 
 
 def circulant_profile(frequencies, weight, shift, length=LENGTH):
@@ -61,9 +56,7 @@ def wave_bert(shifts, weights=(3.0, 3.0, 3.0, 3.0)):
                 column = 2 * waves.index(frequency)
                 row = head * size + 2 * number
                 turn = torch.tensor(2 * torch.pi * frequency * shift / LENGTH)
-                rotation = torch.stack(
-                    [torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])]
-                )
+                rotation = torch.stack([torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])])
                 attention.query.weight[row : row + 2, column : column + 2] = strength * rotation
                 attention.key.weight[row : row + 2, column : column + 2] = strength * torch.eye(2)
     return model

@@ -17,7 +17,7 @@ from subprocess import TimeoutExpired
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.forked"])
 _READ_AT_IMPORT = {  # which the server has done before it knows what is set
-    "ATTNSCOPE_FLUSH_SECONDS": ("attnscope.measure.writing", "FLUSH_SECONDS"),
+    "ATTNSCOPE_FLUSH_SECONDS": ("attnscope.measure.writing", "FLUSH_SECONDS")
 }
 
 
@@ -43,9 +43,7 @@ class Started:
         self._files = [self._place / name for name in ("out", "err")]
         words = [*map(str, arguments)]
         self._process = _SERVER.Process(
-            target=_run,
-            args=(words, str(cwd), [*map(str, self._files)], environment, prepare, instead),
-            daemon=True,
+            target=_run, args=(words, str(cwd), [*map(str, self._files)], environment, prepare, instead), daemon=True
         )
         self._process.start()
 

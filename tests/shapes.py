@@ -93,11 +93,7 @@ def _resolved(hint, names):
 
 def _annotated(function, hints):
     copy = types.FunctionType(
-        function.__code__,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, hints
     copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__

@@ -22,9 +22,7 @@ PUBLIC = {f"attnscope.{name}": getattr(attnscope, name) for name in VERBS}
 for path in sorted(Path(attnscope.__file__).parent.rglob("*.py")):
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and "validated" in map(ast.unparse, node.decorator_list):
-            name = ".".join(
-                ("attnscope", *path.relative_to(Path(attnscope.__file__).parent).with_suffix("").parts)
-            )
+            name = ".".join(("attnscope", *path.relative_to(Path(attnscope.__file__).parent).with_suffix("").parts))
             PUBLIC.setdefault(f"{name}.{node.name}", getattr(importlib.import_module(name), node.name))
 WRONG = b"neither a number nor a string"
 PLAIN = (
@@ -93,10 +91,7 @@ def annotations_of(function):
 def meanings(annotation, function):
     """An annotation, and what the names in it stand for, in words."""
     known = inspect.unwrap(function).__globals__
-    for text in (
-        annotation,
-        *(repr(known[name]) for name in re.findall(r"\w+", annotation) if name in known),
-    ):
+    for text in (annotation, *(repr(known[name]) for name in re.findall(r"\w+", annotation) if name in known)):
         yield re.sub(r"\W", " ", text)
 
 
@@ -111,12 +106,7 @@ def test_a_model_is_given_in_the_same_forms_everywhere():
     assert all("Model" in forms for forms in given.values())
     of_verbs = {form for verb in VERBS for form in given.get(f"attnscope.{verb}", ())}
     assert of_verbs == {"Model", "None"}
-    assert {form for forms in given.values() for form in forms} == {
-        "Model",
-        "Study",
-        "InterventionInput",
-        "None",
-    }
+    assert {form for forms in given.values() for form in forms} == {"Model", "Study", "InterventionInput", "None"}
 
 
 def test_a_verb_that_loads_a_model_takes_how_it_is_loaded():
@@ -148,9 +138,7 @@ def test_a_verb_takes_its_model_first_and_then_texts():
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
 def test_a_verb_has_no_parameters_without_a_name(verb):
     """Those of `train` are the fields of its settings, which are checked there."""
-    kinds = {
-        parameter.kind for parameter in inspect.signature(PUBLIC[f"attnscope.{verb}"]).parameters.values()
-    }
+    kinds = {parameter.kind for parameter in inspect.signature(PUBLIC[f"attnscope.{verb}"]).parameters.values()}
     assert inspect.Parameter.VAR_KEYWORD not in kinds
 
 
@@ -181,10 +169,7 @@ def test_a_verb_refuses_what_is_no_value_of_any_kind(verb, tmp_path, monkeypatch
     parameters = inspect.signature(function).parameters
     before = needed(function)
     for name, parameter in parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD or (verb, name) == (
-            "watch",
-            "spans",
-        ):  # read with a prompt
+        if parameter.kind is parameter.VAR_KEYWORD or (verb, name) == ("watch", "spans"):  # read with a prompt
             continue
         several = [object()] if parameter.kind is parameter.VAR_POSITIONAL else []
         named = {} if several else {name: object()}
@@ -225,23 +210,7 @@ def said_by(function, *several, **named):
 
 
 def of_all_kinds():
-    yield from (
-        None,
-        3,
-        -1,
-        10**40,
-        2.5,
-        float("nan"),
-        True,
-        "",
-        b"x",
-        {"a": 1},
-        {1},
-        [],
-        [None],
-        [b"x"],
-        [[1]],
-    )
+    yield from (None, 3, -1, 10**40, 2.5, float("nan"), True, "", b"x", {"a": 1}, {1}, [], [None], [b"x"], [[1]])
     yield from (object(), (number for number in (1, 2)), (_ for _ in ()), range(2))
     yield from (np.int64(3), np.array([1, 2]), torch.tensor([1, 2]), Path("nowhere"))
 
@@ -286,14 +255,8 @@ def fitting(parameter):
             "statistics is 'entropy' (str); expected a list of strings or None",
         ),
         (lambda: attnscope.intervene(curves=2.5), "curves is 2.5 (float); expected True or False"),
-        (
-            lambda: cross_spectrum(band=(3, 10, 12)),
-            "band is (3, 10, 12) (tuple); expected two whole numbers or None",
-        ),
-        (
-            lambda: attnscope.runs(["a"], "b"),
-            "folders is (['a'], 'b') (tuple); expected a list of strings or paths",
-        ),
+        (lambda: cross_spectrum(band=(3, 10, 12)), "band is (3, 10, 12) (tuple); expected two whole numbers or None"),
+        (lambda: attnscope.runs(["a"], "b"), "folders is (['a'], 'b') (tuple); expected a list of strings or paths"),
         (
             lambda: attnscope.translate("bundled", ["a"], tokenizer=3),
             "tokenizer is 3 (int); expected a tokenizer, a folder or a hub id",
@@ -302,10 +265,7 @@ def fitting(parameter):
             lambda: attnscope.align("bundled", ["a"], ["a"], gold=object()),
             "gold is of type object; expected a string or a path or Gold or None",
         ),
-        (
-            lambda: attnscope.intervene(task=object()),
-            "task is of type object; expected a string or Task or None",
-        ),
+        (lambda: attnscope.intervene(task=object()), "task is of type object; expected a string or Task or None"),
         (
             lambda: attnscope.translate("bundled", None),
             "the text is of type NoneType; expected a string, a pathlib.Path, or a list of sentences",
@@ -318,10 +278,7 @@ def fitting(parameter):
             lambda: attnscope.translate("bundled", {"a": 1}),
             "the text is {'a': 1} (dict); expected a string, a pathlib.Path, or a list of sentences",
         ),
-        (
-            lambda: attnscope.translate("bundled", [None]),
-            "line 1 of the text is of type NoneType; expected a sentence",
-        ),
+        (lambda: attnscope.translate("bundled", [None]), "line 1 of the text is of type NoneType; expected a sentence"),
         (
             lambda: attnscope.align("bundled", ["a"], None),
             "the target is of type NoneType; expected a string, a pathlib.Path, or a list of sentences",
@@ -354,10 +311,7 @@ def fitting(parameter):
             )
         ),
         (lambda: attnscope.contrasts(object()), "results is of type object; expected xr.Dataset"),
-        (
-            lambda: attnscope.explain(more=["a"]),
-            "more is 'a' (str); expected analyses (explanation.study.Analysis)",
-        ),
+        (lambda: attnscope.explain(more=["a"]), "more is 'a' (str); expected analyses (explanation.study.Analysis)"),
         (
             lambda: attnscope.scan(tokenizer=3),
             "tokenizer is 3 (int); expected a tokenizer, a processor, a folder or a hub id",
@@ -372,9 +326,7 @@ def test_what_is_said(call, said, no_types):
 
 def test_what_users_give_in_their_place_is_taken():
     @validated
-    def told(
-        count: "int | None" = None, share: "float" = 1.0, band: "tuple[int, int] | None" = None
-    ) -> tuple:
+    def told(count: "int | None" = None, share: "float" = 1.0, band: "tuple[int, int] | None" = None) -> tuple:
         return count, share, band
 
     assert told(np.int64(3), 1, [3, 10]) == (3, 1, [3, 10])

@@ -34,9 +34,7 @@ def train(folder, **options):
 
 
 def compare(folder, **options):
-    return attnscope.compare(
-        {"one": read_config(**SMALL)}, out=folder / "compared", beams=1, threads=1, **options
-    )
+    return attnscope.compare({"one": read_config(**SMALL)}, out=folder / "compared", beams=1, threads=1, **options)
 
 
 def translate(folder, **options):

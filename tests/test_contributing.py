@@ -27,7 +27,5 @@ def test_the_map_goes_from_the_top_down():
 def test_every_path_is_there():
     paths = [name for name in re.findall(r"`([\w./*-]+)`", TEXT) if "/" in name]
     brought = {"wikitext-2/", "rxnmapper-albert/", "stories260K-llama/"}  # whoever has them
-    absent = {
-        name for name in paths if name not in brought and not any([*ROOT.glob(name), *SOURCE.glob(name)])
-    }
+    absent = {name for name in paths if name not in brought and not any([*ROOT.glob(name), *SOURCE.glob(name)])}
     assert not absent

@@ -72,9 +72,7 @@ each_call = pytest.mark.parametrize("name", CALLS)
 
 def on(device, call):
     sides = ("query", "key", "value", "mask", "bias", "sinks")
-    return replace(
-        call, **{side: one.to(device) for side in sides if (one := getattr(call, side)) is not None}
-    )
+    return replace(call, **{side: one.to(device) for side in sides if (one := getattr(call, side)) is not None})
 
 
 def level_of(call):
@@ -198,12 +196,8 @@ VERBS = {
     "scan, groups": lambda where: attnscope.scan(MODEL, TEXTS, groups="kinds", **where),
     "scan, some rows": lambda where: attnscope.scan(MODEL, TEXTS, rows=16, **where),
     "scan, pools": lambda where: attnscope.scan(MODEL, TEXTS, pool=2, **where),
-    "received": lambda where: attnscope.received(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(
-        name="r"
-    ),
-    "weights": lambda where: attnscope.weights(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(
-        name="w"
-    ),
+    "received": lambda where: attnscope.received(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(name="r"),
+    "weights": lambda where: attnscope.weights(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(name="w"),
     "roles": lambda where: attnscope.roles(MODEL, TEXTS, controls="none", window=16, **where),
     "intervene": lambda where: attnscope.intervene(MODEL, TEXTS, forbid_offsets=[-1], steps=2, **where),
     "patch": lambda where: attnscope.patch(MODEL, PAIRS, **where),

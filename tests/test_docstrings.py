@@ -14,14 +14,7 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SO
 
 
 #: In our text: names of the environment, and of an exception of another package.
-ELSEWHERE = {
-    "AWS_PROFILE",
-    "AWS_ENDPOINT_URL",
-    "ConflictError",
-    "RayJob",
-    "LanguageModel",
-    "TransformerBridge",
-}
+ELSEWHERE = {"AWS_PROFILE", "AWS_ENDPOINT_URL", "ConflictError", "RayJob", "LanguageModel", "TransformerBridge"}
 #: Letters of a formula, and an entry point.
 PLAIN_WORDS = {"dr", "dc", "attnscope.analyses"}
 QUOTED = re.compile(r"(?<![:`])``([^`]+)``|(?<![:`])`([^`\n]+)`(?!`)")
@@ -38,9 +31,7 @@ def texts_with_names():
     """Every docstring, and every page for readers; pages made by a program name models alone."""
     for path, tree in TREES.items():
         for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (
-                said := ast.get_docstring(node)
-            ):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (said := ast.get_docstring(node)):
                 yield f"{path.relative_to(SOURCE)} {getattr(node, 'name', '')}", without_code(said)
     root = Path(__file__).parents[1]
     for page in (*root.glob("*.md"), *(root / "docs").glob("*.md")):
@@ -100,8 +91,7 @@ def test_what_a_text_quotes_as_a_name_is_there(known):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["see `HeadVerdikt`", "see `attnscope.scam`", "`scam` says", "call `scam()`", "``attnscope.scam()``"],
+    "text", ["see `HeadVerdikt`", "see `attnscope.scam`", "`scam` says", "call `scam()`", "``attnscope.scam()``"]
 )
 def test_a_name_that_is_not_there_is_found(text, known):
     found = {name for kind in (True, False) for name in names_in(text, in_docstring=kind)}

@@ -19,12 +19,7 @@ def test_the_interval_decides_and_not_the_mean():
     shares = np.random.default_rng(0).normal(0.8, 0.3, (40, 1, 1, 1))
     run = xr.Dataset(
         {"profile": (("text", "layer", "head", "offset"), shares)},
-        coords={
-            "layer": [0],
-            "head": [0],
-            "offset": [-1],
-            "source": ("text", [f"text {n}" for n in range(40)]),
-        },
+        coords={"layer": [0], "head": [0], "offset": [-1], "source": ("text", [f"text {n}" for n in range(40)])},
     )
     weight = attnscope.expect(run, layer=0, head=0).looks_at(-1)
     assert weight.low < weight.mean < weight.high
@@ -71,9 +66,7 @@ def test_beyond_the_band_the_share_at_a_chosen_offset_is_read():
     head = attnscope.expect(run, layer=0, head=3)
     far = head.looks_at(-20)
     assert far < 0.1
-    assert far.mean == pytest.approx(
-        float(run.weight_at.sel(layer=0, head=3, chosen_offset=-20).mean()), abs=0.01
-    )
+    assert far.mean == pytest.approx(float(run.weight_at.sel(layer=0, head=3, chosen_offset=-20).mean()), abs=0.01)
     assert repr(far).startswith("<share of the weight of head 0.3 at offset -20: ")
     assert repr(head.looks_at(-1)).startswith("<mean weight of head 0.3 at offset -1: ")
     with pytest.raises(AttnscopeError, match=r"or with --offsets -19$"):

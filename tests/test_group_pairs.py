@@ -42,11 +42,7 @@ def test_pairs_come_with_the_furthest_first_and_without_groups_that_are_not_ther
 
 @pytest.mark.parametrize(
     ("sources", "over"),
-    [
-        (list("abcdefgh"), "8 pools"),
-        (list("aabcdefg"), "7 pools of different documents"),
-        (["a"] * 8, "8 pools"),
-    ],
+    [(list("abcdefgh"), "8 pools"), (list("aabcdefg"), "7 pools of different documents"), (["a"] * 8, "8 pools")],
 )
 def test_of_a_scan_in_pools_intervals_are_over_pools(result, sources, over):
     pools = result.assign(window_count=("text", [4] * 8)).assign_coords(source=("text", sources))
@@ -62,9 +58,7 @@ def test_windows_without_a_group_do_not_count(result):
     assert np.isnan(found.low)  # too few for an interval
     assert found.as_dict()["low"] is None
     assert found.weight == pytest.approx(0.9)
-    assert explain_no_interval([found]) == (
-        "A pair without an interval: fewer than 6 windows have both groups. "
-    )
+    assert explain_no_interval([found]) == ("A pair without an interval: fewer than 6 windows have both groups. ")
 
 
 def test_no_head_is_far_above_its_places_for_groups_at_random():

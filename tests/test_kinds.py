@@ -16,10 +16,7 @@ CALLS = [
         lambda: attnscope.scan(torch.nn.Linear(2, 2), "x"),
         "Linear is not a model of transformers: attnscope.watch measures",
     ),
-    (
-        lambda: attnscope.scan((torch.rand(1, 2, 5, 5),), "x"),
-        "the model is arrays; expected a model of transformers",
-    ),
+    (lambda: attnscope.scan((torch.rand(1, 2, 5, 5),), "x"), "the model is arrays; expected a model of transformers"),
     (
         lambda: attnscope.scan("bundled", torch.rand(1, 8, 6, 6).softmax(-1)),
         "rows of the array of shape (1, 8, 6, 6) add up to 1, as those of attention weights",
@@ -32,10 +29,7 @@ CALLS = [
         lambda: attnscope.measure_weights([torch.eye(6).expand(1, 1, 6, 6)], band=10**12),
         "band (--band) is 1000000000000; expected a whole number from 1 to 10",
     ),
-    (
-        lambda: attnscope.explain(completion=b"x"),
-        "completion (--completion) is b'x'; expected one of minimal",
-    ),
+    (lambda: attnscope.explain(completion=b"x"), "completion (--completion) is b'x'; expected one of minimal"),
     (lambda: attnscope.roles(needles=3), "needles is 3 (int); expected a file of JSON Lines"),
     (lambda: attnscope.explain(3), "model is 3 (int)"),
     (lambda: attnscope.translate(3, ["a"]), "model is 3 (int)"),
@@ -51,9 +45,7 @@ CALLS = [
     (lambda: attnscope.train(3), "config is 3 (int)"),
     (lambda: load_model(torch.compile(BERT, backend="eager"), need_tokenizer=False).model is BERT, "True"),
     (
-        lambda: (
-            scanned(torch.compile(BERT, backend="eager")).equals(scanned(BERT)) and "output" not in vars(BERT)
-        ),
+        lambda: scanned(torch.compile(BERT, backend="eager")).equals(scanned(BERT)) and "output" not in vars(BERT),
         "True",
     ),
 ]

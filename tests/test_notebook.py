@@ -53,9 +53,7 @@ def test_a_summary_of_what_no_figure_can_show_is_its_sentences(results, command)
 
 def _without_values(result):
     if isinstance(result, xr.DataTree):
-        tree = xr.DataTree.from_dict(
-            {node.path: _without_values(node.to_dataset()) for node in result.subtree}
-        )
+        tree = xr.DataTree.from_dict({node.path: _without_values(node.to_dataset()) for node in result.subtree})
         tree.attrs = result.attrs
         return tree
     numbers = {name: part for name, part in result.data_vars.items() if part.dtype.kind == "f" and part.ndim}

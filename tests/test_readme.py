@@ -102,12 +102,8 @@ def test_every_command_that_is_a_function_is_called():
         node.attr
         for example in examples(ENGLISH)
         for node in ast.walk(ast.parse(example.source))
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "attnscope"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "attnscope"
     }
-    functions = {
-        name for name in attnscope.__all__ if callable(getattr(attnscope, name)) and name[0].islower()
-    }
+    functions = {name for name in attnscope.__all__ if callable(getattr(attnscope, name)) and name[0].islower()}
     elsewhere = {"align", "compare", "contrasts", "generate", "received", "score", "train", "translate"}
     assert functions - called <= elsewhere

@@ -24,9 +24,7 @@ def measured(weights):
     query = GIVEN - 1 + np.arange(STEPS)
     offset = np.arange(weights.shape[-1]) - query[:, None]
     bins = np.stack([((offset >= first) & (offset <= last)) * weights for first, last in RANGES], -1).sum(-2)
-    columns = np.stack(
-        [np.arange(weights.shape[-1]) < GIVEN, np.arange(weights.shape[-1]) >= GIVEN], 1
-    ).astype(float)
+    columns = np.stack([np.arange(weights.shape[-1]) < GIVEN, np.arange(weights.shape[-1]) >= GIVEN], 1).astype(float)
     found = {
         BINS: bins.swapaxes(0, 1)[:, None],
         "first_token": weights[..., 0].T[:, None],

@@ -54,9 +54,7 @@ def test_rows_are_left_out_and_rows_of_nan_tell(dtype):
     blocks = block_weights(call, log_sum_exp, 2)
     torch.testing.assert_close(blocks.total.sum(-1), torch.tensor([[[2.0, 1.0, 2.0]] * 2]))
     log_sum_exp[0, 1, 5] = math.nan
-    assert block_weights(call, log_sum_exp, 2).total.isnan().any(-1).tolist() == [
-        [[False] * 3, [False, False, True]]
-    ]
+    assert block_weights(call, log_sum_exp, 2).total.isnan().any(-1).tolist() == [[[False] * 3, [False, False, True]]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -88,9 +88,7 @@ def test_linear_attention_is_its_weights_written_out(length, causal):
     products = features[0] @ features[1].mT
     if causal:
         products = products * causal_mask(length, length)
-    assert_close(
-        linear_attention(query, key, value, causal=causal), products / products.sum(-1, True) @ value
-    )
+    assert_close(linear_attention(query, key, value, causal=causal), products / products.sum(-1, True) @ value)
 
 
 def test_linear_attention_is_not_softmax():
@@ -168,9 +166,7 @@ class TestLongTexts:
         with LargestTensor() as largest:
             found = linear_attention(query, key, value, causal=causal)
         assert largest.numbers <= 64 * (self.LENGTH + 64)
-        weights = (
-            torch.where(key > 0, key + 1, key.exp()) @ torch.where(query > 0, query + 1, query.exp())[-1]
-        )
+        weights = torch.where(key > 0, key + 1, key.exp()) @ torch.where(query > 0, query + 1, query.exp())[-1]
         assert_close(found[-1], weights @ value / weights.sum(), atol=1e-5, rtol=1e-4)
 
 

@@ -32,12 +32,8 @@ def calls(length, heads):
         "plain": AttentionCall(q, k, v, 0.25),
         "causal": AttentionCall(q, k, v, 0.25, causal=True),
         "padding": AttentionCall(q, k, v, 0.25, mask=padding_mask(right).expand(square)),
-        "left padding, causal": AttentionCall(
-            q, k, v, 0.25, mask=padding_mask(left) & causal_mask(length, length)
-        ),
-        "window": AttentionCall(
-            q, k, v, 0.25, mask=window_mask(length, length, left=20, right=20)[None, None]
-        ),
+        "left padding, causal": AttentionCall(q, k, v, 0.25, mask=padding_mask(left) & causal_mask(length, length)),
+        "window": AttentionCall(q, k, v, 0.25, mask=window_mask(length, length, left=20, right=20)[None, None]),
         "window per head": AttentionCall(
             q,
             k,
@@ -140,11 +136,7 @@ def check_measures(call, engine, expected_of=None):
         check_largest_keys(rows.largest_key, weights, 1e-5)
     wanted = weights @ columns.double()[:, None]
     torch.testing.assert_close(rows.columns, wanted, atol=5e-6, rtol=1e-5)
-    assert {field for field in expected if getattr(rows, field) is None} <= {
-        "largest",
-        "offset_variance",
-        "bins",
-    }
+    assert {field for field in expected if getattr(rows, field) is None} <= {"largest", "offset_variance", "bins"}
 
 
 def ties():

@@ -102,17 +102,13 @@ def check(call, clean, reached, engine):
     assert torch.equal(output[~reached], expected[~reached])
     for name, values in rows.items():
         assert bool(values[reached].isnan().all()), name
-        if (
-            engine == "fused" and name == "entropy"
-        ):  # of keys about their mean, in which the planted one is missing
+        if engine == "fused" and name == "entropy":  # of keys about their mean, in which the planted one is missing
             torch.testing.assert_close(values[~reached], of_clean[name][~reached], atol=2e-6, rtol=0)
         else:
             assert torch.equal(values[~reached], of_clean[name][~reached]), name
     close = {torch.float16: 2e-3, torch.bfloat16: 2e-2}.get(call.query.dtype, 1e-5)
     for place in (~reached & allowed(call).any(-1)).nonzero().tolist()[::7]:
-        torch.testing.assert_close(
-            output[*place], alone(call, *place).to(output.dtype), atol=close, rtol=close
-        )
+        torch.testing.assert_close(output[*place], alone(call, *place).to(output.dtype), atol=close, rtol=close)
 
 
 @pytest.mark.parametrize("number", [NAN, -INF])
@@ -200,11 +196,7 @@ def test_a_strange_sink_reaches_every_row_of_its_head(engine, number):
 @pytest.mark.parametrize("signs", [(1, 1), (-1, -1), (1, -1)])
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [
-        one
-        for one in PASSES
-        if one[0] in {"causal", "padding right", "mask per head, causal", "soft cap", "bias"}
-    ],
+    [one for one in PASSES if one[0] in {"causal", "padding right", "mask per head, causal", "soft cap", "bias"}],
 )
 def test_scores_that_overflow_are_told(name, engine, signs):
     """Finite queries and keys whose products are +inf, -inf, and both, of which the sum is NaN."""

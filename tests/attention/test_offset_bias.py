@@ -64,9 +64,7 @@ WORK = {
     "rows by a mask": lambda bias: bias[:, :, torch.tensor([True, False, True, True])],
     "every other row": lambda bias: bias[:, :, ::2],
     "no row": lambda bias: bias[:, :, 2:2],
-    "keys of each row": lambda bias: bias.gather(
-        3, torch.arange(8).view(1, 1, 4, 2).expand(2, 4, -1, -1) % 6
-    ),
+    "keys of each row": lambda bias: bias.gather(3, torch.arange(8).view(1, 1, 4, 2).expand(2, 4, -1, -1) % 6),
     "keys of one row": lambda bias: bias.gather(3, torch.zeros(1, 1, 1, 2, dtype=torch.int64)),
     "diagonals": lambda bias: torch.cat(
         [torch.diagonal(bias, offset, dim1=-2, dim2=-1) for offset in range(-QUERIES, KEYS + 1)], -1
@@ -131,9 +129,7 @@ def test_what_cannot_be_is_refused():
 def test_t5_and_alibi_by_offset_are_those_of_every_pair(queries, keys, bidirectional):
     relative = RelativeBias(3, bidirectional=bidirectional, buckets=8, farthest=16).requires_grad_(False)
     relative.weight.copy_(torch.randn(8, 3))
-    assert torch.equal(
-        OffsetBias(relative.by_offset(queries, keys), queries).written(), relative(queries, keys)
-    )
+    assert torch.equal(OffsetBias(relative.by_offset(queries, keys), queries).written(), relative(queries, keys))
     alibi = OffsetBias(alibi_by_offset(3, queries, keys), queries)
     assert torch.equal(alibi.written(), alibi_bias(3, queries, keys))
 
@@ -167,9 +163,7 @@ LATER = {
 @pytest.mark.parametrize("name", LATER)
 def test_nothing_reads_it_whole(name, wide):
     states = torch.randn(1, 2, N, 8, dtype=torch.float64 if wide else torch.float32)
-    call = AttentionCall(
-        states, states, states, 0.3, bias=OffsetBias(torch.randn(1, 2, 2 * N - 1), N), causal=True
-    )
+    call = AttentionCall(states, states, states, 0.3, bias=OffsetBias(torch.randn(1, 2, 2 * N - 1), N), causal=True)
     level = measure(call, Need())[1].log_sum_exp
     with Largest() as largest:
         LATER[name](call, level)
@@ -187,13 +181,9 @@ def test_8192_tokens_are_measured_in_a_memory_of_tiles(engine):
     relative.weight.normal_()
     bias = OffsetBias(relative.by_offset(n, n)[None], n)
     with Largest() as largest:
-        _, rows = measure(
-            AttentionCall(states, states, states, 0.3, bias=bias), Need(entropy=True), engine=engine
-        )
+        _, rows = measure(AttentionCall(states, states, states, 0.3, bias=bias), Need(entropy=True), engine=engine)
     assert largest.numbers <= 1 << 20  # n x n are 1 << 26, for each head
-    row = torch.softmax(
-        0.3 * states[0, 1, 4000].double() @ states[0, 1].double().T + bias[0, 1, 4000].double(), 0
-    )
+    row = torch.softmax(0.3 * states[0, 1, 4000].double() @ states[0, 1].double().T + bias[0, 1, 4000].double(), 0)
     entropy = -torch.xlogy(row, row).sum()
     torch.testing.assert_close(rows.entropy[0, 1, 4000], entropy, atol=1e-5, rtol=0)
 

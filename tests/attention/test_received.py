@@ -19,14 +19,7 @@ from tests.attention.test_measure import LENGTH, draw
 
 SLOPES = alibi_slopes(4).float()[:, None, None]
 PLAIN = MEASURED["plain"]
-SOME = (
-    "causal",
-    "padding",
-    "left padding, causal",
-    "window per head",
-    "random mask, causal",
-    "mask per head",
-)
+SOME = ("causal", "padding", "left padding, causal", "window per head", "random mask, causal", "mask per head")
 BY_OFFSET = [name for name in MEASURED if name.startswith("bias by offset")]
 MORE = (*BY_OFFSET, "sinks", "grouped queries", "cross, narrow values", "one token", "bfloat16")
 CALLS = {name: MEASURED[name] for name in SOME + MORE} | {
@@ -37,9 +30,7 @@ CALLS = {name: MEASURED[name] for name in SOME + MORE} | {
     ),
     "bias that forbids": replace(
         PLAIN,
-        bias=torch.where(torch.arange(LENGTH) > 9, 0.0, torch.finfo(torch.float32).min).expand(
-            1, 1, LENGTH, LENGTH
-        ),
+        bias=torch.where(torch.arange(LENGTH) > 9, 0.0, torch.finfo(torch.float32).min).expand(1, 1, LENGTH, LENGTH),
     ),
     "float16": replace(PLAIN, **{name: getattr(PLAIN, name).half() for name in ("query", "key", "value")}),
 }
@@ -77,8 +68,7 @@ def test_sums_are_those_of_the_columns_and_diagonals(name, change):
     counted = counting(call)
     weights = weights_of(name)
     of_last = (
-        weights[:, :, : call.query.shape[2]]
-        * (counted & (counted.flip(1).cumsum(1).flip(1) <= LAST))[:, None, :, None]
+        weights[:, :, : call.query.shape[2]] * (counted & (counted.flip(1).cumsum(1).flip(1) <= LAST))[:, None, :, None]
     )
     weights = weights * counted[:, None, :, None]
     sums = weight_sums(call, rows.log_sum_exp, counted, received=True, offsets=True)
@@ -100,9 +90,7 @@ def test_sums_are_those_of_the_columns_and_diagonals(name, change):
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain"])
-@pytest.mark.parametrize(
-    "name", [*SOME[2:5], BY_OFFSET[0], "sinks", "grouped queries", "soft cap, bias and sinks"]
-)
+@pytest.mark.parametrize("name", [*SOME[2:5], BY_OFFSET[0], "sinks", "grouped queries", "soft cap, bias and sinks"])
 def test_the_log_sum_exp_of_the_exchanged_call_is_the_log_of_what_keys_receive(name, engine):
     call = CALLS[name]
     log_sum_exp = measure(call, Need())[1].log_sum_exp
@@ -136,9 +124,7 @@ def test_a_large_log_sum_exp_keeps_its_digits():
     call = AttentionCall(nothing, nothing, nothing, 1.0, bias=torch.full((1, 1, 600, 600), level))
     log_sum_exp = torch.full((1, 1, 600), level + math.log(600), dtype=torch.float64)
     assert abs(float(log_sum_exp[0, 0, 0].float()) - float(log_sum_exp[0, 0, 0])) > 1e-5
-    torch.testing.assert_close(
-        column_sums(call, log_sum_exp)[0, 0], torch.ones(600).double(), rtol=3e-6, atol=0
-    )
+    torch.testing.assert_close(column_sums(call, log_sum_exp)[0, 0], torch.ones(600).double(), rtol=3e-6, atol=0)
 
 
 def test_what_cannot_be_had_is_refused():

@@ -111,9 +111,7 @@ def to_a_copy(mask):
 
 
 @pytest.mark.parametrize("inference", [False, True])
-@pytest.mark.parametrize(
-    "write", [to_a_column, to_a_part, to_one_text, to_the_transposed, to_itself, to_a_copy]
-)
+@pytest.mark.parametrize("write", [to_a_column, to_a_part, to_one_text, to_the_transposed, to_itself, to_a_copy])
 def test_what_is_written_to_it_or_to_its_parts_is_heeded_by_all(write, inference):
     with torch.inference_mode(inference):
         mask, whole = mask_and_whole()

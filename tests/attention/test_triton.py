@@ -58,17 +58,13 @@ def calls():
         "random mask, causal": replace(plain, mask=draw(1, 2, N, N) > 0.5, causal=True),
         "any bias": replace(plain, bias=draw(1, 2, N, N), causal=True),
         "bias that forbids": replace(plain, bias=forbidding.masked_fill(~causal_mask(N, N), -math.inf)),
-        "ALiBi, a line a head": replace(
-            plain, bias=(slopes * torch.arange(N)).expand(1, 2, N, N), causal=True
-        ),
+        "ALiBi, a line a head": replace(plain, bias=(slopes * torch.arange(N)).expand(1, 2, N, N), causal=True),
         "T5": replace(plain, bias=draw(32, 2)[t5_buckets(offsets(N, N))].permute(2, 0, 1)[None], scale=1.0),
         "T5 by offset": replace(
             plain, bias=OffsetBias(draw(32, 2)[t5_buckets(torch.arange(1 - N, N))].T[None], N), scale=1.0
         ),
         "bias by offset of each text, padding": replace(
-            two,
-            mask=padding_mask(right).expand(2, 1, N, N),
-            bias=OffsetBias(draw(2, 1, 4 * N - 2)[..., ::2], N),
+            two, mask=padding_mask(right).expand(2, 1, N, N), bias=OffsetBias(draw(2, 1, 4 * N - 2)[..., ::2], N)
         ),
         "bias by offset of all heads, fewer queries, soft cap, random mask": AttentionCall(
             draw(1, 4, 33, 16),
@@ -85,9 +81,7 @@ def calls():
         "grouped queries": AttentionCall(draw(1, 4, 33, 16), k, v, 0.25),
         "narrow": AttentionCall(q[..., :5], k[..., :5], v[..., :3], 0.4),
         "wide": AttentionCall(*wide, 0.07, causal=True),
-        "tokens before heads": AttentionCall(
-            *(draw(1, N, 2, 24, seed=seed).transpose(1, 2) for seed in range(3)), 0.2
-        ),
+        "tokens before heads": AttentionCall(*(draw(1, N, 2, 24, seed=seed).transpose(1, 2) for seed in range(3)), 0.2),
         "every second channel": AttentionCall(q[..., ::2], k[..., ::2], v[..., ::2], 0.3),
         "one token": AttentionCall(q[:, :, :1], k[:, :, :1], v[:, :, :1], 0.25),
         "keys far beyond, whose bins stay open": AttentionCall(
@@ -128,17 +122,13 @@ def check(call, need, band=10):
     torch.testing.assert_close(output.cpu().double(), expected_output, atol=rough, rtol=rough)
     assert output.dtype == call.query.dtype
     sharp = 1e-5 if call.query.dtype == torch.float32 else 3e-5
-    sharper = max(
-        1.0, float((call.scale * call.query.double() @ call.key.double()[:, :1].mT).abs().max()) / 16
-    )
+    sharper = max(1.0, float((call.scale * call.query.double() @ call.key.double()[:, :1].mT).abs().max()) / 16)
     for name, value in expected.items():
         found = getattr(rows, name)
         if found is not None:
             assert found.dtype == (torch.float32 if name in {"band", "bins"} else torch.float64)
             close = CLOSE[name] * sharper  # scores are rounded to a part of the largest
-            torch.testing.assert_close(
-                found.cpu().double(), value, atol=close, rtol=sharp * sharper, msg=name
-            )
+            torch.testing.assert_close(found.cpu().double(), value, atol=close, rtol=sharp * sharper, msg=name)
     if need.largest_key:
         check_largest_keys(rows.largest_key.cpu(), weights, 1e-5 * sharper)
     if need.columns is not None:

@@ -50,9 +50,7 @@ def state(model):
             for module in modules
             for kept in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
         ],
-        "gradients": [
-            (one.requires_grad, one.grad.data_ptr(), float(one.grad.sum())) for one in model.parameters()
-        ],
+        "gradients": [(one.requires_grad, one.grad.data_ptr(), float(one.grad.sum())) for one in model.parameters()],
         "values": [float(one.detach().double().sum()) for one in model.state_dict().values()],
         "settings": model.config.to_dict(),
     }
@@ -95,10 +93,7 @@ VERBS = {
     "explain": (masked_model, explain),
     "walk": (masked_model, walk),
     "relearn_positions": (masked_model, relearn),
-    "position_cca": (
-        masked_model,
-        lambda model: position_cca(model, TEXTS, tokenizer=MODEL, window=24, limit=3),
-    ),
+    "position_cca": (masked_model, lambda model: position_cca(model, TEXTS, tokenizer=MODEL, window=24, limit=3)),
     "projections": (masked_model, lambda model: projections(model, TEXTS, tokenizer=MODEL)),
     "translate": (translator, translate),
     "align": (translator, align),
@@ -106,8 +101,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize(
-    ("verb", "implementation"),
-    [*((verb, "sdpa") for verb in VERBS), ("scan", "eager"), ("translate", "eager")],
+    ("verb", "implementation"), [*((verb, "sdpa") for verb in VERBS), ("scan", "eager"), ("translate", "eager")]
 )
 def test_a_verb_leaves_a_model_as_it_was(verb, implementation):
     make, run = VERBS[verb]

@@ -193,9 +193,7 @@ def test_a_corrupt_header_of_the_weights_is_refused(copy, kind):
     assert told(folder)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\xff" * 8, struct.pack("<Q", 2**62), struct.pack("<Q", 10**8) + b"{}"]
-)
+@pytest.mark.parametrize("content", [b"", b"\xff" * 8, struct.pack("<Q", 2**62), struct.pack("<Q", 10**8) + b"{}"])
 def test_a_header_longer_than_the_file_is_refused(copy, content):
     folder = copy()
     (folder / "model.safetensors").write_bytes(content)

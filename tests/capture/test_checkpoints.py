@@ -118,9 +118,7 @@ def test_a_missing_shard_is_named(sharded):
     refused(sharded, "b.safetensors .* is not there: fetch it")
 
 
-@pytest.mark.parametrize(
-    "index", [{}, {"weight_map": {}}, {"weight_map": ["a.safetensors"]}, {"weight_map": None}]
-)
+@pytest.mark.parametrize("index", [{}, {"weight_map": {}}, {"weight_map": ["a.safetensors"]}, {"weight_map": None}])
 def test_an_index_without_its_map_is_refused(sharded, index):
     (sharded / INDEX).write_text(json.dumps(index))
     refused(sharded, "has no weight_map")
@@ -133,9 +131,7 @@ def add_a_little(path):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize(
-    "name", ["a.safetensors", "b.safetensors", INDEX, "config.json", "generation_config.json"]
-)
+@pytest.mark.parametrize("name", ["a.safetensors", "b.safetensors", INDEX, "config.json", "generation_config.json"])
 def test_the_identity_follows_every_file_that_is_loaded(sharded, name):
     change(sharded, "generation_config.json", max_length=30)
     before = identity(sharded)
@@ -260,9 +256,7 @@ def test_a_tokenizer_elsewhere_is_not_read(folder, settings):
 
 
 def test_a_tokenizers_own_code_needs_a_flag(folder):
-    change(
-        folder, "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": [None, "own.Own"]}
-    )
+    change(folder, "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": [None, "own.Own"]})
     (folder / "own.py").write_text("import os; os.mkdir('opened')")
     (folder / "config.json").write_text(json.dumps({"model_type": "own"}))
     refused(MODEL, "--trust-remote-code", tokenizer=folder)

@@ -88,9 +88,7 @@ def test_one_layers_matrix_is_the_most_that_a_model_holds():
         matrices = {
             one.untyped_storage().data_ptr()
             for one in gc.get_objects()
-            if type(one) is torch.Tensor
-            and one.shape == shape
-            and one.untyped_storage().nbytes() >= 4 * one.numel()
+            if type(one) is torch.Tensor and one.shape == shape and one.untyped_storage().nbytes() >= 4 * one.numel()
         }
         held.append(len(matrices - {own}))
         return output_of(call)
@@ -148,9 +146,7 @@ def test_weights_that_were_not_used_are_refused(monkeypatch):
         return output, torch.softmax(weights, -1)
 
     monkeypatch.setattr(layer, "forward", of_other_scores)
-    with pytest.raises(
-        AttnscopeError, match=r"weights that it does not use \(transformer.h.1.self_attention\)"
-    ):
+    with pytest.raises(AttnscopeError, match=r"weights that it does not use \(transformer.h.1.self_attention\)"):
         verify(model, given, weights_suffice=True)
 
 

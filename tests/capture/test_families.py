@@ -209,9 +209,7 @@ def test_a_leak_of_the_future_is_found(monkeypatch):
         everything = torch.ones(1, 1, query.shape[2], key.shape[2], dtype=torch.bool)
         return whole(module, query, key, value, everything, **options)
 
-    monkeypatch.setitem(
-        registry.AttentionInterface._global_mapping, registry.NAME, leaking_but_causal_by_name
-    )
+    monkeypatch.setitem(registry.AttentionInterface._global_mapping, registry.NAME, leaking_but_causal_by_name)
     with pytest.raises(AttnscopeError, match="on the future"):
         verify(tiny("llama"), given)
 

@@ -23,9 +23,7 @@ def run(model, inputs, valid=None):
 
 
 def test_the_text_of_the_batch_is_named_and_the_layer():
-    with pytest.raises(
-        AttnscopeError, match=r"^notes\.txt: layer 0 \(encoder\.layer\.0\.attention\.self\) gives"
-    ):
+    with pytest.raises(AttnscopeError, match=r"^notes\.txt: layer 0 \(encoder\.layer\.0\.attention\.self\) gives"):
         run(overflowing_bert(STRANGE), {"input_ids": IDS})
 
 
@@ -48,13 +46,7 @@ def test_without_the_head_only_the_body_runs():
 
 
 def test_each_side_has_a_vocabulary_of_its_own():
-    sizes = {
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 8,
-        "decoder_ffn_dim": 8,
-        "d_model": 8,
-    }
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "d_model": 8}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "pad_token_id": 0, "eos_token_id": 1}
     config = MarianConfig(
         vocab_size=9,
@@ -67,13 +59,9 @@ def test_each_side_has_a_vocabulary_of_its_own():
     model = MarianMTModel(config).eval()
     inputs = {"input_ids": IDS, "decoder_input_ids": torch.tensor([[0, 19], [0, 3]])}
     assert run(model, inputs).shape == (2, 2, 20)
-    with pytest.raises(
-        AttnscopeError, match=r"^essay\.txt holds token id 20, but MarianMTModel knows 20 tokens"
-    ):
+    with pytest.raises(AttnscopeError, match=r"^essay\.txt holds token id 20, but MarianMTModel knows 20 tokens"):
         run(model, {**inputs, "decoder_input_ids": torch.tensor([[0, 20], [0, 3]])})
-    with pytest.raises(
-        AttnscopeError, match=r"^notes\.txt holds token id 9, but MarianMTModel knows 9 tokens"
-    ):
+    with pytest.raises(AttnscopeError, match=r"^notes\.txt holds token id 9, but MarianMTModel knows 9 tokens"):
         run(model, {**inputs, "input_ids": IDS + torch.tensor([[0], [2]])})
 
 
@@ -88,7 +76,5 @@ def test_a_model_that_overflows_by_its_own_attention_alone_is_refused(monkeypatc
         return output
 
     monkeypatch.setattr(type(model), "forward", own)
-    with pytest.raises(
-        AttnscopeError, match=r"^window 1: BertModel with its own attention gives NaN or infinity"
-    ):
+    with pytest.raises(AttnscopeError, match=r"^window 1: BertModel with its own attention gives NaN or infinity"):
         verify(model, {"input_ids": IDS[:1]}, text="window 1")

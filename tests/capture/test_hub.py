@@ -64,8 +64,7 @@ def test_the_commit_of_a_revision_is_loaded_and_is_the_identity(cache, tmp_path)
     cache.add("main", bundled())
     cache.add("v1", bundled(model__safetensors=moved(tmp_path)))
     found = {
-        revision: load_model("someone/model", revision=revision, device="cpu")
-        for revision in (None, "v1", "b" * 40)
+        revision: load_model("someone/model", revision=revision, device="cpu") for revision in (None, "v1", "b" * 40)
     }
     assert found[None].name == "someone/model"
     assert found[None].identity == {"revision": COMMITS["main"]}
@@ -103,9 +102,7 @@ def test_a_snapshot_given_as_a_folder_may_link_to_its_blobs_and_no_further(cache
 )
 def test_what_an_index_on_the_hub_names_is_checked_before_it_is_fetched(cache, shard, says):
     index = json.dumps({"weight_map": {"embedding.weight": shard}}).encode()
-    cache.add(
-        "main", bundled(model__safetensors=None, **{INDEX: index, "weights.bin": pickle.dumps(Payload())})
-    )
+    cache.add("main", bundled(model__safetensors=None, **{INDEX: index, "weights.bin": pickle.dumps(Payload())}))
     with pytest.raises(AttnscopeError, match=says):
         load_model("someone/model", device="cpu")
 
@@ -116,9 +113,7 @@ def test_shards_on_the_hub_are_loaded(cache):
     whole = (MODEL / "model.safetensors").read_bytes()
     cache.add("main", bundled(model__safetensors=None, **{INDEX: index, "all.safetensors": whole}))
     assert (
-        load_model("someone/model", device="cpu")
-        .model.get_input_embeddings()
-        .weight.equal(weights["embedding.weight"])
+        load_model("someone/model", device="cpu").model.get_input_embeddings().weight.equal(weights["embedding.weight"])
     )
 
 
@@ -131,15 +126,11 @@ def test_pickles_on_the_hub_are_not_converted_but_refused(cache):
 def test_a_tokenizer_of_another_repository_has_revisions_of_its_own(cache, tmp_path):
     cache.add("v1", bundled())
     Cache(tmp_path / "hub", "someone/words").add("main", bundled())
-    assert load_model(
-        "someone/model", revision="v1", tokenizer="someone/words", device="cpu"
-    ).tokenizer.is_fast
+    assert load_model("someone/model", revision="v1", tokenizer="someone/words", device="cpu").tokenizer.is_fast
 
 
 def test_what_is_not_in_the_cache_is_named_in_a_line(cache):
-    with pytest.raises(
-        AttnscopeError, match="there is no folder someone/other, and the hub gave no model"
-    ) as caught:
+    with pytest.raises(AttnscopeError, match="there is no folder someone/other, and the hub gave no model") as caught:
         load_model("someone/other", device="cpu")
     assert len(str(caught.value).splitlines()) == 1
 
@@ -150,11 +141,7 @@ def test_without_a_way_to_the_hub_it_is_not_asked(cache, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
     monkeypatch.setattr(_hub, "getproxies", dict)
-    monkeypatch.setattr(
-        file_download, "get_hf_file_metadata", lambda *_, **__: pytest.fail("the hub was asked")
-    )
+    monkeypatch.setattr(file_download, "get_hf_file_metadata", lambda *_, **__: pytest.fail("the hub was asked"))
     assert COMMITS["main"] in load_model("someone/model").identity.values()
-    with pytest.raises(
-        AttnscopeError, match="there is no folder nowhere, and the hub gave no model of that name"
-    ):
+    with pytest.raises(AttnscopeError, match="there is no folder nowhere, and the hub gave no model of that name"):
         load_model("nowhere")

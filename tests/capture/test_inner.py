@@ -74,9 +74,7 @@ CALLS = {  # by the name of a fixture: who reads
         "scan": lambda model, **own: attnscope.scan(model, TEXTS, **own),
         "weights": lambda model, **own: attnscope.weights(model, TEXTS, layer=0, **own),
         "received": lambda model, **own: attnscope.received(model, TEXTS, **own),
-        "roles": lambda model, **own: attnscope.roles(
-            model, only="next_token", controls="none", **FEW, **own
-        ),
+        "roles": lambda model, **own: attnscope.roles(model, only="next_token", controls="none", **FEW, **own),
         "explain": lambda model, **own: attnscope.explain(model, **FEW, **own)["verdict"],
         "intervene": lambda model, **own: attnscope.intervene(model, why=False, **FEW, **own)["effects"],
         "patch": lambda model, **own: attnscope.patch(model, PAIRS, steps=0, **own)["pairs"],
@@ -93,9 +91,7 @@ CALLS = {  # by the name of a fixture: who reads
 }
 
 
-@pytest.mark.parametrize(
-    ("reader", "verb"), [(reader, verb) for reader, verbs in CALLS.items() for verb in verbs]
-)
+@pytest.mark.parametrize(("reader", "verb"), [(reader, verb) for reader, verbs in CALLS.items() for verb in verbs])
 def test_a_model_in_any_form_gives_the_same(reader, verb, request):
     loaded, call = request.getfixturevalue(reader), CALLS[reader][verb]
     expected = call(loaded.model, tokenizer=loaded.tokenizer)

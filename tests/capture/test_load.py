@@ -198,11 +198,7 @@ def test_reserved_rows_of_the_position_table_are_known(family, rows):
 
 def test_robertas_table_of_514_rows_reaches_512_positions():
     config = RobertaConfig(
-        hidden_size=8,
-        num_attention_heads=1,
-        num_hidden_layers=1,
-        intermediate_size=8,
-        max_position_embeddings=514,
+        hidden_size=8, num_attention_heads=1, num_hidden_layers=1, intermediate_size=8, max_position_embeddings=514
     )
     assert position_table_length(RobertaModel(config)) == 512
 
@@ -224,8 +220,7 @@ def test_a_model_that_was_given_is_not_converted_without_a_word():
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
-    [("train", "its training has not finished"), ("scan", "it is a run of attnscope scan")],
+    ("command", "says"), [("train", "its training has not finished"), ("scan", "it is a run of attnscope scan")]
 )
 def test_a_folder_of_ours_without_a_model_is_told_as_such(tmp_path, command, says):
     with OwnedFolder(tmp_path / "run", command) as folder:

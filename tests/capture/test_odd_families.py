@@ -47,8 +47,7 @@ HYBRIDS = {
     "lfm2": (
         lambda: T.Lfm2ForCausalLM(
             T.Lfm2Config(
-                **{**_DECODER, "num_hidden_layers": 4},
-                layer_types=["conv", "conv", "full_attention", "full_attention"],
+                **{**_DECODER, "num_hidden_layers": 4}, layer_types=["conv", "conv", "full_attention", "full_attention"]
             )
         ),
         [2, 3],
@@ -130,31 +129,23 @@ def test_a_text_model_whose_layers_do_not_say_that_they_look_both_ways():
 
 def test_a_model_that_reads_its_masks_elsewhere_is_refused_by_that():
     config = T.NllbMoeConfig(**_SEQ2SEQ, num_experts=2, encoder_sparse_step=2, decoder_sparse_step=2)
-    with pytest.raises(
-        AttnscopeError, match=r"masks left to its layers and with all of them written out: .*masks"
-    ):
+    with pytest.raises(AttnscopeError, match=r"masks left to its layers and with all of them written out: .*masks"):
         verify(made(T.NllbMoeModel(config)), {"input_ids": IDS, "decoder_input_ids": IDS})
 
 
 TABLES = {
     "openai-gpt": (
-        lambda: T.OpenAIGPTModel(
-            T.OpenAIGPTConfig(n_embd=32, n_head=4, n_layer=1, vocab_size=60, n_positions=40)
-        ),
+        lambda: T.OpenAIGPTModel(T.OpenAIGPTConfig(n_embd=32, n_head=4, n_layer=1, vocab_size=60, n_positions=40)),
         ("positions_embed", 0, 40),
     ),
     "ctrl": (
-        lambda: T.CTRLModel(
-            T.CTRLConfig(n_embd=32, n_head=4, n_layer=1, dff=48, vocab_size=60, n_positions=40)
-        ),
+        lambda: T.CTRLModel(T.CTRLConfig(n_embd=32, n_head=4, n_layer=1, dff=48, vocab_size=60, n_positions=40)),
         ("pos_encoding", 0, 40),
     ),
     "canine": (
         lambda: T.CanineModel(
             T.CanineConfig(
-                **{**_ENCODER, "max_position_embeddings": 64},
-                num_hash_buckets=64,
-                local_transformer_stride=16,
+                **{**_ENCODER, "max_position_embeddings": 64}, num_hash_buckets=64, local_transformer_stride=16
             )
         ),
         ("char_embeddings.char_position_embeddings", 0, 64),
@@ -164,9 +155,7 @@ TABLES = {
         ("embeddings.position_embeddings", 2, 64),
     ),
     "nystromformer": (
-        lambda: T.NystromformerModel(
-            T.NystromformerConfig(**_ENCODER, segment_means_seq_len=64, num_landmarks=64)
-        ),
+        lambda: T.NystromformerModel(T.NystromformerConfig(**_ENCODER, segment_means_seq_len=64, num_landmarks=64)),
         ("embeddings.position_embeddings", 2, 64),
     ),
 }

@@ -35,12 +35,8 @@ def test_the_decoder_is_what_reads_the_text_with_images_in_it(folder):
 
 
 def test_a_mark_of_the_models_own_may_be_written(tmp_path):
-    model = load_pictured_model(
-        save_pictured_model("qwen2_vl", tmp_path / "model"), loading=Loading(device="cpu")
-    )
-    plain, own = (
-        read(model, {**TEXT, "text": text})[0].ids for text in ("<image> What?", "<|image_pad|> What?")
-    )
+    model = load_pictured_model(save_pictured_model("qwen2_vl", tmp_path / "model"), loading=Loading(device="cpu"))
+    plain, own = (read(model, {**TEXT, "text": text})[0].ids for text in ("<image> What?", "<|image_pad|> What?"))
     assert plain == own
 
 
@@ -69,10 +65,7 @@ def test_a_chat_needs_a_template(folder):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (
-            {"processor_class": "PixtralProcessor"},
-            "cannot be loaded: PixtralProcessor requires the Torchvision",
-        ),
+        ({"processor_class": "PixtralProcessor"}, "cannot be loaded: PixtralProcessor requires the Torchvision"),
         ({"processor_class": "LlavaModel"}, "names no processor"),
         ({"audio_tokenizer": {"audio_tokenizer_name_or_path": "x/y"}}, "names another checkpoint to be read"),
     ],
@@ -103,8 +96,6 @@ def test_a_model_object_from_nowhere_asks_for_its_processor(folder):
 
 def test_towers_side_by_side_put_no_images_into_a_text():
     small = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-    config = transformers.CLIPConfig(
-        text_config=small, vision_config={**small, "image_size": 8, "patch_size": 4}
-    )
+    config = transformers.CLIPConfig(text_config=small, vision_config={**small, "image_size": 8, "patch_size": 4})
     with pytest.raises(AttnscopeError, match="CLIPModel puts no images into a text"):
         load_pictured_model(transformers.CLIPModel(config))

@@ -64,9 +64,7 @@ def test_a_model_that_lies_on_the_disk_as_a_whole(folder, temporary):
 
 
 def test_without_a_bound_there_is_one_device(temporary):
-    assert attnscope.scan("bundled", TEXT, device_map="auto").identical(
-        attnscope.scan("bundled", TEXT, device="cpu")
-    )
+    assert attnscope.scan("bundled", TEXT, device_map="auto").identical(attnscope.scan("bundled", TEXT, device="cpu"))
 
 
 def test_they_lie_on_the_disk_as_long_as_the_model_is_there(folder, room, temporary):
@@ -103,10 +101,7 @@ def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):
         ({"max_memory": {"cpu": "1GB"}}, "says nothing without device_map"),
         ({"device_map": "auto", "device": "cpu"}, "does not go with device"),
         ({"device_map": "auto", "dtype": "int8"}, "does not go with dtype"),
-        (
-            {"device_map": "auto", "max_memory": {"cpu": 99}},
-            "cannot be placed as device_map and max_memory say",
-        ),
+        ({"device_map": "auto", "max_memory": {"cpu": 99}}, "cannot be placed as device_map and max_memory say"),
         (
             {"device_map": "auto", "max_memory": {"cpu": "lots"}},
             "cannot be placed as device_map and max_memory say .`size` lots",
@@ -122,9 +117,7 @@ def test_what_cannot_be_placed_is_refused(folder, given, said, temporary):
 
 def test_without_accelerate_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        AttnscopeError, match=r"needs the package accelerate: pip install 'attnscope\[devices\]'"
-    ):
+    with pytest.raises(AttnscopeError, match=r"needs the package accelerate: pip install 'attnscope\[devices\]'"):
         Placement("auto")
 
 

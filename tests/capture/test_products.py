@@ -44,9 +44,7 @@ def test_weights_of_multihead_attention_are_those_that_it_returns(masks, widths)
     query = torch.randn(4, 2, 8)
     key, value = torch.randn(5, 2, widths.get("kdim", 8)), torch.randn(5, 2, widths.get("vdim", 8))
     output, wanted = layer(query, key, value, **MASKS[masks], average_attn_weights=False)
-    projections = (
-        {f"{one}_proj_weight": getattr(layer, f"{one}_proj_weight") for one in "qkv"} if widths else {}
-    )
+    projections = {f"{one}_proj_weight": getattr(layer, f"{one}_proj_weight") for one in "qkv"} if widths else {}
     call, is_cross = call_of_multi_head(
         arguments_of_multi_head(
             *(query, key, value, 8, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0),
@@ -118,9 +116,7 @@ def test_what_the_observer_returns_is_what_the_layer_goes_on_with():
         torch.testing.assert_close(found, model(**given).logits)
 
 
-@pytest.mark.parametrize(
-    ("family", "status"), [("siglip", FAST), ("bridgetower", FAST), ("pp_formulanet", EAGER)]
-)
+@pytest.mark.parametrize(("family", "status"), [("siglip", FAST), ("bridgetower", FAST), ("pp_formulanet", EAGER)])
 def test_families_whose_layers_attend_in_their_own_way_are_seen(family, status):
     row = judge(family)
     assert row.status == status

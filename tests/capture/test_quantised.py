@@ -30,9 +30,7 @@ def test_the_model_is_that_of_the_rounded_weights(models, kind, steps):
     measured = attnscope.scan(rounded.model, TEXTS, tokenizer=full.tokenizer)
     assert not measured.profile.equals(attnscope.scan(full.model, TEXTS, tokenizer=full.tokenizer).profile)
     for name in linear:
-        full.model.get_submodule(name).weight = torch.nn.Parameter(
-            plain(rounded.model.get_submodule(name).weight)
-        )
+        full.model.get_submodule(name).weight = torch.nn.Parameter(plain(rounded.model.get_submodule(name).weight))
     expected = attnscope.scan(full.model, TEXTS, tokenizer=full.tokenizer)
     assert float(abs(measured.profile - expected.profile).max()) < 1e-6
 

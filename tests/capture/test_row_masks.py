@@ -78,9 +78,7 @@ def test_a_short_mask_is_written_out():
 
 
 def window():
-    return T.MistralForCausalLM(T.MistralConfig(**SIZES, sliding_window=100)), torch.ones(
-        2, N, dtype=torch.bool
-    )
+    return T.MistralForCausalLM(T.MistralConfig(**SIZES, sliding_window=100)), torch.ones(2, N, dtype=torch.bool)
 
 
 def padded():

@@ -23,9 +23,7 @@ def test_the_second_frame_attends_to_the_memory_of_the_first():
 
     def observe(site, call):
         sizes[site.name] = (call.query.shape[2], call.key.shape[2])
-        return torch.nn.functional.scaled_dot_product_attention(
-            call.query, call.key, call.value, scale=call.scale
-        )
+        return torch.nn.functional.scaled_dot_product_attention(call.query, call.key, call.value, scale=call.scale)
 
     verify(model, given, weights_suffice=True)
     with torch.no_grad(), watching(model, observe):

@@ -62,9 +62,7 @@ def test_a_rate_that_is_of_nothing_is_a_dash(system, monkeypatch, capfd):
 
 
 def test_json_and_a_folder_with_page_figures_and_links(system, monkeypatch, capfd):
-    out = run(
-        monkeypatch, capfd, system, "--gold", str(system / "gold.txt"), "--out", str(system / "run"), "--json"
-    )
+    out = run(monkeypatch, capfd, system, "--gold", str(system / "gold.txt"), "--out", str(system / "run"), "--json")
     found = json.loads(out)
     links = [row["links"] for row in found["tables"]["links"]]
     rates = [row["error_rate"] for row in found["tables"]["heads"]]

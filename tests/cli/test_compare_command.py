@@ -88,9 +88,7 @@ def test_training_tells_how_well_it_aligns(place):
 def test_what_is_too_long_for_the_model_is_not_shown(tmp_path):
     """The table of positions is as long as the longest pair; most sentences and translations are longer."""
     sizes = {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1, "positions": "learned", "longest": 9}
-    short = {
-        name: SMALL[name] for name in ("task_pairs", "task_longest", "vocabulary", "batch_tokens", "threads")
-    }
+    short = {name: SMALL[name] for name in ("task_pairs", "task_longest", "vocabulary", "batch_tokens", "threads")}
     settings = short | sizes | {"updates": 1, "task_longest": 40}
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump(settings))
     found = attnscope("train", "settings.yaml", cwd=tmp_path)

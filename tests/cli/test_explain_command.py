@@ -95,30 +95,9 @@ def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
 
     monkeypatch.setattr("attnscope.results.page.explain.write", page)
     monkeypatch.setattr("attnscope.results.figures.explain.explain_figures", lambda *_: [])
-    settings = (
-        "--window",
-        "32",
-        "--limit",
-        "2",
-        "--frequencies",
-        "3:10",
-        "--band",
-        "4",
-        "--completion",
-        "thin",
-    )
+    settings = ("--window", "32", "--limit", "2", "--frequencies", "3:10", "--band", "4", "--completion", "thin")
     shown = explain(
-        *settings,
-        "--interventions",
-        "--layer",
-        "2",
-        "--head",
-        "1",
-        "--out",
-        "run",
-        "--figures",
-        "none",
-        cwd=tmp_path,
+        *settings, "--interventions", "--layer", "2", "--head", "1", "--out", "run", "--figures", "none", cwd=tmp_path
     )
     assert "report:  run/report.html" in shown
     signature = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -140,9 +119,7 @@ def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
     at = {"layer": 0, "head": 1}
     one = next(row for row in changes if row | at | {"change": "words-zero"} == row)
     assert one["weight_after"] == float(changed.sel(change="words-zero", **at).mass_after)
-    assert (
-        one["weight_change_low"] is one["weight_change_high"] is None
-    )  # of two windows there is no interval
+    assert one["weight_change_low"] is one["weight_change_high"] is None  # of two windows there is no interval
     assert asked == [([(2, 1)], True)]
 
 
@@ -194,13 +171,7 @@ class TestBadInput:
         tensors = load_file(model / "model.safetensors")
         tensors["encoder.layers.0.self_attention.q_proj.weight"][0, 0] = torch.nan
         save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
-        refused(
-            "explain",
-            model,
-            "--limit",
-            "2",
-            says="hold NaN or infinity in encoder.layers.0.self_attention.q_proj",
-        )
+        refused("explain", model, "--limit", "2", says="hold NaN or infinity in encoder.layers.0.self_attention.q_proj")
 
     @pytest.mark.parametrize("given", ["3", "60:3", "a:b", "-1:5", "3:"])
     def test_frequencies_that_are_no_range(self, refused, given):

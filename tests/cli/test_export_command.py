@@ -10,15 +10,11 @@ from tests.results.planted import scan_run
 
 def test_tables_and_netcdf_lie_here_under_the_runs_name(tmp_path):
     scan_run(tmp_path / "runs" / "one")
-    found = attnscope(
-        "runs", "export", "runs/one", "--to", "parquet", "--variables", "entropy, label", cwd=tmp_path
-    )
+    found = attnscope("runs", "export", "runs/one", "--to", "parquet", "--variables", "entropy, label", cwd=tmp_path)
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("one-parquet: 2 files, ")
     assert len(pd.read_parquet(tmp_path / "one-parquet" / "text_layer_head.parquet")) == 30
-    assert attnscope("runs", "export", "runs/one", "--to", "nc", cwd=tmp_path).stdout.startswith(
-        "one.nc: 1 file, "
-    )
+    assert attnscope("runs", "export", "runs/one", "--to", "nc", cwd=tmp_path).stdout.startswith("one.nc: 1 file, ")
     xr.testing.assert_identical(xr.load_dataset(tmp_path / "one.nc"), open_run(tmp_path / "runs" / "one"))
 
 
@@ -33,13 +29,6 @@ def test_a_format_is_asked_for_and_known(refused, tmp_path, no_types):
     scan_run(tmp_path / "run")
     refused("runs", "export", "run", "--to", "xlsx", says="expected parquet, csv, nc or zarr")
     refused(
-        "runs",
-        "export",
-        "run",
-        "--to",
-        "csv",
-        "--variables",
-        "entropie",
-        says="choose of band_sum, centroid, entropy",
+        "runs", "export", "run", "--to", "csv", "--variables", "entropie", says="choose of band_sum, centroid, entropy"
     )
     assert attnscope("runs", "export", "run", cwd=tmp_path).returncode == 2

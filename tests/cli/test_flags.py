@@ -48,10 +48,7 @@ def test_flags_and_parameters_have_the_same_names(name):
 
 
 #: Packages whose messages tell of one command. What they name must be flags of that one; of others, of any.
-COMMAND_OF = {
-    "detection": "roles",
-    "explanation": "explain",
-}
+COMMAND_OF = {"detection": "roles", "explanation": "explain"}
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 OF_OTHERS = {"--nproc-per-node", "--help", "--models", "--texts"}  # of torchrun, typer and benchmarks
 
@@ -130,9 +127,7 @@ LISTS = [
 
 @pytest.mark.parametrize(("name", "flag"), LISTS)
 def test_a_list_is_given_once(name, flag):
-    with pytest.raises(
-        attnscope.AttnscopeError, match=f"^{flag} is given twice, and only the last would count"
-    ):
+    with pytest.raises(attnscope.AttnscopeError, match=f"^{flag} is given twice, and only the last would count"):
         typer.main.get_command(app).main([name, flag, "1", f"{flag}=2"], standalone_mode=False)
 
 

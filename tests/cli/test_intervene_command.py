@@ -32,9 +32,7 @@ def test_the_table_says_where_why_and_whether(finished):
     assert "12 heads taken out over 8 windows" in said
     first = next(line for line in said.splitlines() if line.count("*") == 4)
     assert "next" in first or "previous" in first
-    assert {"report.html", "heads.npz", "why.npz", "trust.npz"} <= {
-        path.name for path in (place / "run").iterdir()
-    }
+    assert {"report.html", "heads.npz", "why.npz", "trust.npz"} <= {path.name for path in (place / "run").iterdir()}
 
 
 def test_the_page_holds_every_head_and_figure(finished):
@@ -84,9 +82,7 @@ def test_what_was_not_tested_is_not_called_not_shown(untested):
     told = ("matters", "zero_shown", "mean_shown", "shuffled_shown", "forbidden_shown")
     assert {row[name] for row in rows for name in told} == {""}
     assert {row[name] for row in values["tables"]["heads"] for name in told} == {None}
-    assert [(row["shown"], row["between_shown"]) for row in values["tables"]["together"]] == [
-        (None, None)
-    ] * 2
+    assert [(row["shown"], row["between_shown"]) for row in values["tables"]["together"]] == [(None, None)] * 2
     assert values["finding"]["certainty"] == "not tested"
     assert "significant" not in said
 
@@ -102,9 +98,7 @@ def test_the_page_of_what_was_not_tested_says_so(untested):
 
 def test_what_is_lacking_for_causes_is_told_and_their_column_is_not_explained(untested, finished):
     said = " ".join(untested[0].split())
-    assert (
-        "8 windows or more that are all as long, and here are 4: give a larger limit (--limit 8), or" in said
-    )
+    assert "8 windows or more that are all as long, and here are 4: give a larger limit (--limit 8), or" in said
     assert "pos.:" not in said
     assert "pos.:" in finished[1]
 
@@ -135,19 +129,7 @@ def test_bad_input_is_told_in_a_line(tmp_path, words, says):
 
 
 def started(cwd):
-    words = (
-        "--limit",
-        "24",
-        "--window",
-        "32",
-        "--batch-size",
-        "2",
-        "--ablations",
-        "zero",
-        "--steps",
-        "0",
-        "--no-why",
-    )
+    words = ("--limit", "24", "--window", "32", "--batch-size", "2", "--ablations", "zero", "--steps", "0", "--no-why")
     return Started("intervene", *words, "--variants", "1", "--no-report", "--out", "run", cwd=cwd)
 
 

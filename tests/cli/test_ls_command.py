@@ -29,17 +29,7 @@ def test_every_run_is_there_at_every_width(width, place, monkeypatch):
     assert (found.returncode, found.stderr) == (0, "")
     assert max(map(cell_len, found.stdout.splitlines())) <= width
     together = found.stdout.replace("\n", "")
-    for said in (
-        "one",
-        "二つ目",
-        LONG,
-        "[red]odd",
-        "小さな",
-        "unfinished",
-        "all 5 windows",
-        "01234567",
-        "is damaged",
-    ):
+    for said in ("one", "二つ目", LONG, "[red]odd", "小さな", "unfinished", "all 5 windows", "01234567", "is damaged"):
         assert said in together, said
 
 
@@ -65,16 +55,12 @@ def test_json_holds_the_same(place):
         "damage": None,
         "tasks": None,
     }
-    (damaged,) = (
-        run for run in json.loads(attnscope("runs", "list", "--json", cwd=place).stdout) if run["damage"]
-    )
+    (damaged,) = (run for run in json.loads(attnscope("runs", "list", "--json", cwd=place).stdout) if run["damage"])
     assert (damaged["run"], damaged["command"]) == ("damaged", None)
 
 
 def test_where_there_are_none_it_says_so(tmp_path):
-    assert (
-        attnscope("runs", "list", cwd=tmp_path).stdout == "no runs in attnscope-runs and the current folder\n"
-    )
+    assert attnscope("runs", "list", cwd=tmp_path).stdout == "no runs in attnscope-runs and the current folder\n"
     assert json.loads(attnscope("runs", "list", "--json", cwd=tmp_path).stdout) == []
 
 

@@ -31,9 +31,7 @@ def limited(*words, least, cwd):
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is set as Linux does")
 def test_a_scan_that_runs_out_of_memory_says_so_in_a_line(tmp_path):
-    (tmp_path / "text.txt").write_text(
-        "The tide comes in twice a day, and twice a day it goes out again.\n" * 5_000
-    )
+    (tmp_path / "text.txt").write_text("The tide comes in twice a day, and twice a day it goes out again.\n" * 5_000)
     words = ("scan", "bundled", "text.txt", "--no-report", "--limit", "800", "--device", "cpu")
     code, said = limited(*words, "--batch-size", "800", least=1, cwd=tmp_path)
     assert code == 2, said
@@ -55,12 +53,8 @@ def test_too_little_for_libraries_that_cannot_tell_is_told_before(tmp_path):
 @pytest.mark.parametrize(
     "error",
     [
-        torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of ..."
-        ),
-        RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried to"
-        ),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of ..."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried to"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("std::bad_alloc"),
         MemoryError(),

@@ -18,9 +18,7 @@ def test_a_run_of_a_command_that_makes_no_parts_is_refused(refused, tmp_path):
 
 def test_the_command_says_what_it_made_and_draws_the_page(refused, tmp_path):
     part_of(tmp_path / "run", 1, 2)
-    refused(
-        "runs", "merge", "run", says="2 of 4 units are missing (2, 4): give the command of --task 2/2 again"
-    )
+    refused("runs", "merge", "run", says="2 of 4 units are missing (2, 4): give the command of --task 2/2 again")
     part_of(tmp_path / "run", 2, 2)
     refused("runs", "merge", "nothing", says="nothing.tasks holds no parts of a run")
     found = attnscope("runs", "merge", "run", "--figures", "none", cwd=tmp_path)

@@ -12,10 +12,7 @@ from attnscope.results import scanned
 from attnscope.results.render import as_json
 from tests.families import tiny
 
-TEXTS = [
-    "The tide comes in twice a day, and twice a day it goes out again. " * 2,
-    "Nobody has seen the keeper.",
-]
+TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 2, "Nobody has seen the keeper."]
 BAND = 2
 
 

@@ -22,9 +22,7 @@ ESCAPES = "\x1b]52;c;cm0=\x07\x1b[2J\x9b31m\r\x08\u202etxt\u2066\x7f"
 
 def acting(text):
     """Characters that do something to a terminal, but for line ends and tabs."""
-    return [
-        c for c in text if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or c in "\u202e\u2066"
-    ]
+    return [c for c in text if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or c in "\u202e\u2066"]
 
 
 def test_nothing_acts_on_the_terminal(capsys):
@@ -69,9 +67,7 @@ def test_names_do_nothing_to_the_terminal(words, tmp_path):
 
 
 def run(*words, **options):
-    return subprocess.run(
-        [*COMMAND, *words], capture_output="stdout" not in options, text=True, check=False, **options
-    )
+    return subprocess.run([*COMMAND, *words], capture_output="stdout" not in options, text=True, check=False, **options)
 
 
 def test_a_full_standard_output_is_told_of():
@@ -83,9 +79,7 @@ def test_a_full_standard_output_is_told_of():
 
 
 def test_a_closed_standard_output_is_told_of():
-    found = run(
-        "scan", "--statistics", "list", preexec_fn=lambda: os.close(1), stdout=None, stderr=subprocess.PIPE
-    )
+    found = run("scan", "--statistics", "list", preexec_fn=lambda: os.close(1), stdout=None, stderr=subprocess.PIPE)
     assert found.returncode == 2
     assert found.stderr.startswith("attnscope: standard output cannot be written: it is closed")
 

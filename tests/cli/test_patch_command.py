@@ -30,9 +30,7 @@ def test_the_table_says_which_heads_carry_the_difference(finished):
     assert "12 activations patched in 12 pairs of texts" in said
     rows = [line.split()[0] for line in said.splitlines() if "*" in line and "%" in line]
     assert {"0.0", "0.3"} == set(rows[:2])
-    assert {"report.html", "patched.npz", "agreement.npz"} <= {
-        path.name for path in (place / "run").iterdir()
-    }
+    assert {"report.html", "patched.npz", "agreement.npz"} <= {path.name for path in (place / "run").iterdir()}
 
 
 def test_the_page_holds_every_figure(finished):

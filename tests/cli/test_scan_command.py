@@ -39,9 +39,7 @@ def test_the_default_does_everything(finished):
     assert not found.stderr
     (run,) = (place / "attnscope-runs").iterdir()
     assert run.name.startswith("small-mlm-")
-    assert {"run.json", "pieces", "summary.npz", "report.html", "figures"} <= {
-        path.name for path in run.iterdir()
-    }
+    assert {"run.json", "pieces", "summary.npz", "report.html", "figures"} <= {path.name for path in run.iterdir()}
     assert {path.suffix for path in (run / "figures").iterdir()} == {".svg"}
 
 
@@ -81,9 +79,7 @@ def test_what_is_not_there_is_said_and_takes_no_column(tmp_path):
     table = attnscope(*asked, cwd=tmp_path).stdout
     assert "over 1 window (" in table
     assert "kind of head" not in table
-    assert "No kinds of heads: for them the statistics lack band_sum, bin_sum, entropy" in " ".join(
-        table.split()
-    )
+    assert "No kinds of heads: for them the statistics lack band_sum, bin_sum, entropy" in " ".join(table.split())
     assert "no local head: none has 0.5 of its weight inside the band" in " ".join(table.split())
     (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked, "--csv", cwd=tmp_path).stdout))
     assert list(row) == ["layer", "head", "layer_name", "layer_kind", "label", "outside", "signature"]
@@ -91,9 +87,7 @@ def test_what_is_not_there_is_said_and_takes_no_column(tmp_path):
 
 
 def test_text_comes_from_standard_input_and_json_lines(tmp_path):
-    found = attnscope(
-        "scan", "bundled", "-", "--json", "--no-report", cwd=tmp_path, stdin="潮は一日に二度満ちる。"
-    )
+    found = attnscope("scan", "bundled", "-", "--json", "--no-report", cwd=tmp_path, stdin="潮は一日に二度満ちる。")
     assert open_run(tmp_path / json.loads(found.stdout)["run"]).sizes["text"] == 1
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n{"body": "Two."}\n')
     found = attnscope("scan", "bundled", "a.jsonl", "--field", "body", "--json", "--no-report", cwd=tmp_path)
@@ -205,10 +199,7 @@ def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
     ("words", "says"),
     [
         (("--rows", "128"), "rows (--rows) is 128; windows of 128 tokens have no more queries"),
-        (
-            ("--observation", "9"),
-            "--observation is of the statistics recent_..., and none of them is asked for",
-        ),
+        (("--observation", "9"), "--observation is of the statistics recent_..., and none of them is asked for"),
         (("--show", "9.9"), "there is no head 9.9 to show: layers go from 0 to 2"),
         (("--show", "0.99"), "there is no head 0.99 to show: layers go from 0 to 2, heads from 0 to 3"),
         (("--show", "2.1", "--no-report"), "--show names heads of the page, and --no-report makes none"),
@@ -242,9 +233,7 @@ def test_chats_are_known_by_their_first_line(tmp_path):
     (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked[:-1], "--csv", cwd=tmp_path).stdout))
     assert "group_weight user > assistant" in row
     assert "group_weight user > system" not in row
-    piped = attnscope(
-        "scan", "bundled", "-", *asked[3:], "--chat", cwd=tmp_path, stdin=json.dumps({"messages": chat})
-    )
+    piped = attnscope("scan", "bundled", "-", *asked[3:], "--chat", cwd=tmp_path, stdin=json.dumps({"messages": chat}))
     assert json.loads(piped.stdout)["tables"]["group_weights"] == weights
 
 
@@ -274,10 +263,7 @@ class TestBadInput:
 
     def test_a_missing_tokenizer_folder(self, refused):
         refused(
-            "scan",
-            "--tokenizer",
-            "./nothing",
-            says="./nothing does not exist: expected a folder with the tokenizer",
+            "scan", "--tokenizer", "./nothing", says="./nothing does not exist: expected a folder with the tokenizer"
         )
 
     def test_groups_and_chats(self, refused, tmp_path):
@@ -340,12 +326,7 @@ class TestBadInput:
 
     def test_an_unknown_statistic(self, refused):
         refused("scan", "--statistics", "entropy,sparkle", says="no statistic 'sparkle'")
-        refused(
-            "scan",
-            "--statistics",
-            "default,top_keys",
-            says="no statistic 'top_keys': the nearest is top_key.",
-        )
+        refused("scan", "--statistics", "default,top_keys", says="no statistic 'top_keys': the nearest is top_key.")
 
     def test_a_missing_corpus(self, refused):
         refused("scan", "bundled", "nothing.txt", says="nothing.txt: no such file or folder")
@@ -360,19 +341,7 @@ class TestBadInput:
 
 def started(cwd, out, *more):
     """A scan that takes a while, window after window, and writes as it goes."""
-    words = (
-        "scan",
-        "--out",
-        out,
-        "--batch-size",
-        "1",
-        "--limit",
-        "80",
-        "--stride",
-        "30",
-        "--no-report",
-        *more,
-    )
+    words = ("scan", "--out", out, "--batch-size", "1", "--limit", "80", "--stride", "30", "--no-report", *more)
     return Started(*words, cwd=cwd, ATTNSCOPE_FLUSH_SECONDS="0.1")
 
 

@@ -70,17 +70,10 @@ def test_what_does_not_belong_together_is_refused(place, tmp_path, refused):
         name.unlink()
     refused("scan", bare, place / "pictures", says="has no image processor (preprocessor_config.json)")
     refused("scan", "bundled", place / "pictures", says="reads input_ids, not images")
-    refused(
-        "scan", place / "planted", says="reads pixel_values, not text: give it images (.png, .jpg, .webp)"
-    )
-    refused(
-        "scan", place / "planted", place / "pictures", "--window", 8, says="window (--window) is of texts"
-    )
+    refused("scan", place / "planted", says="reads pixel_values, not text: give it images (.png, .jpg, .webp)")
+    refused("scan", place / "planted", place / "pictures", "--window", 8, says="window (--window) is of texts")
 
 
 def test_statistics_of_images_are_listed(tmp_path):
     found = attnscope("scan", "--statistics", "list", cwd=tmp_path).stdout
-    assert (
-        "patch_profile               Mean weight at each offset in rows and columns of patches [share]"
-        in found
-    )
+    assert "patch_profile               Mean weight at each offset in rows and columns of patches [share]" in found

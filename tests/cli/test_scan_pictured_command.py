@@ -19,9 +19,7 @@ def place(tmp_path_factory):
 def test_images_are_groups_and_lie_over_the_page(place):
     found = attnscope("scan", "model", "data/texts.jsonl", "--out", "run", cwd=place)
     assert found.returncode == 0, found.stderr
-    assert "model: 2 layers x 4 heads over 3 windows (74 tokens, 27 of 3 images)" in " ".join(
-        found.stdout.split()
-    )
+    assert "model: 2 layers x 4 heads over 3 windows (74 tokens, 27 of 3 images)" in " ".join(found.stdout.split())
     assert "2 x 3, 3 x 3, 4 x 3" in " ".join(found.stdout.split())
     page = (place / "run" / "report.html").read_text()
     assert '"image 1 r1c2"' in page

@@ -21,9 +21,7 @@ def place(tmp_path_factory):
 def test_whisper_with_transcripts_has_a_page_with_times(place):
     found = attnscope("scan", "whisper", "sounds", "--target", "said.txt", "--out", "run", cwd=place)
     assert found.returncode == 0, found.stderr
-    header = (
-        "whisper: 2 encoder, 1 decoder and 1 cross-attention layers x 2 heads over 3 windows (125 frames, "
-    )
+    header = "whisper: 2 encoder, 1 decoder and 1 cross-attention layers x 2 heads over 3 windows (125 frames, "
     assert header in " ".join(found.stdout.split())
     assert "The decoder read the transcripts." in found.stdout
     assert "125 are sound" in " ".join(found.stdout.split())
@@ -54,17 +52,6 @@ def test_transcripts_beside_sounds_do_not_hide_them(place):
 
 def test_what_does_not_belong_together_is_refused(place, refused):
     refused("scan", "bundled", place / "sounds", says="reads input_ids, not sounds")
-    refused(
-        "scan", place / "wav2vec2", says="not text: give it sounds (.wav), or a model that reads input_ids"
-    )
-    refused(
-        "scan", place / "wav2vec2", place / "sounds", "--target", place / "said.txt", says="has no decoder"
-    )
-    refused(
-        "scan",
-        place / "wav2vec2",
-        place / "sounds",
-        "--batch-size",
-        2,
-        says="--batch-size) is of texts",
-    )
+    refused("scan", place / "wav2vec2", says="not text: give it sounds (.wav), or a model that reads input_ids")
+    refused("scan", place / "wav2vec2", place / "sounds", "--target", place / "said.txt", says="has no decoder")
+    refused("scan", place / "wav2vec2", place / "sounds", "--batch-size", 2, says="--batch-size) is of texts")

@@ -55,10 +55,7 @@ def test_damaged_files_are_named_and_end_with_2(tmp_path):
 
 def test_a_whole_run_is_said_to_be_whole(tmp_path):
     scan_run(tmp_path / "run")
-    assert (
-        "all 4 files are as they were written"
-        in attnscope("runs", "show", "run", "--verify", cwd=tmp_path).stdout
-    )
+    assert "all 4 files are as they were written" in attnscope("runs", "show", "run", "--verify", cwd=tmp_path).stdout
 
 
 def test_what_is_no_run_is_refused(refused):

@@ -34,10 +34,7 @@ BOTH = {"d_model": 16, "vocab_size": 640} | {
     for name, value in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))
 }
 MODELS = {
-    "encoder": {
-        "bundled": None,
-        "bert": lambda ids: T.BertForMaskedLM(T.BertConfig(**SIZES, **ids)),
-    },
+    "encoder": {"bundled": None, "bert": lambda ids: T.BertForMaskedLM(T.BertConfig(**SIZES, **ids))},
     "causal": {
         "gpt2": lambda ids: T.GPT2LMHeadModel(
             T.GPT2Config(vocab_size=640, n_embd=16, n_head=2, n_layer=2, n_positions=64, **ids)
@@ -50,14 +47,7 @@ MODELS = {
         ),
         "t5": lambda ids: T.T5ForConditionalGeneration(
             T.T5Config(
-                vocab_size=640,
-                d_model=16,
-                d_kv=8,
-                num_heads=2,
-                num_layers=1,
-                d_ff=16,
-                decoder_start_token_id=0,
-                **ids,
+                vocab_size=640, d_model=16, d_kv=8, num_heads=2, num_layers=1, d_ff=16, decoder_start_token_id=0, **ids
             )
         ),
     },
@@ -141,20 +131,8 @@ OPTIONS = {
         "receiver": ("1.0",),
         "steps": (0, 2),
     },
-    "diff": {
-        "words": ("unicode", "space"),
-        "rows": (16,),
-        "groups": ("kinds",),
-        "band": (1, 60),
-        "window": (11, 16),
-    },
-    "walk": {
-        "layer": (0, 1),
-        "head": (0, 1),
-        "query-token": ("0", "1", "the"),
-        "lang": ("ja",),
-        "markdown": ("-",),
-    },
+    "diff": {"words": ("unicode", "space"), "rows": (16,), "groups": ("kinds",), "band": (1, 60), "window": (11, 16)},
+    "walk": {"layer": (0, 1), "head": (0, 1), "query-token": ("0", "1", "the"), "lang": ("ja",), "markdown": ("-",)},
 }
 CANNOT = {"generate": {"encoder"}, "patch": {"both"}}
 WITH_TARGETS, WITH_CHATS = {"scan", "diff", "explain", "intervene", "walk"}, {"scan", "generate"}
@@ -167,9 +145,7 @@ _piece = (
 _content = st.lists(_piece, min_size=1, max_size=38).map(" ".join)
 _plain = st.lists(st.sampled_from(ONE), min_size=1, max_size=38).map(" ".join)
 _line = (_content.map(lambda text: " ".join(text.split())) | _plain).filter(bool)
-_message = st.fixed_dictionaries(
-    {"role": st.sampled_from(["system", "user", "assistant"]), "content": _content}
-)
+_message = st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": _content})
 
 
 @pytest.fixture(scope="module")
@@ -212,10 +188,7 @@ def _pairs(draw):
 def _asked(draw, command, kind, home):
     """The texts as the command line names them; files of them are written."""
     if command == "walk":
-        return ([f"--target={draw(_line)}"] if kind == "both" and draw(st.booleans()) else []) + [
-            "--",
-            draw(_content),
-        ]
+        return ([f"--target={draw(_line)}"] if kind == "both" and draw(st.booleans()) else []) + ["--", draw(_content)]
     if command == "patch":
         (home / "pairs.jsonl").write_text("\n".join(map(json.dumps, _pairs(draw))))
         return ["pairs.jsonl"]

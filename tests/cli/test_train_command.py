@@ -7,18 +7,7 @@ from attnscope.lineage.config import TrainConfig, settings_for
 from tests.cli.command import attnscope
 
 SMALL = (
-    *(
-        "--task-pairs",
-        "100",
-        "--vocabulary",
-        "320",
-        "--encoder-width",
-        "4",
-        "--decoder-width",
-        "8",
-        "--warmup",
-        "0",
-    ),
+    *("--task-pairs", "100", "--vocabulary", "320", "--encoder-width", "4", "--decoder-width", "8", "--warmup", "0"),
     *("--schedule", "constant", "--average", "1", "--log-every", "1", "--device", "cpu", "--out", "model"),
 )
 

@@ -52,9 +52,7 @@ def test_a_generated_line_end_makes_no_line(system, tmp_path, monkeypatch):
     (row,) = tokenizer("a dog", return_tensors="pt")["input_ids"]
     ends = torch.tensor(tokenizer.convert_tokens_to_ids(["<0x0A>", "<0x0D>", "<0x0A>"]))
     made = torch.cat([torch.tensor([1]), row[:-1], ends, row])
-    monkeypatch.setattr(
-        BartForConditionalGeneration, "generate", lambda _, ids, **__: made.expand(len(ids), -1)
-    )
+    monkeypatch.setattr(BartForConditionalGeneration, "generate", lambda _, ids, **__: made.expand(len(ids), -1))
     found = attnscope("translate", system, "-", "--beams", "1", cwd=tmp_path, stdin=TEXT)
     assert found.stdout == "a dog a dog\n\na dog a dog\n"
 

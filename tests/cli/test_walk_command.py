@@ -16,9 +16,7 @@ def said(*arguments, cwd):
 def test_the_default_goes_through_all_steps(tmp_path):
     shown = said(cwd=tmp_path)
     assert "“it”" in shown
-    assert [line.split()[0] for line in shown.splitlines() if line[:1].isdigit()] == [
-        str(n) for n in range(1, 12)
-    ]
+    assert [line.split()[0] for line in shown.splitlines() if line[:1].isdigit()] == [str(n) for n in range(1, 12)]
     assert not list(tmp_path.iterdir())
 
 

@@ -115,9 +115,7 @@ def test_sentences_that_were_cut_are_counted(tree, out, monkeypatch, tmp_path):
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"model_max_length": 9}))
     found = attnscope.compare([folder], out=tmp_path / "out", **OPTIONS | {"resamples": 0})
-    tokens = encode_lines(
-        AutoTokenizer.from_pretrained(folder), lines(tmp_path / "out" / "text" / "source.txt")
-    )
+    tokens = encode_lines(AutoTokenizer.from_pretrained(folder), lines(tmp_path / "out" / "text" / "source.txt"))
     assert found["scores"]["sentences_cut"].item() == sum(len(line) > 9 for line in tokens) > 0
 
 
@@ -211,9 +209,7 @@ def test_the_text_is_joined_as_the_systems_were_trained():
     assert isinstance(text, TaskText)
     assert len(plain) == 60  # three such texts would be 180; joined by 1 to 3, about 60 are left again
     assert 40 < len(text) < 80
-    assert (
-        max(len(line.split()) for line in plain.source) <= 12 < max(len(line.split()) for line in text.source)
-    )
+    assert max(len(line.split()) for line in plain.source) <= 12 < max(len(line.split()) for line in text.source)
 
 
 def test_a_text_that_is_given_stays_as_it_is():
@@ -336,10 +332,7 @@ NO_TEXT = read_config(source="nowhere.en", target="nowhere.de")
         ({"systems": {"..": CONFIGS["none"]}}, "a system cannot be called '..'"),
         ({"systems": {"\x1b[2J": CONFIGS["none"]}}, "a system cannot be called"),
         ({"systems": {"a": read_config(model="masked-lm")}}, "masked language model"),
-        (
-            {"systems": {"a": CONFIGS["none"], "b": DOT}},
-            "b: dot-product attention .* give a decoder_width of 128",
-        ),
+        ({"systems": {"a": CONFIGS["none"], "b": DOT}}, "b: dot-product attention .* give a decoder_width of 128"),
         ({"systems": {"a": CONFIGS["none"], "b": NO_TEXT}}, "b: nowhere.en: no such file"),
         ({"join": 0}, "join .* is 0"),
         ({"tokenize": "mose"}, "tokenize 'mose' is not known"),

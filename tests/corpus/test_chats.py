@@ -112,10 +112,7 @@ def test_what_is_written_out_is_what_is_signed(tokenizer):
 
 def test_only_text_without_a_text_field_is_a_chat(tmp_path):
     path = tmp_path / "a.jsonl"
-    for line, expected in (
-        ('{"text": "a", "messages": [{"role": "user", "content": "b"}]}', False),
-        ("", False),
-    ):
+    for line, expected in (('{"text": "a", "messages": [{"role": "user", "content": "b"}]}', False), ("", False)):
         path.write_text(line)
         assert are_chats(path) is expected
     assert not are_chats(["The tide is out."])
@@ -126,32 +123,20 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (
-            "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
-            "does not write message 1 or what is around it",
-        ),
+        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "does not write message 1 or what is around it"),
         (
             "{{ messages[0].content }}{{ messages | map(attribute='content') | join('') | length }}",
             "does not write message 1 or what is around it",
         ),
         ("{{ raise_exception('roles must alternate') }}", r"refuses it \(roles must alternate\)"),
         ("{% for", "refuses it"),
-        (
-            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-            "does not end within",
-        ),
-        (
-            "{{ 'a' * 5000000 }}{{ messages[0].content }}",
-            "writes 5,000,0.. characters, far more than is said",
-        ),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "does not end within"),
+        ("{{ 'a' * 5000000 }}{{ messages[0].content }}", "writes 5,000,0.. characters, far more than is said"),
         (
             "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}",
             "leaves out what the system says, 'Answer in a word.'",
         ),
-        (
-            "chat.jinja",
-            "writes 'chat.jinja', and nothing of what is said",
-        ),  # a name in the place of a template
+        ("chat.jinja", "writes 'chat.jinja', and nothing of what is said"),  # a name in the place of a template
         ("{{ messages[0].content }}\ue0009\ue001", "does not write message 1 or"),
         (None, r"no chat template: give one, a Jinja file \(--chat-template FILE\)"),
     ],
@@ -195,11 +180,7 @@ def test_what_is_no_chat_is_refused(chat, message):
 def test_settings_that_do_not_go_with_chats_are_named(given, message):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(
-            **{
-                "texts": [CHAT],
-                **({"chat_template": TEMPLATE} if "chat_template" not in given else {}),
-                **given,
-            }
+            **{"texts": [CHAT], **({"chat_template": TEMPLATE} if "chat_template" not in given else {}), **given}
         )
 
 

@@ -72,8 +72,7 @@ def test_chats_of_a_dataset_are_read_as_chats(tmp_path):
     place = tmp_path / "talks"
     place.mkdir()
     chats = [
-        [{"role": "user", "content": f"Tide {number}?"}, {"role": "assistant", "content": "Low."}]
-        for number in (0, 1)
+        [{"role": "user", "content": f"Tide {number}?"}, {"role": "assistant", "content": "Low."}] for number in (0, 1)
     ]
     (place / "train.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
     named = Path(f"datasets:{place}:train")

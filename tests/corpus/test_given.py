@@ -126,10 +126,7 @@ def test_what_is_no_text_is_named(given, said):
 
 def test_an_open_file_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("words")
-    with (
-        (tmp_path / "a.txt").open() as file,
-        pytest.raises(AttnscopeError, match=r"open file; .*pathlib\.Path"),
-    ):
+    with (tmp_path / "a.txt").open() as file, pytest.raises(AttnscopeError, match=r"open file; .*pathlib\.Path"):
         texts_of(file)
 
 
@@ -161,9 +158,7 @@ def test_padding_is_left_out_on_either_side(tokenizer, side):
     assert [list(row) for row in EncodedTexts(encoded).rows] == plain
 
 
-@pytest.mark.parametrize(
-    "one", [[1, 9, 2], torch.tensor([1, 9, 2]), np.array([1, 9, 2], dtype=np.uint8), (1, 9, 2)]
-)
+@pytest.mark.parametrize("one", [[1, 9, 2], torch.tensor([1, 9, 2]), np.array([1, 9, 2], dtype=np.uint8), (1, 9, 2)])
 def test_a_single_row_is_a_text(one):
     assert EncodedTexts(one).rows == [(1, 9, 2)]
     assert isinstance(texts_of(one), EncodedTexts)
@@ -229,9 +224,7 @@ def test_what_is_no_token_id_is_named(given, said):
 
 
 def test_what_a_tokenizer_gives_besides_does_not_matter(tokenizer):
-    encoded = tokenizer(
-        TEXTS, return_special_tokens_mask=True, return_offsets_mapping=True, return_length=True
-    )
+    encoded = tokenizer(TEXTS, return_special_tokens_mask=True, return_offsets_mapping=True, return_length=True)
     given = {**encoded, "token_type_ids": [[0] * len(row) for row in encoded["input_ids"]]}
     assert [list(row) for row in texts_of(given).rows] == encoded["input_ids"]
 

@@ -16,16 +16,7 @@ BLACK = np.zeros((8, 8, 3), np.uint8)
 
 def test_text_is_no_image(tmp_path):
     (tmp_path / "a.txt").write_text("The tide is out.")
-    for given in (
-        None,
-        "a",
-        ["a", "b"],
-        [tmp_path],
-        tmp_path / "a.txt",
-        [[1, 2]],
-        torch.ones(2, 3),
-        Path("-"),
-    ):
+    for given in (None, "a", ["a", "b"], [tmp_path], tmp_path / "a.txt", [[1, 2]], torch.ones(2, 3), Path("-")):
         assert images_of(given) is None
 
 

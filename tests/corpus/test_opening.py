@@ -256,11 +256,7 @@ def test_names_are_shown_escaped(tmp_path):
     path.write_text("words")
     assert [text.name for text in Corpus.from_sources([tmp_path])] == [shown(odd)]
     path.write_bytes(b"\xff")
-    for read in (
-        read_lines,
-        lambda path: list(Corpus.from_sources([path])),
-        lambda path: read_parallel(path, path),
-    ):
+    for read in (read_lines, lambda path: list(Corpus.from_sources([path])), lambda path: read_parallel(path, path)):
         with pytest.raises(AttnscopeError) as caught:
             read(path)
         assert str(caught.value).startswith(f"{tmp_path}/{shown(odd)}")

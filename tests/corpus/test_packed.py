@@ -66,9 +66,7 @@ def test_damage_is_told(tmp_path, suffix):
 
 
 def tables(folder):
-    table = pa.table(
-        {"text": [*TEXTS, None], "body": [text.upper() for text in TEXTS] + [""], "n": range(2501)}
-    )
+    table = pa.table({"text": [*TEXTS, None], "body": [text.upper() for text in TEXTS] + [""], "n": range(2501)})
     pyarrow.parquet.write_table(table, folder / "a.parquet")
     with pa.ipc.new_file(folder / "file.arrow", table.schema) as file:
         file.write_table(table, max_chunksize=700)
@@ -88,9 +86,7 @@ def test_each_row_of_a_table_is_a_text(tmp_path):
 
 def test_a_column_that_is_not_there_or_no_text_is_refused(tmp_path):
     for path in tables(tmp_path):
-        with pytest.raises(
-            AttnscopeError, match=r"no column 'txt'; the columns found are: 'text' \(string\)"
-        ):
+        with pytest.raises(AttnscopeError, match=r"no column 'txt'; the columns found are: 'text' \(string\)"):
             contents(path, field="txt")
         with pytest.raises(AttnscopeError, match="holds int64; expected strings"):
             contents(path, field="n")
@@ -125,10 +121,7 @@ def test_a_scan_reads_them(tmp_path):
 
 
 CHATS = [
-    [
-        {"role": "user", "content": f"Is tide {number} out?"},
-        {"role": "assistant", "content": "It is.", "name": "A"},
-    ]
+    [{"role": "user", "content": f"Is tide {number} out?"}, {"role": "assistant", "content": "It is.", "name": "A"}]
     for number in range(3)
 ]
 

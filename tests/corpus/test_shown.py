@@ -24,9 +24,7 @@ def byte_fallback():
     # words alone, so that no token reaches over a space
     pieces.train_from_iterator(["the harbour", "the boats", "turned"], trainer)
     pieces.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=pieces, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=pieces, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
 
 
 def sentence_piece():

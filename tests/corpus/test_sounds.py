@@ -16,16 +16,7 @@ WAVE = {"array": np.linspace(-1, 1, 800), "sampling_rate": 8_000}
 
 def test_text_is_no_sound(tmp_path):
     (tmp_path / "a.txt").write_text("The tide is out.")
-    for given in (
-        None,
-        "a",
-        ["a", "b"],
-        tmp_path,
-        tmp_path / "a.txt",
-        [[1, 2]],
-        torch.ones(2, 3),
-        {"input_ids": [1]},
-    ):
+    for given in (None, "a", ["a", "b"], tmp_path, tmp_path / "a.txt", [[1, 2]], torch.ones(2, 3), {"input_ids": [1]}):
         assert sounds_of(given) is None
 
 

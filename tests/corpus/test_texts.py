@@ -201,9 +201,7 @@ def test_blank_strings_are_no_text(strings):
 
 @pytest.mark.parametrize("name", ["essay.txt", "notes/a.MD", "rows.csv", "./essay", "../essay", "~/essay"])
 def test_a_string_that_looks_like_a_file_is_refused(name):
-    with pytest.raises(
-        AttnscopeError, match=rf"text 2 is '{name}', which looks like a file and does not exist"
-    ):
+    with pytest.raises(AttnscopeError, match=rf"text 2 is '{name}', which looks like a file and does not exist"):
         Corpus.from_sources(["A text.", name])
 
 
@@ -218,16 +216,7 @@ def test_a_string_that_names_a_file_is_refused(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "See README.md",
-        "F/C=C/F.[Na+]>>C",
-        "and/or",
-        "潮は満ちる。",
-        "Hello.",
-        "a.txt\nb.txt",
-        "word/" * 2000,
-    ],
+    "text", ["See README.md", "F/C=C/F.[Na+]>>C", "and/or", "潮は満ちる。", "Hello.", "a.txt\nb.txt", "word/" * 2000]
 )
 def test_other_strings_are_texts(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -303,8 +292,7 @@ def test_the_hash_does_not_depend_on_the_place(folder, tmp_path):
     moved = folder.rename(tmp_path / "elsewhere")
     assert Corpus.from_sources([moved]).sha256() == before
     assert (
-        Corpus.from_sources([moved / "c.txt"]).sha256()
-        == Corpus.from_sources([moved / "b" / ".." / "c.txt"]).sha256()
+        Corpus.from_sources([moved / "c.txt"]).sha256() == Corpus.from_sources([moved / "b" / ".." / "c.txt"]).sha256()
     )
 
 

@@ -44,9 +44,7 @@ def scan_of(path, *, out, batch, change):
 def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_refused(library, tmp_path):
     file, out = library / "c.txt", tmp_path / "run"
     before = file.read_text()
-    with pytest.raises(
-        AttnscopeError, match=r"c\.txt: changed while it was being read; .*\n.*same command again"
-    ):
+    with pytest.raises(AttnscopeError, match=r"c\.txt: changed while it was being read; .*\n.*same command again"):
         scan_of(library, out=out, batch=1, change=lambda: file.write_text(before.replace("tide", "tram")))
     file.write_text(before)
     resumed = attnscope.scan(texts=[library], out=out, window=32, batch_size=1, device="cpu")
@@ -97,9 +95,7 @@ def test_a_file_that_is_added_to_a_folder_later_is_not_read(library):
     ids=["last byte", "first byte", "one less", "half", "emptied", "one more", "a block more"],
 )
 @pytest.mark.parametrize("whole", [True, False])
-def test_every_change_is_seen_before_a_changed_byte_is_handed_out(
-    tmp_path, small_blocks, size, change, whole
-):
+def test_every_change_is_seen_before_a_changed_byte_is_handed_out(tmp_path, small_blocks, size, change, whole):
     path = tmp_path / "a.txt"
     before = bytes(65 + i % 26 for i in range(size))
     path.write_bytes(before)

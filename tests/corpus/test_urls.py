@@ -222,9 +222,7 @@ class _Secretive(http.server.SimpleHTTPRequestHandler):
 def web(folder, monkeypatch):
     pytest.importorskip("aiohttp")
     monkeypatch.setattr(_calls, "WAITS", (0, 0))
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(_Secretive, directory=folder)
-    )
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Secretive, directory=folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

@@ -24,20 +24,7 @@ SENTENCES = [
     "The harbour lay still, and the boats lay in the harbour.",
     "When the tide turned the boats turned with it.\nThe gulls cried over the harbour wall.",
 ]
-WORDS = [
-    "the",
-    "harbour",
-    "turned,",
-    "still.",
-    "it's",
-    "12",
-    "港",
-    "語",
-    "café",
-    "e\u0301",
-    "🌊",
-    "👩\u200d👧",
-]
+WORDS = ["the", "harbour", "turned,", "still.", "it's", "12", "港", "語", "café", "e\u0301", "🌊", "👩\u200d👧"]
 MIXED = "語 と 🌊 and 👩\u200d👩\u200d👧 cafe\u0301"
 
 
@@ -89,9 +76,7 @@ def unigram():
     )
     pieces.train_from_iterator(SENTENCES, trainer)
     pieces.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=pieces, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=pieces, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
 
 
 def stored(name):
@@ -178,9 +163,7 @@ def test_windows_put_together_are_the_text(tokenizer):
             for item, special in zip(getattr(window, what), window.special, strict=True)
             if not special
         ]
-        expected = [
-            item for item, special in zip(getattr(whole, what), whole.special, strict=True) if not special
-        ]
+        expected = [item for item, special in zip(getattr(whole, what), whole.special, strict=True) if not special]
         assert joined == expected[: len(expected) - cut.dropped_tokens]
     assert all(len(window) == 23 for window in parts[:-1])
 
@@ -225,9 +208,7 @@ def test_spans_cover_the_text(named_tokenizer):
 def test_how_many_windows(count, length, stride, sizes, dropped, special):
     added = 2 * special
     tokenizer = byte_level(special=special)
-    windows = cut_windows(
-        Corpus.from_sources([letters(count)]), tokenizer, length=length + added, stride=stride
-    )
+    windows = cut_windows(Corpus.from_sources([letters(count)]), tokenizer, length=length + added, stride=stride)
     found = list(windows)
     assert [len(window) - added for window in found] == sizes
     assert [window.start for window in found] == [i * (stride or length) for i in range(len(sizes))]
@@ -251,10 +232,7 @@ def test_dropped_tokens_add_up_over_texts():
 def test_limit(limit):
     tokenizer = byte_level()
     sources = [letters(16), letters(20)]
-    assert (
-        windows_of(tokenizer, *sources, length=8, limit=limit)
-        == windows_of(tokenizer, *sources, length=8)[:limit]
-    )
+    assert windows_of(tokenizer, *sources, length=8, limit=limit) == windows_of(tokenizer, *sources, length=8)[:limit]
 
 
 def test_limit_reads_no_more_than_it_needs(tmp_path):
@@ -267,9 +245,7 @@ def test_limit_tokenizes_one_piece_of_a_long_text(monkeypatch):
     tokenizer = byte_level()
     seen = []
     one = _tokens._tokenize_piece
-    monkeypatch.setattr(
-        _tokens, "_tokenize_piece", lambda t, text, at: seen.append(len(text)) or one(t, text, at)
-    )
+    monkeypatch.setattr(_tokens, "_tokenize_piece", lambda t, text, at: seen.append(len(text)) or one(t, text, at))
     windows_of(tokenizer, "the harbour\n" * 30_000, length=64, limit=3)
     assert len(seen) == 1
     assert 100_000 <= seen[0] < 101_000
@@ -299,9 +275,7 @@ def test_numbers_go_on_over_a_window_bound():
 
 def test_no_rubble_is_shown(tokenizer):
     [window] = windows_of(tokenizer, MIXED)
-    shown = "".join(
-        token for token, special in zip(window.tokens, window.special, strict=True) if not special
-    )
+    shown = "".join(token for token, special in zip(window.tokens, window.special, strict=True) if not special)
     assert set(shown) <= set(MIXED) | set("◌₁₂₃₄₅₆₇₈₉")
     assert {character for character in MIXED if category(character) in {"Ll", "Lo", "So"}} <= set(shown)
 
@@ -372,9 +346,7 @@ def test_pieces_of_a_long_text_give_the_tokens_of_the_whole(tokenizer, monkeypat
     assert windows_of(tokenizer, text) == [whole]
 
 
-@pytest.mark.parametrize(
-    "text", ["a text without line breaks " * 20, "\n" * 500, "\n" * 300 + "the", "\n \n" * 99]
-)
+@pytest.mark.parametrize("text", ["a text without line breaks " * 20, "\n" * 500, "\n" * 300 + "the", "\n \n" * 99])
 def test_pieces_without_a_good_place_to_cut(text, monkeypatch):
     tokenizer = byte_level()
     [whole] = windows_of(tokenizer, text + "the")

@@ -64,9 +64,7 @@ def test_a_token_over_two_words_counts_to_the_first_and_is_counted():
 
 
 def test_a_space_belongs_to_what_follows():
-    window = window_of(
-        "a  tide\n\nb", ((0, 1), (1, 3), (3, 7), (7, 9), (9, 10)), ("a", "  ", "tide", "\n\n", "b")
-    )
+    window = window_of("a  tide\n\nb", ((0, 1), (1, 3), (3, 7), (7, 9), (9, 10)), ("a", "  ", "tide", "\n\n", "b"))
     assert worded("unicode", window).words == (0, 1, 1, 2, 3)
 
 
@@ -101,10 +99,7 @@ def test_a_file_of_spans(tmp_path):
     [
         ('{"text": "a"}', "line 1: expected a text and its spans, as in"),
         ('{"text": 3, "spans": []}', "expected a text and its spans"),
-        (
-            '{"text": "a", "spans": [[0, 1]]}\n{"text": "a", "spans": []}',
-            "line 2: has other spans for a text",
-        ),
+        ('{"text": "a", "spans": [[0, 1]]}\n{"text": "a", "spans": []}', "line 2: has other spans for a text"),
         ("[1]", "expected"),
     ],
 )

@@ -31,17 +31,12 @@ from tests.statistics.generation.writers import writer
 def of_animal(name, **asked):
     animal = build(name)
     texts = [" ".join(f"t{token}" for token in row) for row in animal.ids[:8].tolist()]
-    return animal, attnscope.roles(
-        animal.model, texts, tokenizer=animal.tokenizer, window=animal.ids.shape[1], **asked
-    )
+    return animal, attnscope.roles(animal.model, texts, tokenizer=animal.tokenizer, window=animal.ids.shape[1], **asked)
 
 
 def planted(animal, words):
     return next(
-        (layer, head)
-        for layer, call in enumerate(animal.roles)
-        for head, role in enumerate(call)
-        if words in role
+        (layer, head) for layer, call in enumerate(animal.roles) for head, role in enumerate(call) if words in role
     )
 
 

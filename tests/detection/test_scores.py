@@ -55,9 +55,7 @@ def by_hand(name, weights):
         after = int(name == "induction")
         again = range(BEGINS + PERIOD, BEGINS + 2 * PERIOD)
         return np.mean([weights[:, place, place - PERIOD + after] for place in again], 0)
-    if (
-        name == "retrieval"
-    ):  # at places 17, 18, 19 it says 26, 27, 29; the needle holds 25 to 28, at places 6 to 9
+    if name == "retrieval":  # at places 17, 18, 19 it says 26, 27, 29; the needle holds 25 to 28, at places 6 to 9
         top = weights[:, 17:20].argmax(-1)
         return ((top[:, 0] == 7).astype(float) + (top[:, 1] == 8)) / 4
     pairs = {
@@ -77,11 +75,7 @@ def test_every_role_is_scored_as_the_matrix_says(family):
     marks = torch.tensor(MARKS)[None]
     probes = [
         Probe("text", (plain_window(TEXT, "text"),), lambda _, call: TextCalls.of(call, marks, REACH)),
-        Probe(
-            "repeated",
-            (plain_window(TWICE, "twice"),),
-            lambda _, call: RepeatedCalls.of(call, BEGINS, PERIOD),
-        ),
+        Probe("repeated", (plain_window(TWICE, "twice"),), lambda _, call: RepeatedCalls.of(call, BEGINS, PERIOD)),
         Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _seen(ANSWERED, call)),
     ]
     sites = sites_of(model, probes[0])

@@ -14,9 +14,7 @@ SPLITS = 200
 def measured(data):
     """Statistics of real paragraphs, (text, cell); each paragraph is a document."""
     texts = [
-        line
-        for line in (data / "wikitext-2" / "valid.txt").read_text(encoding="utf-8").splitlines()
-        if len(line) > 300
+        line for line in (data / "wikitext-2" / "valid.txt").read_text(encoding="utf-8").splitlines() if len(line) > 300
     ][:160]
     found = attnscope.scan(texts=texts, window=48, limit=160, statistics=NAMES)
     return np.concatenate([found[name].values.reshape(found.sizes["text"], -1) for name in NAMES], 1)
@@ -53,9 +51,7 @@ def test_a_shift_of_two_hundredths_is_found_in_nine_of_ten_paired_comparisons(me
     for seed in range(50):
         changes = generator.normal(0, 0.05, (len(measured), measured.shape[1]))
         changes[:, shares : shares + 4] += 0.02
-        found.append(
-            changes_by_document(changes, range(len(changes)), seed=seed).changed[shares : shares + 4]
-        )
+        found.append(changes_by_document(changes, range(len(changes)), seed=seed).changed[shares : shares + 4])
     assert np.mean(found) >= 0.9
 
 

@@ -83,9 +83,8 @@ def test_what_has_the_same_numbers_counts_once():
     found = contrasts(twice)
     np.testing.assert_array_equal(found.p.values, contrasts(once).p.values)
     assert found.statistic.values.tolist() == ["entropy"]
-    assert (
-        "sharpness has the same numbers as entropy here, and is counted once, as entropy."
-        in describe_contrasts(found)
+    assert "sharpness has the same numbers as entropy here, and is counted once, as entropy." in describe_contrasts(
+        found
     )
 
 
@@ -118,9 +117,7 @@ def test_no_difference_is_cut_in_80_columns(scale):
     assert len(rows) == min(table.terminal, len(rows)) > 0
     (difference,) = (one for one in table.quantities if one.name == "difference")
     for row in rows:
-        assert float(text_of(difference, row)[0].replace("−", "-")) == pytest.approx(
-            row["difference"], rel=0.06
-        )
+        assert float(text_of(difference, row)[0].replace("−", "-")) == pytest.approx(row["difference"], rel=0.06)
 
 
 def test_the_command_holds_texts_apart(corpus, tmp_path):

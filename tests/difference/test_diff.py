@@ -52,9 +52,7 @@ def test_the_head_that_was_changed_changed_most_and_those_below_it_not_at_all(sc
     assert not found.changed.sel(layer=0).any()
     assert not found.changed.sel(layer=1, head=[0, 2, 3]).any()
     assert found.attrs["matching"] == "number"
-    assert float(found.profile_distance.sel(layer=1, head=1)) > float(
-        found.profile_distance.sel(layer=2).max()
-    )
+    assert float(found.profile_distance.sel(layer=1, head=1)) > float(found.profile_distance.sel(layer=2).max())
     assert "heads changed in some statistic" in headline(found)[0]
 
 
@@ -95,15 +93,7 @@ def test_a_small_change_can_be_read(scans, tmp_path):
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-4, 1e-6, 1e-9, 1e-30])
 def test_no_value_and_no_star_is_cut_in_80_columns(scale):
     generator = np.random.default_rng(0)
-    plain_row = {
-        "layer": 11,
-        "head": 15,
-        "partner": 14,
-        "units": "1",
-        "before": -16.56,
-        "p": 0.001,
-        "changed": True,
-    }
+    plain_row = {"layer": 11, "head": 15, "partner": 14, "units": "1", "before": -16.56, "p": 0.001, "changed": True}
     rows = [
         plain_row
         | {"statistic": name, "after": -16.56 + step, "change": step, "size": step}
@@ -154,9 +144,7 @@ def test_each_chosen_offset_and_each_share_of_blocks_is_compared():
     one = found.sel(statistic="weight_at_-1")
     np.testing.assert_allclose(one.before, before.weight_at.sel(chosen_offset=-1).mean("text"))
     assert (one.long_name, one.units) == ("Share of the weight at offset -1", "share")
-    assert attnscope.diff(before, after, statistics=["weight_at_-1"]).statistic.values.tolist() == [
-        "weight_at_-1"
-    ]
+    assert attnscope.diff(before, after, statistics=["weight_at_-1"]).statistic.values.tolist() == ["weight_at_-1"]
 
 
 def test_the_command_writes_a_run_that_opens_again(scans):
@@ -227,14 +215,8 @@ def untrained(seed):
     draws, run = np.random.default_rng(seed), attnscope.scan(limit=8, window=32).copy(deep=True)
     run = run.assign_coords(source=("text", list("abcdefgh")))  # documents
     places = (*run.profile.shape[1:3], run.sizes["offset"])
-    run["profile"] = (
-        run.profile.dims,
-        np.broadcast_to(draws.dirichlet(np.ones(places[2]), places[:2]), (8, *places)),
-    )
-    run["entropy"] = (
-        run.entropy.dims,
-        draws.normal(2, 0.1, places[:2]) + draws.normal(0, 0.01, run.entropy.shape),
-    )
+    run["profile"] = (run.profile.dims, np.broadcast_to(draws.dirichlet(np.ones(places[2]), places[:2]), (8, *places)))
+    run["entropy"] = (run.entropy.dims, draws.normal(2, 0.1, places[:2]) + draws.normal(0, 0.01, run.entropy.shape))
     return run
 
 
@@ -257,9 +239,7 @@ def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
 
 
 def test_how_heads_were_matched_is_said_as_it_was(scans):
-    tuned = {
-        rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")
-    }
+    tuned = {rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")}
     assert headline(tuned["auto"])[-1].endswith("of its number: these are more alike than by chance.")
     assert "profiles, as was asked for (" in headline(tuned["profile"])[-1]
     for kinship in ("shown", "not shown"):  # no head is promised the one that is most like it
@@ -274,9 +254,7 @@ def test_how_heads_were_matched_is_said_as_it_was(scans):
 
 def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
     """As where the first token is the only special one: no count has it twice, and none has it in one scan alone."""
-    before, after = (
-        open_run(scans / name)[["first_token", "entropy", "profile"]] for name in ("before", "after")
-    )
+    before, after = (open_run(scans / name)[["first_token", "entropy", "profile"]] for name in ("before", "after"))
     twice = [run.assign(special_tokens=run.first_token) for run in (before, after)]
     once, found = attnscope.diff(before, after), attnscope.diff(*twice)
     assert found.statistic.values.tolist() == once.statistic.values.tolist()
@@ -284,12 +262,8 @@ def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
     said = "special_tokens has the same numbers as first_token here, and is counted once, as first_token."
     assert said in headline(found)
     assert said not in headline(once)
-    assert (
-        "special_tokens" in attnscope.diff(before.assign(special_tokens=before.entropy), twice[1]).statistic
-    )
-    assert attnscope.diff(*twice, statistics=["special_tokens"]).statistic.values.tolist() == [
-        "special_tokens"
-    ]
+    assert "special_tokens" in attnscope.diff(before.assign(special_tokens=before.entropy), twice[1]).statistic
+    assert attnscope.diff(*twice, statistics=["special_tokens"]).statistic.values.tolist() == ["special_tokens"]
 
 
 def test_windows_shorter_than_the_band_have_profiles_all_the_same():

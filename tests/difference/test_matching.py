@@ -27,9 +27,7 @@ def test_permuted_heads_are_found_again(seed):
     after = np.take_along_axis(before, orders[..., None], 1) + generator.normal(0, 0.005, before.shape)
     partner, rule, kinship = match_heads(before, after, matching="profile")
     assert (rule, kinship) == ("profile", "shown")
-    np.testing.assert_array_equal(
-        np.take_along_axis(orders, partner, 1), np.broadcast_to(np.arange(6), (4, 6))
-    )
+    np.testing.assert_array_equal(np.take_along_axis(orders, partner, 1), np.broadcast_to(np.arange(6), (4, 6)))
 
 
 def test_models_that_are_no_kin_are_rarely_taken_for_it():

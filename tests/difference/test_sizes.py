@@ -44,10 +44,7 @@ def test_a_head_that_is_not_there_has_no_part_in_it():
     before, after = np.array([[0.1, 0.3, np.nan]]), np.array([[0.2, 0.3, np.nan]])
     size = sizes(after - before, before, after)
     assert np.isnan(size[0, 2])
-    np.testing.assert_allclose(
-        size[:, :2],
-        sizes((after - before)[:, :2], before[:, :2], after[:, :2]),
-    )
+    np.testing.assert_allclose(size[:, :2], sizes((after - before)[:, :2], before[:, :2], after[:, :2]))
 
 
 def test_of_two_scans_what_changed_most_is_the_same_in_both_directions():
@@ -56,15 +53,10 @@ def test_of_two_scans_what_changed_most_is_the_same_in_both_directions():
     noise = np.random.default_rng(0)
     alike = before.copy(deep=True)
     for name in ("entropy", "max_weight"):
-        alike[name] = (
-            alike[name].dims,
-            float(alike[name].mean()) + 1e-5 * noise.normal(size=alike[name].shape),
-        )
+        alike[name] = (alike[name].dims, float(alike[name].mean()) + 1e-5 * noise.normal(size=alike[name].shape))
     there, back = (changes_of(attnscope.diff(*pair)) for pair in ((alike, before), (before, alike)))
     most = [(row["statistic"], row["layer"], row["head"], round(row["size"], 6)) for row in there[:5]]
-    assert most == [
-        (row["statistic"], row["layer"], row["partner"], round(-row["size"], 6)) for row in back[:5]
-    ]
+    assert most == [(row["statistic"], row["layer"], row["partner"], round(-row["size"], 6)) for row in back[:5]]
     assert max(abs(row["size"]) for row in there) < 10
 
 

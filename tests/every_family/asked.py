@@ -81,19 +81,14 @@ def _random(**sizes):
     """Random numbers of a shape, or so many random words."""
 
     def make(_):
-        return {
-            name: _words(size) if isinstance(size, int) else torch.randn(size) for name, size in sizes.items()
-        }
+        return {name: _words(size) if isinstance(size, int) else torch.randn(size) for name, size in sizes.items()}
 
     return make
 
 
 def _prompted(size):
     """A picture and a point in it."""
-    return lambda _: {
-        "pixel_values": torch.randn(1, 3, size, size),
-        "input_points": torch.rand(1, 1, 1, 2) * size,
-    }
+    return lambda _: {"pixel_values": torch.randn(1, 3, size, size), "input_points": torch.rand(1, 1, 1, 2) * size}
 
 
 ASKED = {
@@ -126,9 +121,9 @@ ASKED = {
     "gemma4_unified_assistant": _states_of_another,
     "gemma4_vision": lambda config: {
         "pixel_values": torch.randn(1, 36, 3 * config.patch_size**2),
-        "pixel_position_ids": torch.stack(
-            torch.meshgrid(torch.arange(6), torch.arange(6), indexing="xy"), -1
-        ).reshape(1, 36, 2),
+        "pixel_position_ids": torch.stack(torch.meshgrid(torch.arange(6), torch.arange(6), indexing="xy"), -1).reshape(
+            1, 36, 2
+        ),
     },
     "granite_speech5_ctc": lambda config: _bands(64, 320),
     "granite_speech5_encoder": lambda config: _bands(64, 320),
@@ -136,9 +131,7 @@ ASKED = {
     "higgs_audio_v2_tokenizer": _random(input_values=(1, 1, 9600)),
     "idefics": lambda config: {
         "input_ids": _words(),
-        "pixel_values": torch.randn(
-            1, 1, 3, config.vision_config.image_size, config.vision_config.image_size
-        ),
+        "pixel_values": torch.randn(1, 1, 3, config.vision_config.image_size, config.vision_config.image_size),
         "image_attention_mask": torch.ones(1, LENGTH, 1, dtype=torch.long),
     },
     "informer": _series,
@@ -191,10 +184,7 @@ ASKED = {
         "attention_mask": torch.ones(1, 16, dtype=torch.long),
     },
     "musicgen": lambda config: {"input_ids": _words(), "decoder_input_ids": torch.randint(3, 60, (4, 17))},
-    "musicgen_melody": lambda config: {
-        "input_ids": _words(),
-        "decoder_input_ids": torch.randint(3, 60, (4, 17)),
-    },
+    "musicgen_melody": lambda config: {"input_ids": _words(), "decoder_input_ids": torch.randint(3, 60, (4, 17))},
     "neucodec": _random(input_values=(1, 1, 3200), input_features=(1, 10, 160)),
     "omdet-turbo": lambda config: {
         "pixel_values": torch.randn(1, 3, config.image_size, config.image_size),
@@ -208,9 +198,7 @@ ASKED = {
         "pixel_values": torch.randn(1, 3, 64, 64),
         "task_inputs": torch.randint(3, 60, (1, 77)),
     },
-    "pe_audio_video": _random(
-        input_ids=LENGTH, input_values=(1, 1, 19200), pixel_values_videos=(1, 2, 3, 224, 224)
-    ),
+    "pe_audio_video": _random(input_ids=LENGTH, input_values=(1, 1, 19200), pixel_values_videos=(1, 2, 3, 224, 224)),
     "pe_audio_video_encoder": _random(input_values=(1, 1, 19200), pixel_values_videos=(1, 2, 3, 224, 224)),
     "pe_video": _random(input_ids=LENGTH, pixel_values_videos=(1, 2, 3, 224, 224)),
     "pe_video_encoder": _random(pixel_values_videos=(1, 2, 3, 224, 224)),
@@ -236,9 +224,7 @@ ASKED = {
     "sam3_tracker": _prompted(112),
     "sam_hq": _prompted(64),
     "sapiens2": _random(pixel_values=(1, 3, 64, 64)),
-    "seggpt": _random(
-        pixel_values=(1, 3, 64, 64), prompt_pixel_values=(1, 3, 64, 64), prompt_masks=(1, 3, 64, 64)
-    ),
+    "seggpt": _random(pixel_values=(1, 3, 64, 64), prompt_pixel_values=(1, 3, 64, 64), prompt_masks=(1, 3, 64, 64)),
     "shieldgemma2": _random(input_ids=LENGTH),
     "siglip": _random(input_ids=16, pixel_values=(1, 3, 64, 64)),
     "siglip2": lambda config: {"input_ids": _words(16)} | _naflex(config),
@@ -250,9 +236,7 @@ ASKED = {
         "past_values_padding": torch.zeros(1, 4 * config.patch_length, dtype=torch.long),
         "freq": torch.zeros(1, 1, dtype=torch.long),
     },
-    "timesfm2_5": lambda config: {
-        "past_values": torch.rand(1, 4 * config.patch_length),
-    },
+    "timesfm2_5": lambda config: {"past_values": torch.rand(1, 4 * config.patch_length)},
     "timm_wrapper": _random(pixel_values=(1, 3, 224, 224)),
     "tvp": _random(input_ids=LENGTH, pixel_values=(1, 2, 3, 64, 64)),
     "udop": lambda config: {
@@ -261,18 +245,14 @@ ASKED = {
         "pixel_values": torch.randn(1, 3, 64, 64),
         "decoder_input_ids": _words(17),
     },
-    "vibevoice_acoustic_tokenizer_decoder": lambda config: {
-        "hidden_states": torch.randn(1, config.hidden_size, 4)
-    },
+    "vibevoice_acoustic_tokenizer_decoder": lambda config: {"hidden_states": torch.randn(1, config.hidden_size, 4)},
     "vibevoice_acoustic_tokenizer_encoder": _random(hidden_states=(1, 1, 6400)),
     "video_llama_3_vision": lambda config: {
         "pixel_values": torch.randn(16, 3 * config.patch_size**2),
         "grid_thw": torch.tensor([[1, 4, 4]]),
         "merge_sizes": torch.tensor([1]),
     },
-    "videomt": lambda config: {
-        "pixel_values_videos": torch.randn(1, 2, 3, config.image_size, config.image_size)
-    },
+    "videomt": lambda config: {"pixel_values_videos": torch.randn(1, 2, 3, config.image_size, config.image_size)},
     "videoprism": _random(input_ids=16, pixel_values_videos=(1, 2, 3, 36, 36)),
     "videoprism_vision_model": _random(pixel_values_videos=(1, 2, 3, 36, 36)),
     "vision-text-dual-encoder": _random(input_ids=LENGTH, pixel_values=(1, 3, 64, 64)),
@@ -282,14 +262,9 @@ ASKED = {
     },
     "voxtral_realtime": lambda config: {
         "input_ids": _words(),
-        "input_features": torch.randn(
-            1, config.audio_config.num_mel_bins, LENGTH * config.audio_length_per_tok
-        ),
+        "input_features": torch.randn(1, config.audio_config.num_mel_bins, LENGTH * config.audio_length_per_tok),
     },
-    "voxtral_realtime_text": lambda config: {
-        "input_ids": _words(),
-        "t_cond": torch.randn(1, 1, config.hidden_size),
-    },
+    "voxtral_realtime_text": lambda config: {"input_ids": _words(), "t_cond": torch.randn(1, 1, config.hidden_size)},
     "wav2vec2-bert": lambda config: _bands(64, config.feature_projection_input_dim),
     "xcodec": _random(input_values=(1, 1, 3200)),
     "xcodec2": _random(input_values=(1, 1, 3200), input_features=(1, 10, 160)),

@@ -53,11 +53,7 @@ def _attempts(model) -> Iterator[dict]:
     beside = [name for name in _MAKERS if name in asked and name not in names]
     for more in beside:
         yield _made([*names, more], model.config)
-    for both in (
-        ("visual_feats", "visual_pos"),
-        ("pixel_values", "input_ids"),
-        ("input_ids", "input_features"),
-    ):
+    for both in (("visual_feats", "visual_pos"), ("pixel_values", "input_ids"), ("input_ids", "input_features")):
         if set(both) <= set(asked):
             yield _made([*names, *both], model.config)
     yield _made([*names, *beside], model.config)
@@ -140,9 +136,7 @@ _MAKERS = {
     ),
     "visual_feats": lambda config, _: torch.randn(1, 8, _find(config, "visual_feat_dim", 2048)),
     "visual_pos": lambda config, _: torch.rand(1, 8, _find(config, "visual_pos_dim", 4)),
-    "flattened_patches": lambda config, _: torch.rand(
-        1, LENGTH, 2 + _find(config, "patch_embed_hidden_size", 768)
-    ),
+    "flattened_patches": lambda config, _: torch.rand(1, LENGTH, 2 + _find(config, "patch_embed_hidden_size", 768)),
     "qformer_input_ids": _ids(8),
     "past_values": lambda config, _: torch.rand(1, 32, _find(config, "num_input_channels", 1)),
 }

@@ -87,11 +87,7 @@ def judge(family: str) -> Row:
 
 def _aside(model):
     notes = capture_notes(model)
-    return (
-        "its deformable attention has no weights from token to token, and stands aside"
-        if "points" in notes
-        else ""
-    )
+    return "its deformable attention has no weights from token to token, and stands aside" if "points" in notes else ""
 
 
 def larger(model):
@@ -133,11 +129,7 @@ def _disagreement(model, given):
         for config, old in zip(configs, before, strict=True):
             config._attn_implementation = old
     apart = float((own - eager).abs().max() / own.abs().max())
-    return (
-        ""
-        if apart < 1e-3
-        else f"by itself ({before[0]}) and eagerly it gives other outputs: measured is the first"
-    )
+    return "" if apart < 1e-3 else f"by itself ({before[0]}) and eagerly it gives other outputs: measured is the first"
 
 
 @torch.no_grad()
@@ -222,11 +214,7 @@ def eager_weights(model, given):
             _gather(as_weights(module, one, _tokens(given)) if isinstance(one, torch.Tensor) else one, found)
 
     hooks = [module.register_forward_hook(look) for module in model.modules()]
-    before = [
-        (module.config, module.config._attn_implementation)
-        for module in model.modules()
-        if _has_config(module)
-    ]
+    before = [(module.config, module.config._attn_implementation) for module in model.modules() if _has_config(module)]
     try:
         for config, _ in before:
             config._attn_implementation = "eager"

@@ -16,9 +16,7 @@ _FIRST = (
     "MODEL_FOR_CAUSAL_LM_MAPPING",
     "MODEL_MAPPING",
 )
-_OTHERS = sorted(
-    one for one in dir(modeling_auto) if one.startswith("MODEL_FOR") and one.endswith("_MAPPING")
-)
+_OTHERS = sorted(one for one in dir(modeling_auto) if one.startswith("MODEL_FOR") and one.endswith("_MAPPING"))
 
 
 class NoModelError(Exception):

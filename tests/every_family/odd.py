@@ -27,13 +27,9 @@ SETTINGS = SENSES | {
     "bros": {"dim_bbox_projection": 16, "dim_bbox_sinusoid_emb_1d": 4, "dim_bbox_sinusoid_emb_2d": 32},
     "chameleon": {"vocabulary_map": {"<image>": 5}},
     "cohere_compass": {
-        "text_config": {
-            "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
-        }
+        "text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
     },
-    "cohere_compass_text": {
-        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
-    },
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     "cosmos3_edge": {"text_config": _PALE},
     "cosmos3_edge_text": _PALE,
     "dbrx": {
@@ -46,10 +42,7 @@ SETTINGS = SENSES | {
     "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "sliding_window": 8},
     "dots3_note": {"vision_config": {"adapter_out_dim": 64}, "audio_config": {"adapter_out_dim": 64}},
-    "emu3": {
-        "vocabulary_map": {"<image>": 5},
-        "vq_config": {"base_channels": 32, "channel_multiplier": [1, 1]},
-    },
+    "emu3": {"vocabulary_map": {"<image>": 5}, "vq_config": {"base_channels": 32, "channel_multiplier": [1, 1]}},
     "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {"mrope_section": [3, 3, 2]}}},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "esmc": {"num_key_value_heads": 4},
@@ -98,10 +91,7 @@ SETTINGS = SENSES | {
         "v_channels": 32,
     },
     "perception_lm": {
-        "vision_config": {
-            "architecture": "vit_tiny_patch16_224",
-            "model_args": {"embed_dim": 192, "depth": 2},
-        }
+        "vision_config": {"architecture": "vit_tiny_patch16_224", "model_args": {"embed_dim": 192, "depth": 2}}
     },
     "qwen4_exp": {"text_config": _INDEXER},
     "qwen4_exp_text": _INDEXER,
@@ -142,9 +132,7 @@ SETTINGS = SENSES | {
 
 _SINKS = "its eager attention returns weights before its learned sinks take their part; ours are those that mix values"
 _MEAN = "its eager attention returns the mean over heads for each; ours are those of each head"
-_FORBIDDEN = (
-    "patches without bytes look nowhere; eager attention gives them equal weights, our sums over queries none"
-)
+_FORBIDDEN = "patches without bytes look nowhere; eager attention gives them equal weights, our sums over queries none"
 NOTES = {"blt": _FORBIDDEN, "granite_swa": _SINKS, "granitemoe_swa": _SINKS, "wavlm": _MEAN}
 
 # What the default configuration of a family must be given, as transformers refuses it without.

@@ -48,15 +48,10 @@ _SAM2 = {
 }
 _SAM3 = {
     "vision_config": {
-        "backbone_config": {
-            "image_size": 112,
-            "pretrain_image_size": 56,
-            "window_size": 4,
-            "global_attn_indexes": [1],
-        },
+        "backbone_config": {"image_size": 112, "pretrain_image_size": 56, "window_size": 4, "global_attn_indexes": [1]},
         "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]],
         "fpn_hidden_size": 64,
-    },
+    }
 }
 _LONG = {
     f"{one}_{way}": [[size[0], size[1]], [1, 1], [size[0] // 2, size[1] // 2]]
@@ -67,9 +62,7 @@ _LONG = {
     )
     for way, size in zip(("longratio", "midratio", "shortratio"), map(sides, (7, 5, 3)), strict=True)
 }
-_INTRACLASS = {
-    "intraclass_block_config": _LONG | {f"{one}_channel": [1, 1, 0] for one in ("reduce", "return")}
-}
+_INTRACLASS = {"intraclass_block_config": _LONG | {f"{one}_channel": [1, 1, 0] for one in ("reduce", "return")}}
 _STAGES = {
     "block_configs": [
         [[3, before, after, stride, True]]
@@ -141,13 +134,7 @@ SENSES = {
     "janus": {"vq_config": {"base_channels": 32, "channel_multiplier": [1, 1]}},
     "autoformer": _SERIES | {"label_length": 4},
     "blip-2": _QUERIES,
-    "clap": {
-        "audio_config": {
-            "hidden_size": 128,
-            "patch_embeds_hidden_size": 16,
-            "num_attention_heads": [2, 2, 4, 4],
-        }
-    },
+    "clap": {"audio_config": {"hidden_size": 128, "patch_embeds_hidden_size": 16, "num_attention_heads": [2, 2, 4, 4]}},
     "clvp": {
         "text_config": {"hidden_size": 128, "projection_dim": 128},
         "speech_config": {"hidden_size": 128, "projection_dim": 128},

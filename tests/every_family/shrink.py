@@ -60,9 +60,7 @@ _BY_SECTIONS = ("glm4", "glm_", "glmga", "colqwen", "paddleocr", "qwen2", "qwen3
 def tiny_config(family: str) -> PretrainedConfig:
     """The smallest configuration of a family that still has all its parts."""
     maker = CONFIG_MAPPING[family]
-    settings = _smaller(
-        maker(**DEFAULTS.get(family, {})).to_dict(), by_sections=family.startswith(_BY_SECTIONS)
-    )
+    settings = _smaller(maker(**DEFAULTS.get(family, {})).to_dict(), by_sections=family.startswith(_BY_SECTIONS))
     config = maker(**_merged(settings, SETTINGS.get(family, {})))
     for part in (config, text_of(config)):
         if not hasattr(part, "pad_token_id"):
@@ -105,9 +103,7 @@ def _changed(name, value):
 
 def _fit_heads(settings, found):
     """What went together before goes together now."""
-    heads, groups, width = (
-        settings.get(one) for one in ("num_attention_heads", "num_key_value_heads", "head_dim")
-    )
+    heads, groups, width = (settings.get(one) for one in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     if isinstance(heads, int) and heads == groups:
         found["num_key_value_heads"] = found["num_attention_heads"]
     if "head_dim" in settings and width is None and "num_attention_heads" in settings:
@@ -123,9 +119,7 @@ def _fit_heads(settings, found):
 def _fit_layers(settings, found):
     """Lists with an entry for each layer have as many as there are now, of every kind if there is room."""
     _fit_stages(settings, found)
-    before, now = (
-        next((of[one] for one in _LAYERS if isinstance(of.get(one), int)), None) for of in (settings, found)
-    )
+    before, now = (next((of[one] for one in _LAYERS if isinstance(of.get(one), int)), None) for of in (settings, found))
     for name, value in found.items():
         if now and isinstance(value, list) and len(value) == before:
             kinds = [one for place, one in enumerate(value) if one not in value[:place]][:now]

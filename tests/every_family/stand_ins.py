@@ -93,7 +93,4 @@ _PACKAGES = {
     "higgs_audio_v2_tokenizer": ("torchaudio", lambda: {"torchaudio": {}}),
     "layoutlmv2": ("detectron2", _detectron2),
 }
-_SHARED = {
-    "gemma4_assistant": Gemma4TextConfig,
-    "gemma4_unified_assistant": Gemma4UnifiedTextConfig,
-}
+_SHARED = {"gemma4_assistant": Gemma4TextConfig, "gemma4_unified_assistant": Gemma4UnifiedTextConfig}

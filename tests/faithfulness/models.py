@@ -25,38 +25,23 @@ from transformers import (
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.encoder import EncoderForMaskedLM
 
-SIZES = {
-    "hidden_size": 16,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 3,
-    "intermediate_size": 32,
-    "vocab_size": 50,
-}
+SIZES = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 32, "vocab_size": 50}
 MODELS = {
     "bert": lambda: BertForMaskedLM(BertConfig(**SIZES)),
     "albert": lambda: AlbertForMaskedLM(AlbertConfig(**SIZES, embedding_size=8)),
     "deberta": lambda: DebertaV2ForMaskedLM(
         DebertaV2Config(**SIZES, relative_attention=True, pos_att_type=["c2p", "p2c"])
     ),
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(n_embd=16, n_head=4, n_layer=3, vocab_size=50, n_positions=32)
-    ),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=16, n_head=4, n_layer=3, vocab_size=50, n_positions=32)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=2)),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=4)),
     "gpt_oss": lambda: GptOssForCausalLM(
         GptOssConfig(
-            **SIZES,
-            num_key_value_heads=2,
-            head_dim=4,
-            num_local_experts=2,
-            num_experts_per_tok=1,
-            pad_token_id=0,
+            **SIZES, num_key_value_heads=2, head_dim=4, num_local_experts=2, num_experts_per_tok=1, pad_token_id=0
         )
     ),
     "t5": lambda: T5ForConditionalGeneration(
-        T5Config(
-            d_model=16, d_kv=4, num_heads=4, num_layers=3, d_ff=32, vocab_size=50, decoder_start_token_id=0
-        )
+        T5Config(d_model=16, d_kv=4, num_heads=4, num_layers=3, d_ff=32, vocab_size=50, decoder_start_token_id=0)
     ),
     "bart": lambda: BartForConditionalGeneration(
         BartConfig(
@@ -73,9 +58,7 @@ MODELS = {
             eos_token_id=2,
         )
     ),
-    "ours": lambda: EncoderForMaskedLM(
-        EncoderConfig(vocab_size=50, width=16, heads=4, layers=3, feed_forward=32)
-    ),
+    "ours": lambda: EncoderForMaskedLM(EncoderConfig(vocab_size=50, width=16, heads=4, layers=3, feed_forward=32)),
 }
 
 

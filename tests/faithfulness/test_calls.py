@@ -24,9 +24,7 @@ FORMS = {
     "mask": {"mask": MASK},
     "mask and causal": {"mask": MASK, "causal": True},
     "bias by head": {"bias": random(1, 4, 7, 9)},
-    "bias that forbids": {
-        "bias": torch.zeros(1, 1, 7, 9).double().masked_fill(~MASK, torch.finfo(torch.float64).min)
-    },
+    "bias that forbids": {"bias": torch.zeros(1, 1, 7, 9).double().masked_fill(~MASK, torch.finfo(torch.float64).min)},
     "soft cap": {"softcap": 0.7},
     "sinks": {"sinks": random(4)},
     "all": {"mask": MASK, "bias": random(1, 1, 7, 9), "softcap": 1.5, "sinks": random(4), "causal": True},

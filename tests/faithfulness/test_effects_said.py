@@ -22,9 +22,7 @@ def test_the_largest_of_many_is_not_held_up_where_none_is_told_from_0():
     tree = planted_intervention(effect=0.0)
     tree["heads"]["shown"] = xr.zeros_like(tree["heads"].shown)
     said = headline(tree)
-    assert _largest(said).endswith(
-        " ablation). It is not significant (corrected for all heads and ablations)."
-    )
+    assert _largest(said).endswith(" ablation). It is not significant (corrected for all heads and ablations).")
     assert " to " not in _largest(said)
     assert said[1].startswith("None of 6 heads significantly changes the loss")
 

@@ -52,9 +52,7 @@ def test_effects_are_those_of_whole_passes_with_a_head_set_to_zero(tree):
         loaded.model.eval()
         with torch.no_grad(), watching(loaded.model, observe):
             logits = loaded.model(**questions.reading.inputs(loaded.model)).logits
-        answers = torch.log_softmax(logits, -1).gather(
-            1, questions.places[..., None].expand(-1, -1, logits.shape[-1])
-        )
+        answers = torch.log_softmax(logits, -1).gather(1, questions.places[..., None].expand(-1, -1, logits.shape[-1]))
         right = answers.gather(-1, questions.labels.clamp(min=0)[..., None])[..., 0]
         real = questions.labels >= 0
         return (-right * real).sum(1) / real.sum(1)
@@ -96,9 +94,7 @@ def test_a_search_finds_the_same_heads(tree):
 
 def test_curves_end_where_all_heads_are_out_and_the_effect_leads(tree):
     curves = tree["curves"].loss_change.mean("text")
-    np.testing.assert_allclose(
-        curves.isel(removed=-1), float(curves.sel(order="random", removed=12)), rtol=1e-5
-    )
+    np.testing.assert_allclose(curves.isel(removed=-1), float(curves.sel(order="random", removed=12)), rtol=1e-5)
     assert float(curves.sel(order="effect", removed=2)) > 2 * float(curves.sel(order="random", removed=2))
 
 
@@ -175,14 +171,10 @@ def test_weights_that_may_not_look_before_cost_the_head_that_does():
     found = knock_out(asked, Forbidden(offsets=(-1,))).mean("text")
     assert found.weight.argmax(...)["head"] == 3
     assert found.loss_change.argmax(...)["head"] == 3
-    without = intervene(texts=TEXTS, ablations=["zero"], steps=0, why=False)["heads"].effect.sel(
-        layer=0, head=3
-    )
+    without = intervene(texts=TEXTS, ablations=["zero"], steps=0, why=False)["heads"].effect.sel(layer=0, head=3)
     everything = Forbidden(offsets=tuple(range(-128, 129)))
     np.testing.assert_allclose(  # a head that may look nowhere gives nothing
-        knock_out(asked, everything).mean("text").loss_change.sel(layer=0, head=3),
-        without.squeeze(),
-        atol=2e-5,
+        knock_out(asked, everything).mean("text").loss_change.sel(layer=0, head=3), without.squeeze(), atol=2e-5
     )
 
 

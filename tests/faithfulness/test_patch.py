@@ -25,9 +25,7 @@ from tests.families import tiny
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WORDS = [("part", "due"), ("one", "back"), ("rest", "led"), ("side", "up"), ("top", "due"), ("end", "back")]
 PAIRS = [Pair(f"It was {a}<mask> the game.", f"It was {b}<mask> the game.", " of", " to") for a, b in WORDS]
-LONGER = Pair(
-    "It was part<mask> the game in the city.", "It was due<mask> the game in the city.", " of", " to"
-)
+LONGER = Pair("It was part<mask> the game in the city.", "It was due<mask> the game in the city.", " of", " to")
 
 
 def causal():
@@ -60,9 +58,7 @@ def test_batches_of_pairs_give_what_each_pair_gives_alone(loaded, tree):
 def test_pairs_of_other_lengths_go_in_batches_of_their_own_and_come_back_in_order(loaded):
     found = patch(loaded, [LONGER, *PAIRS[:2]], steps=0)["pairs"]
     assert found.clean_text.values.tolist() == [LONGER.clean, *(pair.clean for pair in PAIRS[:2])]
-    np.testing.assert_allclose(
-        found.difference[0], activation_patch(loaded, [LONGER]).difference[0], atol=2e-5
-    )
+    np.testing.assert_allclose(found.difference[0], activation_patch(loaded, [LONGER]).difference[0], atol=2e-5)
 
 
 def test_the_folder_gives_the_same_again_and_a_stopped_run_goes_on(loaded, tree, tmp_path, monkeypatch):
@@ -90,9 +86,7 @@ def test_the_folder_gives_the_same_again_and_a_stopped_run_goes_on(loaded, tree,
 
 def test_a_path_of_many_pairs_is_that_of_the_function(loaded):
     found = patch(loaded, PAIRS, receiver="2.1")
-    np.testing.assert_allclose(
-        found["patched"].recovered, path_patch(loaded, PAIRS, (2, 1)).recovered, atol=1e-5
-    )
+    np.testing.assert_allclose(found["patched"].recovered, path_patch(loaded, PAIRS, (2, 1)).recovered, atol=1e-5)
     assert found["pairs"].attrs["direction"] == "noising"
     assert any("in head 2.1 alone" in sentence for sentence in patch_headline(found))
 
@@ -206,10 +200,7 @@ def test_grouped_queries_of_a_causal_model_are_patched_head_by_head():
         ({"pairs": [{"clean": "a", "corrupted": "b", "wrong": "c"}]}, "no field 'answer'"),
         ({"pairs": [*PAIRS, LONGER], "by_position": True}, "expected all as long"),
         ({"pairs": [Pair(PAIRS[0].clean, PAIRS[0].corrupted, " of", " of")]}, "the same token"),
-        (
-            {"pairs": [PAIRS[0], LONGER, Pair("a<mask>", "a b<mask>", " of", " to")]},
-            "pair 3: the clean text has",
-        ),
+        ({"pairs": [PAIRS[0], LONGER, Pair("a<mask>", "a b<mask>", " of", " to")]}, "pair 3: the clean text has"),
     ],
 )
 def test_what_cannot_be_patched_is_refused_in_a_line(loaded, options, says, no_types):

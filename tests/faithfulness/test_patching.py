@@ -114,10 +114,7 @@ def test_the_estimate_of_a_small_change_is_the_change(loaded):
         ([], "found no pair"),
         ([Pair("It was one<mask> it.", "It is<mask> it.", " of", " to")], "tokens and the corrupted one"),
         ([Pair("It was part of it.", "It was due to it.", " of", " to")], "masks; expected one <mask>"),
-        (
-            [Pair("It was part<mask> it.", "It was due<mask> it.", " harbours", " to")],
-            r"tokens \(.*expected one",
-        ),
+        ([Pair("It was part<mask> it.", "It was due<mask> it.", " harbours", " to")], r"tokens \(.*expected one"),
         ([PAIRS[0], Pair("part<mask> it.", "due<mask> it.", " of", " to")], "all as long"),
         ([Pair(PAIRS[0].clean, PAIRS[0].clean, " of", " to")], "are the same tokens"),
     ],

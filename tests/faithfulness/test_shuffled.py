@@ -56,9 +56,7 @@ def test_the_loss_is_that_of_a_whole_pass_with_the_weights_mixed_by_hand(bundled
 
         with torch.no_grad(), watching(model, observe):
             logits = model(**questions.reading.inputs(model)).logits
-        answers = torch.log_softmax(logits, -1).gather(
-            1, questions.places[..., None].expand(-1, -1, logits.shape[-1])
-        )
+        answers = torch.log_softmax(logits, -1).gather(1, questions.places[..., None].expand(-1, -1, logits.shape[-1]))
         right = answers.gather(-1, questions.labels.clamp(min=0)[..., None])[..., 0]
         real = questions.labels >= 0
         return ((-right * real).sum(1) / real.sum(1)).mean()

@@ -63,8 +63,7 @@ def benchmark(name):
 
 
 @pytest.mark.parametrize(
-    ("sets", "says"),
-    [([[(3, 0)]], "no head 3.0"), ([[(0, 9)]], "no head 0.9"), ([[]], "without heads")],
+    ("sets", "says"), [([[(3, 0)]], "no head 3.0"), ([[(0, 9)]], "no head 0.9"), ([[]], "without heads")]
 )
 def test_heads_that_do_not_exist_are_refused(sets, says):
     with pytest.raises(AttnscopeError, match=says):

@@ -41,9 +41,7 @@ def mixed_bert(shifts=(-1, 2, 0, -3), wave=3.0, word=0.0, rows=2 * LENGTH):
         embeddings = model.bert.embeddings
         embeddings.token_type_embeddings.weight.zero_()
         embeddings.position_embeddings.weight.zero_()[:, :64] = torch.cat([half, -half], 1)
-        embeddings.word_embeddings.weight.zero_()[:, 64:] = torch.cat(
-            [torch.eye(WORDS), -torch.eye(WORDS)], 1
-        )
+        embeddings.word_embeddings.weight.zero_()[:, 64:] = torch.cat([torch.eye(WORDS), -torch.eye(WORDS)], 1)
         attention = model.bert.encoder.layer[0].attention.self
         for projection in (attention.query, attention.key):
             projection.weight.zero_()
@@ -54,16 +52,12 @@ def mixed_bert(shifts=(-1, 2, 0, -3), wave=3.0, word=0.0, rows=2 * LENGTH):
             for number, frequency in enumerate(FREQUENCIES[head]):
                 column, row = 2 * waves.index(frequency), first + 2 * number
                 turn = torch.tensor(2 * torch.pi * frequency * shift / LENGTH)
-                rotation = torch.stack(
-                    [torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])]
-                )
+                rotation = torch.stack([torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])])
                 strength = (wave * unit) ** 0.5
                 attention.query.weight[row : row + 2, column : column + 2] = strength * rotation
                 attention.key.weight[row : row + 2, column : column + 2] = strength * torch.eye(2)
             for projection in (attention.query, attention.key):
-                projection.weight[first + 8 : first + size, 64 : 64 + WORDS] = (
-                    word * unit
-                ) ** 0.5 * torch.eye(WORDS)
+                projection.weight[first + 8 : first + size, 64 : 64 + WORDS] = (word * unit) ** 0.5 * torch.eye(WORDS)
     return model
 
 

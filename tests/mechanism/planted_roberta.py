@@ -68,9 +68,7 @@ def planted_roberta(sizes=SMALL, heads=HEADS, seed=0):
     waves = torch.stack([angle.cos(), angle.sin()], -1) * size[:, None]  # position, wave, 2
     with torch.no_grad():
         embeddings = model.roberta.embeddings
-        embeddings.word_embeddings.weight.copy_(
-            torch.from_numpy(rng.normal(0, WORD, (sizes.vocabulary, sizes.width)))
-        )
+        embeddings.word_embeddings.weight.copy_(torch.from_numpy(rng.normal(0, WORD, (sizes.vocabulary, sizes.width))))
         embeddings.token_type_embeddings.weight.zero_()
         embeddings.position_embeddings.weight[2:] = waves.flatten(1) @ basis
         chosen = {name: found for name, found in heads.items() if _has(sizes, *name)}
@@ -97,9 +95,7 @@ def _plant(model, sizes, planes, power, layer, head, offset, weight, speed):
     for number, wave in enumerate(HEAD_WAVES):
         row = rows.start + 2 * number
         turn = speed[wave] * offset
-        rotation = torch.stack(
-            [torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])]
-        )
+        rotation = torch.stack([torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])])
         strength = (weight * sizes.head_width**0.5 / power[wave]) ** 0.5
         attention.query.weight[row : row + 2] = strength * rotation @ planes[wave]
         attention.key.weight[row : row + 2] = strength * planes[wave]

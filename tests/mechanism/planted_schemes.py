@@ -107,12 +107,7 @@ def _encoder(scheme, word):
     """Our own encoder with 8 heads; only the first reads words, in its last columns, which a rotation hardly turns."""
     heads = 8
     config = EncoderConfig(
-        vocab_size=3 + WORDS,
-        width=heads * SIZE,
-        heads=heads,
-        feed_forward=8,
-        encoder_layers=1,
-        positions=scheme,
+        vocab_size=3 + WORDS, width=heads * SIZE, heads=heads, feed_forward=8, encoder_layers=1, positions=scheme
     )
     torch.manual_seed(0)
     model = EncoderForMaskedLM(config).eval()
@@ -163,9 +158,7 @@ def _t5(offset, strength, word):
     with torch.no_grad():
         model.shared.weight.zero_()[3:] = torch.eye(WORDS, SIZE)
         for projection in (attention.q, attention.k):
-            projection.weight.copy_(
-                torch.eye(SIZE) * math.sqrt(word / SIZE)
-            )  # its norm makes a word sqrt(SIZE) long
+            projection.weight.copy_(torch.eye(SIZE) * math.sqrt(word / SIZE))  # its norm makes a word sqrt(SIZE) long
         bucket = t5_buckets(torch.from_numpy(OFFSETS)).numpy()
         by_offset = strength * np.random.default_rng(0).normal(size=32)
         by_offset[t5_buckets(torch.tensor([offset]))] = 4 * strength

@@ -59,9 +59,7 @@ def test_planted_position_heads_are_all_position(planted):
     """Words are zero, so position explains the whole profile."""
     np.testing.assert_allclose(planted["verdict"].position_share.values, 1.0, atol=1e-4)
     np.testing.assert_allclose(
-        planted["position_content"].profile_position.values,
-        planted["position_content"].profile.values,
-        atol=1e-4,
+        planted["position_content"].profile_position.values, planted["position_content"].profile.values, atol=1e-4
     )
 
 
@@ -128,9 +126,7 @@ def test_the_bundled_model_shows_the_mechanism():
     above = heads.isel(place=np.flatnonzero(heads.layer.values > 0))
     assert bool(above.prefers.any())  # three heads look at the next token, and not by its position alone
     assert not above.positional.any()
-    sharpest = sharp.isel(
-        place=np.flatnonzero(sharp.peak_weight.values >= 0.9)
-    )  # these read the table itself
+    sharpest = sharp.isel(place=np.flatnonzero(sharp.peak_weight.values >= 0.9))  # these read the table itself
     assert float(sharpest.position_share.min()) > 0.9
     spectrum = found["position_spectrum"].to_dataset().sel(kind="positions")
     assert float(spectrum.local_ratio.sel(frequency=slice(3, None)).max()) >= 2
@@ -195,18 +191,11 @@ def test_arrays_and_models_give_the_same(tokenizer):
     assert phase_map(study).energy.dims == ("layer", "head", "frequency", "angle")
     trace = cross_correlation(study).trace_peak_offset.sel(range="near", layer=0)
     assert trace.values.tolist() == list(SHIFTS)
-    assert set(position_content(loaded, [TEXT], window=LENGTH, limit=2).term.values) == {
-        "PP",
-        "PC",
-        "CP",
-        "CC",
-    }
+    assert set(position_content(loaded, [TEXT], window=LENGTH, limit=2).term.values) == {"PP", "PC", "CP", "CC"}
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
-        "beside", [{"texts": [TEXT]}, {"window": 32}, {"limit": 2}, {"tokenizer": MODEL}]
-    )
+    @pytest.mark.parametrize("beside", [{"texts": [TEXT]}, {"window": 32}, {"limit": 2}, {"tokenizer": MODEL}])
     def test_what_a_study_has_already_is_refused_beside_it(self, beside):
         """It would otherwise be the study's texts that are measured, without a word."""
         study = mechanism_study(MODEL, limit=2)
@@ -225,9 +214,7 @@ class TestBadInput:
         for analysis in (position_spectrum, position_pca):
             with pytest.raises(AttnscopeError, match=r"no table of absolute positions.*RoPE"):
                 analysis(models / "stories260K-llama")
-        with pytest.raises(
-            AttnscopeError, match=r"position_cca is not defined for stories260K-llama: .*RoPE"
-        ):
+        with pytest.raises(AttnscopeError, match=r"position_cca is not defined for stories260K-llama: .*RoPE"):
             position_cca(models / "stories260K-llama", [TEXT], window=32, limit=2)
 
     def test_scores_that_are_not_bilinear(self):

@@ -25,9 +25,7 @@ def small_units():
         patched.setattr(_tokens, "TOKENS_AT_ONCE", 12)
         patched.setattr(_gather, "UNIT", 2)
         patched.setattr(
-            _explain,
-            "ANALYSES",
-            [known_analyses()[name] for name in ("forms", "verdict", "position_cca", "spectra")],
+            _explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "position_cca", "spectra")]
         )
         yield
 
@@ -94,9 +92,7 @@ def test_a_task_that_was_stopped_goes_on(whole, tmp_path, units):
     assert units == [0, 4, 4, 2]
 
 
-def test_parts_are_found_missing_and_taken_up_by_the_command_without_task(
-    whole, tmp_path, units, monkeypatch
-):
+def test_parts_are_found_missing_and_taken_up_by_the_command_without_task(whole, tmp_path, units, monkeypatch):
     out = tmp_path / "run"
     explain(out, "2/2")
     with pytest.raises(AttnscopeError, match=r"2 of 3 units are missing \(1, 3\): .* --task 1/2 again"):

@@ -65,9 +65,7 @@ def test_profiles_are_those_of_the_weights_with_target_text(kind):
     model.set_attn_implementation("eager")
     with torch.no_grad():
         own = model(
-            input_ids=torch.tensor(cut(tokenizer, TEXT)),
-            decoder_input_ids=torch.tensor(read),
-            output_attentions=True,
+            input_ids=torch.tensor(cut(tokenizer, TEXT)), decoder_input_ids=torch.tensor(read), output_attentions=True
         )
     expected = {"self": own.encoder_attentions, "causal": own.decoder_attentions}
     for name, weights in expected.items():
@@ -131,16 +129,8 @@ def test_a_target_goes_through_all_analyses():
     ("model", "given", "message"),
     [
         (lambda: tiny("bert"), {}, r"nothing in it reads a target: leave out targets \(--target\)"),
-        (
-            lambda: small_model("bart"),
-            {"targets": ["der hut"]},
-            "found 0 full windows of 16 tokens in the target",
-        ),
-        (
-            lambda: small_model("bart"),
-            {"more": analyses()},
-            r"leave out either paper \(--paper\) or the target",
-        ),
+        (lambda: small_model("bart"), {"targets": ["der hut"]}, "found 0 full windows of 16 tokens in the target"),
+        (lambda: small_model("bart"), {"more": analyses()}, r"leave out either paper \(--paper\) or the target"),
     ],
 )
 def test_what_cannot_be_explained_is_refused(model, given, message):
@@ -170,10 +160,7 @@ def test_a_sinusoidal_table_is_found_as_it_is_computed():
 def test_a_learned_table_is_found_and_each_layer_goes_with_its_own():
     model = ours("learned")
     evidence = Study(model, [[5, 6, 7, 8], [7, 8, 9, 5]], band=2).evidence
-    assert [evidence.table_of(layer).name.partition(".")[0] for layer in evidence.layers] == [
-        "encoder",
-        "decoder",
-    ]
+    assert [evidence.table_of(layer).name.partition(".")[0] for layer in evidence.layers] == ["encoder", "decoder"]
     rows = dict(model.named_parameters())["decoder.add_positions.position_embeddings.weight"]
     np.testing.assert_array_equal(evidence.table_of(evidence.layers[1]).rows, rows.detach().double().numpy())
     assert position_table_length(model) == 32

@@ -18,9 +18,7 @@ from tests.planted import overflowing_bert
 
 STRANGE = 59
 WINDOWS = [[5, 6, 7, 8, 9, 10], [8, 7, 11, 12, 6, 5], [9, 12, STRANGE, 5, 6, 7], [5, 5, 9, 6, 7, 8]]
-REFUSED = (
-    r"^window 3: layer 0 \(.*\) gives NaN or infinity\. Look at the weights of the model and at the tokens"
-)
+REFUSED = r"^window 3: layer 0 \(.*\) gives NaN or infinity\. Look at the weights of the model and at the tokens"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +56,5 @@ def test_explain_names_the_file_and_the_place(tmp_path):
     ids = loaded.tokenizer("Bread").input_ids[1:2]
     (tmp_path / "tides.txt").write_text("The tide comes in and goes out. " * 4)
     (tmp_path / "z.txt").write_text("Bread rises in the tide and goes out. " * 4)
-    with pytest.raises(
-        AttnscopeError, match=r"window \d+ \(.*z\.txt from character 0\): layer 0 \(enc.*\) gives NaN"
-    ):
+    with pytest.raises(AttnscopeError, match=r"window \d+ \(.*z\.txt from character 0\): layer 0 \(enc.*\) gives NaN"):
         attnscope.explain(overflowing_bert(ids[0]), tmp_path, tokenizer=loaded.tokenizer, window=16, band=2)

@@ -42,12 +42,7 @@ def tokenizer():
 def masked(tokenizer):
     """Heads planted at -1, +2, -3 and 0 in a model that may not look ahead."""
     return attnscope.explain(
-        causal(wave_bert((-1, 2, -3, 0))),
-        [TEXT],
-        tokenizer=tokenizer,
-        window=LENGTH,
-        limit=4,
-        frequencies=(1, 15),
+        causal(wave_bert((-1, 2, -3, 0))), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=4, frequencies=(1, 15)
     )
 
 
@@ -80,9 +75,7 @@ def test_it_is_said_where_the_scores_are_those_before_the_mask(masked):
     assert "scores are read before the mask" in note
     said = summary(rank_explanations(masked))
     assert said[0].startswith("4 of 4 heads put more weight")
-    assert said[-1].startswith(
-        "In 3 of these 4 both readings of the scores find the offset of the weights (in 1 a"
-    )
+    assert said[-1].startswith("In 3 of these 4 both readings of the scores find the offset of the weights (in 1 a")
 
 
 def test_a_model_without_a_mask_needs_no_note():
@@ -140,8 +133,7 @@ def test_no_reading_between_tokens_lies_beyond_the_mask():
 def test_noise_has_no_clear_peak_and_a_shift_has():
     rng = np.random.default_rng(0)
     clear = [
-        bool(cross_correlation(rng.normal(size=(64, 8)), rng.normal(size=(64, 8))).trace_peak_clear)
-        for _ in range(200)
+        bool(cross_correlation(rng.normal(size=(64, 8)), rng.normal(size=(64, 8))).trace_peak_clear) for _ in range(200)
     ]
     assert sum(clear) <= 2
     q = rng.normal(size=(64, 8))
@@ -162,13 +154,7 @@ def test_phases_in_disorder_have_a_common_shift_as_often_as_stated():
 
 def test_weights_that_rise_on_beyond_the_band_have_no_offset(tokenizer):
     found = attnscope.explain(
-        wave_bert((-5, 1, 5, 4)),
-        [TEXT],
-        tokenizer=tokenizer,
-        window=LENGTH,
-        limit=3,
-        band=4,
-        frequencies=(1, 15),
+        wave_bert((-5, 1, 5, 4)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=3, band=4, frequencies=(1, 15)
     )
     at = found["verdict"].offset_of_weights.values[0]
     assert at[1] == 1
@@ -182,9 +168,7 @@ def test_weights_that_rise_on_beyond_the_band_have_no_offset(tokenizer):
 @pytest.mark.parametrize("offset", [-2, 2])
 def test_energy_at_all_angles_does_not_draw_the_line_to_0(offset):
     """A median over all energy is pulled to 0 by what lies on no line, and by what wraps at high frequencies."""
-    model = planted(
-        offset=offset, noise=0.6, content=0.5, length=128, frequencies=(10, 14, 22, 38, 54), width=64
-    )
+    model = planted(offset=offset, noise=0.6, content=0.5, length=128, frequencies=(10, 14, 22, 38, 54), width=64)
     found = phase_map(model.inputs, model.query, model.key)
     assert float(found.line_shift) == pytest.approx(-offset, abs=0.25)
     assert float(found.line_chance) <= 0.01
@@ -208,12 +192,7 @@ def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
     assert weight_peaks(study.evidence).weights_of.values.tolist() == [0] * len(layers)
     study = Study(tiny("bert"), study.windows, band=4)
     assert weight_peaks(study.evidence).weights_of.values.tolist() == [0, 1]
-    read = {
-        "offset_of_weights": -1.0,
-        "offset_of_spectrum": -1.0,
-        "offset_of_correlation": -1.0,
-        "chance": 0.1,
-    }
+    read = {"offset_of_weights": -1.0, "offset_of_spectrum": -1.0, "offset_of_correlation": -1.0, "chance": 0.1}
     kernel = {"offset_of_kernel": -1.0, "kernel_agrees": True, "kernel_chance": 0.9}
     head = HeadExplanation(0, None, 3, prefers=True, positional=True, agree=True, **read, **kernel)
     shared = [head, *(replace(head, layer=layer, weights_of=0) for layer in (1, 2))]
@@ -232,10 +211,7 @@ def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
 
 @pytest.mark.parametrize(
     ("peaks", "says"),
-    [
-        (1, "1 or more: probability 0.1), so this may be accident"),
-        (5, "5 or more: probability below 0.0001)."),
-    ],
+    [(1, "1 or more: probability 0.1), so this may be accident"), (5, "5 or more: probability below 0.0001).")],
 )
 def test_peaks_of_heads_that_prefer_no_offset_are_counted_beside_those_of_noise(peaks, says):
     idle = HeadExplanation(0, None, 0, prefers=False, positional=False, agree=None, coherence=0.1)
@@ -257,10 +233,7 @@ def test_peaks_of_heads_that_prefer_no_offset_are_counted_beside_those_of_noise(
 def told(tree):
     """Heads by what the rows, of which the table and the sentences are made, say of them."""
     rows = rank_explanations(tree)
-    return {
-        name: {(row.layer, row.head): getattr(row, name) for row in rows}
-        for name in ("agree", "kernel_agrees")
-    }
+    return {name: {(row.layer, row.head): getattr(row, name) for row in rows} for name in ("agree", "kernel_agrees")}
 
 
 @pytest.mark.parametrize("name", ["bundled", "gpt2", "alibi", "llama"])
@@ -285,9 +258,7 @@ def test_what_does_not_apply_to_a_head_is_stored_as_such(name):
     if "scheme_kernel" in tree.children:
         kernel = tree["scheme_kernel"].to_dataset().stack(place=("layer", "head"))
         foretold = [rows["kernel_agrees"][place] for place in places]
-        assert kernel.agree.fillna(-1).values.tolist() == [
-            -1 if is_so is None else is_so for is_so in foretold
-        ]
+        assert kernel.agree.fillna(-1).values.tolist() == [-1 if is_so is None else is_so for is_so in foretold]
         for number in (kernel.agree, kernel.chance, kernel.offset_of_weights):
             assert (np.isfinite(number.values) <= verdict.prefers.values).all()
 
@@ -346,9 +317,7 @@ def test_random_weights_claim_no_agreement(kind, scale):
         model = random_model(kind, scale, seed)
         study = Study(model, texts)
         content = position_content(model, texts[:6])
-        found = verdict_of(
-            study.evidence, mechanism_cross_spectrum(study), mechanism_cross_correlation(study), content
-        )
+        found = verdict_of(study.evidence, mechanism_cross_spectrum(study), mechanism_cross_correlation(study), content)
         rows = rank_explanations(xr.DataTree.from_dict({"verdict": found}))
         (said,) = summary(rows)
         assert said.startswith("No head of 12 puts more weight on one offset than chance does")

@@ -21,13 +21,7 @@ def small(name, seed=0, **others):
     torch.manual_seed(seed)
     kind, detail = name.split("-")
     if detail in {"gru", "lstm"}:
-        sizes = {
-            "vocab_size": 20,
-            "embedding_width": 8,
-            "encoder_width": 6,
-            "decoder_width": 12,
-            "dropout": 0.0,
-        }
+        sizes = {"vocab_size": 20, "embedding_width": 8, "encoder_width": 6, "decoder_width": 12, "dropout": 0.0}
         config = RecurrentConfig(**sizes | {"attention": kind, "cell": detail} | others)
         model = RecurrentForConditionalGeneration(config)
     else:

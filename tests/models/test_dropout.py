@@ -18,9 +18,7 @@ def test_as_many_are_dropped_as_the_rate_says_and_the_mean_stays(rate, dtype):
     share = float((made == 0).float().mean())
     error = (rate * (1 - rate) / made.numel()) ** 0.5
     assert abs(share - rate) < 4 * error + 2**-16
-    assert float(made.detach().max()) == pytest.approx(
-        1 / (1 - rate), rel=1e-2 if dtype == torch.bfloat16 else 1e-4
-    )
+    assert float(made.detach().max()) == pytest.approx(1 / (1 - rate), rel=1e-2 if dtype == torch.bfloat16 else 1e-4)
     assert torch.equal(ones.grad, made.detach())
     rows = (made == 0).float()  # neighbours share a number, not their fate
     together = float((rows[:, 0:-1:4] * rows[:, 1::4]).mean())
@@ -53,9 +51,6 @@ def test_in_training_the_loss_and_its_gradients_are_those_of_eager_attention(pad
         model.zero_grad()
         loss = model.summed_loss(source, seen, labels)
         loss.backward()
-        found[attention] = [
-            loss.detach(),
-            *(one.grad.clone() for one in model.parameters() if one.grad is not None),
-        ]
+        found[attention] = [loss.detach(), *(one.grad.clone() for one in model.parameters() if one.grad is not None)]
     for ours, theirs in zip(found["sdpa"], found["eager"], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -29,8 +29,7 @@ def test_r_drop_is_its_formula(monkeypatch: pytest.MonkeyPatch, smoothing: float
     both = torch.cat([first, second])
     entropies = F.cross_entropy(both, labels.repeat(2), reduction="sum", label_smoothing=smoothing)
     divergences = [
-        F.kl_div(other, one, reduction="sum", log_target=True)
-        for one, other in ((first, second), (second, first))
+        F.kl_div(other, one, reduction="sum", log_target=True) for one, other in ((first, second), (second, first))
     ]
     expected = (entropies + 3.0 / 2 * sum(divergences)) / 2
     assert_close(loss.double(), expected, rtol=1e-5, atol=0)

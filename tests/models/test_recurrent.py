@@ -52,13 +52,9 @@ def test_annotations_read_the_source_both_ways(cell):
     model = small("none-gru" if cell is nn.GRU else "none-lstm")
     h = model.encoder(torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0]]), torch.tensor([[1] * 4, [1, 1, 0, 0]]))[0]
     one_way = cell(8, 6, batch_first=True)
-    one_way.load_state_dict(
-        {k: v for k, v in model.encoder.network.state_dict().items() if "reverse" not in k}
-    )
+    one_way.load_state_dict({k: v for k, v in model.encoder.network.state_dict().items() if "reverse" not in k})
     other_way = cell(8, 6, batch_first=True)
-    reverse = {
-        k.removesuffix("_reverse"): v for k, v in model.encoder.network.state_dict().items() if "reverse" in k
-    }
+    reverse = {k.removesuffix("_reverse"): v for k, v in model.encoder.network.state_dict().items() if "reverse" in k}
     other_way.load_state_dict(reverse)
     for row, ids in enumerate([[3, 4, 5, 2], [6, 2]]):
         vectors = model.embedding(torch.tensor([ids]))
@@ -83,12 +79,8 @@ def test_the_fixed_vector_is_all_that_the_decoder_sees():
     other = states.clone()
     other[0, 1:3] = 9.0  # between the ends, which make the vector
     for annotations, same in ((other, True), (states + 1, False)):
-        logits = model(
-            encoder_outputs=BaseModelOutput(annotations), decoder_input_ids=torch.tensor([[1, 7]])
-        ).logits
-        expected = model(
-            encoder_outputs=BaseModelOutput(states), decoder_input_ids=torch.tensor([[1, 7]])
-        ).logits
+        logits = model(encoder_outputs=BaseModelOutput(annotations), decoder_input_ids=torch.tensor([[1, 7]])).logits
+        expected = model(encoder_outputs=BaseModelOutput(states), decoder_input_ids=torch.tensor([[1, 7]])).logits
         assert torch.equal(logits, expected) == same
     attentive = small("dot-gru")
     logits = [

@@ -116,9 +116,7 @@ def test_a_model_that_nobody_watches_attends_in_its_steps_alone(monkeypatch):
 
 def test_a_fixed_vector_is_no_attention():
     given = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": READ}
-    with pytest.raises(
-        AttnscopeError, match=r"has no attention .* nothing to measure: give a model that attends"
-    ):
+    with pytest.raises(AttnscopeError, match=r"has no attention .* nothing to measure: give a model that attends"):
         verify(small("none-gru"), given)
 
 

@@ -102,9 +102,7 @@ def test_flex_attention_adds_positions_to_the_scores_of_every_text():
 def test_attention_that_would_lose_the_positions_is_refused(positions):
     model = small(f"{positions}-pre")
     model.config._attn_implementation = "flash_attention_2"  # set_attn_implementation asks for a GPU first
-    with pytest.raises(
-        AttnscopeError, match="'flash_attention_2' leaves out what positions 'alibi' and 't5' add"
-    ):
+    with pytest.raises(AttnscopeError, match="'flash_attention_2' leaves out what positions 'alibi' and 't5' add"):
         model(SOURCE, labels=LABELS)
 
 
@@ -198,9 +196,7 @@ def test_sizes_are_whole_numbers(config, size, value):
 def test_a_masked_language_model_is_an_encoder_with_its_table_turned_round():
     torch.manual_seed(0)
     model = EncoderForMaskedLM(
-        EncoderConfig(
-            vocab_size=20, width=16, heads=2, feed_forward=24, encoder_layers=2, positions="learned"
-        )
+        EncoderConfig(vocab_size=20, width=16, heads=2, feed_forward=24, encoder_layers=2, positions="learned")
     ).eval()
     labels = torch.where(MASK == 1, SOURCE, -100)
     states = model.encoder(SOURCE, MASK).last_hidden_state

@@ -31,9 +31,7 @@ def words(row, padding):
 @torch.no_grad()
 def test_the_loss_is_that_of_single_steps(name):
     model = small(name)
-    pairs = [
-        (source[source != 0], words(labels, -100)) for source, labels in zip(SOURCE, LABELS, strict=True)
-    ]
+    pairs = [(source[source != 0], words(labels, -100)) for source, labels in zip(SOURCE, LABELS, strict=True)]
     count = sum(len(target) for _, target in pairs)
     expected = -sum(log_probability(model, source, target) for source, target in pairs)
     assert float(model(SOURCE, MASK, labels=LABELS).loss) == pytest.approx(expected / count, abs=1e-5)
@@ -61,10 +59,7 @@ def test_arguments_that_would_be_passed_over_are_refused(name):
     found = model(SOURCE, MASK, labels=LABELS, decoder_attention_mask=padded, **idle).logits
     assert torch.equal(found, expected)
     for wrong, says in [
-        (
-            {"output_hidden_states": True},
-            "found argument 'output_hidden_states', which this model does not use",
-        ),
+        ({"output_hidden_states": True}, "found argument 'output_hidden_states', which this model does not use"),
         ({"label_smoothing": 0.1}, "found argument 'label_smoothing'"),
         ({"decoder_attention_mask": padded.flip(1)}, "decoder_attention_mask has padding before a token"),
     ]:
@@ -134,24 +129,18 @@ def test_samples_follow_the_distribution(name, temperature):
 
     def sample(seed):
         torch.manual_seed(seed)
-        return model.generate(source, max_new_tokens=2, do_sample=True, temperature=temperature, top_k=0)[
-            :, 1:
-        ]
+        return model.generate(source, max_new_tokens=2, do_sample=True, temperature=temperature, top_k=0)[:, 1:]
 
     said = sample(1)
     assert torch.equal(said, sample(1))
     assert not torch.equal(said, sample(2))
-    first = int(
-        said[:, 0].masked_fill(said[:, 0] == 2, -1).mode().values
-    )  # after the end there is no second token
+    first = int(said[:, 0].masked_fill(said[:, 0] == 2, -1).mode().values)  # after the end there is no second token
     assert first != -1
     for read, tokens in [([1], said[:, 0]), ([1, first], said[said[:, 0] == first, 1])]:
         logits = model(SOURCE[:1], decoder_input_ids=torch.tensor([read])).logits[0, -1]
         expected = (logits / temperature).softmax(-1)
         found = tokens.bincount(minlength=20) / len(tokens)
-        assert (
-            (found - expected).abs() < 4.5 * (expected * (1 - expected) / len(tokens)).sqrt() + 1e-3
-        ).all()
+        assert ((found - expected).abs() < 4.5 * (expected * (1 - expected) / len(tokens)).sqrt() + 1e-3).all()
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -40,12 +40,7 @@ def failing(error, times):
 
 @pytest.mark.parametrize(
     "error",
-    [
-        ConnectionResetError(),
-        TimeoutError(),
-        OSError(errno.EBUSY, "slow down"),
-        *map(_AnsweredError, (429, 500, 503)),
-    ],
+    [ConnectionResetError(), TimeoutError(), OSError(errno.EBUSY, "slow down"), *map(_AnsweredError, (429, 500, 503))],
 )
 def test_what_passes_is_tried_four_times(error):
     call, calls = failing(error, 3)
@@ -85,10 +80,7 @@ def test_libraries_that_try_for_long_are_not_asked_again(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (
-            FileNotFoundError("The specified bucket does not exist"),
-            "nothing is there .*bucket does not exist",
-        ),
+        (FileNotFoundError("The specified bucket does not exist"), "nothing is there .*bucket does not exist"),
         (PermissionError("Forbidden"), "no permission"),
         (_AnsweredError(403), "no permission"),
         (_NoCredentialsError("Unable to locate credentials"), "no credentials .*FSSPEC_S3"),
@@ -99,9 +91,7 @@ def test_libraries_that_try_for_long_are_not_asked_again(monkeypatch):
 )
 def test_every_refusal_is_one_line_without_secrets(error, says):
     url = Url("s3://user:pa55word@bucket/a.txt")
-    error.args = (
-        (*error.args[:-1], f"{error.args[-1]} s3://user:pa55word@bucket\nsecond line") if error.args else ()
-    )
+    error.args = (*error.args[:-1], f"{error.args[-1]} s3://user:pa55word@bucket\nsecond line") if error.args else ()
     with pytest.raises(AttnscopeError, match=says) as told, explained(url):
         raise error
     assert "\n" not in str(told.value)

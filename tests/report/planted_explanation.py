@@ -27,9 +27,7 @@ def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):
     nodes = {
         "forms": _forms(layers),
         "position_spectrum": _spectrum(frequency, positions, rng),
-        "position_pca": xr.Dataset(
-            {"cumulative_share": ("component", 1 - 0.8 ** np.arange(1, positions + 1))}
-        ),
+        "position_pca": xr.Dataset({"cumulative_share": ("component", 1 - 0.8 ** np.arange(1, positions + 1))}),
         "position_cca": _correlations(layers, rng),
         "waves": _waves(layers, heads, columns, positions, rng),
         "spectra": xr.Dataset(
@@ -42,10 +40,7 @@ def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):
         "cross_spectrum": _cross_spectrum(layers, heads, frequency, positions, rng),
         "phase_map": xr.Dataset(
             {
-                "energy": (
-                    (*GRID, "frequency", "angle"),
-                    rng.gamma(1, size=(layers, heads, len(frequency), 64)),
-                ),
+                "energy": ((*GRID, "frequency", "angle"), rng.gamma(1, size=(layers, heads, len(frequency), 64))),
                 "line_shift": (GRID, np.where(looks, 1.0, np.nan)),
                 "line_chance": (GRID, np.where(looks, 0.005, 0.5)),
             },
@@ -115,10 +110,7 @@ def _spectrum(frequency, positions, rng):
     is_peak = np.zeros(mean.shape, dtype=bool)
     is_peak[0, 8] = True
     level = ("kind", np.ones(2))
-    found = {
-        name: (("kind", "frequency"), mean * factor)
-        for name, factor in (("mean", 1), ("lower_quartile", 0.7))
-    }
+    found = {name: (("kind", "frequency"), mean * factor) for name, factor in (("mean", 1), ("lower_quartile", 0.7))}
     return xr.Dataset(
         found
         | {
@@ -216,10 +208,7 @@ def _controls(heads):
     offset = np.broadcast_to([-1.0, 7.0, 0.0, -20.0], (1, heads, 4))
     return xr.Dataset(
         {
-            "coherence_at_offset": (
-                (*GRID, "control"),
-                np.where(np.arange(heads) % 2, np.nan, 1)[:, None] * coherence,
-            ),
+            "coherence_at_offset": ((*GRID, "control"), np.where(np.arange(heads) % 2, np.nan, 1)[:, None] * coherence),
             "band_offset": ((*GRID, "control"), np.where(np.arange(heads) % 2, np.nan, 1)[:, None] * offset),
             "completed_shift": ((*GRID, "completion"), np.ones((1, heads, 3))),
         },

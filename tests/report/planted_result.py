@@ -225,9 +225,7 @@ def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.
     return result
 
 
-def _sample(
-    kinds: np.ndarray, strength: np.ndarray, tokens: int, rank: int, rng: np.random.Generator
-) -> xr.Dataset:
+def _sample(kinds: np.ndarray, strength: np.ndarray, tokens: int, rank: int, rng: np.random.Generator) -> xr.Dataset:
     layers, heads = kinds.shape
     key = np.zeros((layers, heads, tokens, rank), dtype=np.uint16)
     weight = np.zeros((layers, heads, tokens, rank), dtype=np.float32)
@@ -303,9 +301,7 @@ def with_bins(result: xr.Dataset, reach: int = 100) -> xr.Dataset:
     rng = np.random.default_rng(11)
     texts, layers, heads = (result.sizes[name] for name in ("text", "layer", "head"))
     ranges = np.array(bin_ranges(0, reach))
-    found = result.assign_coords(
-        bin_first=("offset_bin", ranges[:, 0]), bin_last=("offset_bin", ranges[:, 1])
-    )
+    found = result.assign_coords(bin_first=("offset_bin", ranges[:, 0]), bin_last=("offset_bin", ranges[:, 1]))
     rows = result.length.values[:, None, None, None]
     left = ranges[:, 0] <= 0
     sums = np.zeros((texts, layers, heads, len(ranges)))

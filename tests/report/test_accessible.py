@@ -77,14 +77,10 @@ def pages(explained, tmp_path_factory):
         return {
             "generate": write_generation_report(generated, folder / "generate.html"),
             "scan": write_report(
-                with_bins(with_blocks(with_groups(made.result))),
-                in_blocks(made.sample),
-                folder / "scan.html",
+                with_bins(with_blocks(with_groups(made.result))), in_blocks(made.sample), folder / "scan.html"
             ),
             "explain": write_explain_report(explained, folder / "explain.html"),
-            "intervene": write_page(
-                report_of("intervene", planted_intervention()), folder / "intervene.html"
-            ),
+            "intervene": write_page(report_of("intervene", planted_intervention()), folder / "intervene.html"),
             "patch": write_page(report_of("patch", planted_patching()), folder / "patch.html"),
             "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
             "align": write_alignment_report(planted_alignment(), folder / "align.html"),
@@ -95,8 +91,7 @@ def pages(explained, tmp_path_factory):
 
 def luminance(colour):
     channels = (
-        np.array([float(part) for part in colour[colour.index("(") + 1 : -1].replace(",", " ").split()[:3]])
-        / 255
+        np.array([float(part) for part in colour[colour.index("(") + 1 : -1].replace(",", " ").split()[:3]]) / 255
     )
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
@@ -108,9 +103,7 @@ def contrast(one, other):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize(
-    "name", ["scan", "received", "roles", "generate", "explain", "patch", "compare", "align"]
-)
+@pytest.mark.parametrize("name", ["scan", "received", "roles", "generate", "explain", "patch", "compare", "align"])
 def test_headers_landmarks_scrolling_and_contrast(visit, pages, name, width):
     page = visit(pages[name], width=width)
     assert page.evaluate(EMPTY_HEADERS) == []
@@ -151,9 +144,7 @@ def test_the_paper_of_a_figure_is_the_card_that_it_lies_on(visit, tmp_path, sche
 def test_the_table_of_effects_fits_its_frame(visit, tmp_path, width):
     """What a head is worth stands in the last columns: they are not to be scrolled for."""
     with sketched():
-        page = visit(
-            write_page(report_of("intervene", planted_trusted()), tmp_path / "page.html"), width=width
-        )
+        page = visit(write_page(report_of("intervene", planted_trusted()), tmp_path / "page.html"), width=width)
     frame = page.locator("#heads .long")
     assert page.locator("#heads thead button").count() == 13
     assert frame.evaluate("one => one.scrollWidth - one.clientWidth") <= 1
@@ -165,14 +156,9 @@ def planted_trusted():
     grid = ("layer", "head")
     share = (grid, np.full((2, 3), 0.98))
     at = {"layer": [0, 1], "head": [0, 1, 2]}
-    trust = xr.Dataset(
-        {"norm_offset": (grid, np.full((2, 3), -2.0)), "norm_weight": share, "null_share": share}, at
-    )
+    trust = xr.Dataset({"norm_offset": (grid, np.full((2, 3), -2.0)), "norm_weight": share, "null_share": share}, at)
     told = {name: (grid, np.ones((2, 3))) for name in ("asked", "agree")}
-    tree["trust"], tree["why"] = (
-        xr.DataTree(trust),
-        xr.DataTree(xr.Dataset({"position_share": share} | told, at)),
-    )
+    tree["trust"], tree["why"] = (xr.DataTree(trust), xr.DataTree(xr.Dataset({"position_share": share} | told, at)))
     return tree
 
 

@@ -64,9 +64,7 @@ def test_everything_from_outside_is_escaped_and_nothing_is_loaded(text):
 def test_without_gold_there_is_no_talk_of_it(tmp_path):
     plain = made(score=None, heads=None, chosen_on_gold=False, outside=0, head=None)
     pairs = [replace(pair, error_rate=float("nan")) for pair in plain.pairs]
-    page = write_alignment_report(replace(plain, pairs=pairs), tmp_path / "r.html").read_text(
-        encoding="utf-8"
-    )
+    page = write_alignment_report(replace(plain, pairs=pairs), tmp_path / "r.html").read_text(encoding="utf-8")
     assert "error rate" not in page
     assert "people" not in page
     assert "the mean of all heads of layer 0" in page

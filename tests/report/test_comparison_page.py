@@ -12,9 +12,7 @@ from tests.report.planted_comparison import HOSTILE, NAMES, planted
 
 
 def page(folder, **changes):
-    return write_comparison_report(planted(**changes), folder / "new" / "report.html").read_text(
-        encoding="utf-8"
-    )
+    return write_comparison_report(planted(**changes), folder / "new" / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +21,9 @@ def text(tmp_path_factory):
 
 
 def cells(text, table):
-    rows = re.findall(
-        "<tr>(.*?)</tr>", re.findall("<table.*?>(.*?)</table>", text, re.DOTALL)[table], re.DOTALL
-    )
+    rows = re.findall("<tr>(.*?)</tr>", re.findall("<table.*?>(.*?)</table>", text, re.DOTALL)[table], re.DOTALL)
     return [
-        [html.unescape(re.sub("<[^>]+>", "", cell)) for cell in re.findall("<t[hd].*?</t[hd]>", row)]
-        for row in rows
+        [html.unescape(re.sub("<[^>]+>", "", cell)) for cell in re.findall("<t[hd].*?</t[hd]>", row)] for row in rows
     ]
 
 
@@ -83,10 +78,7 @@ def test_what_is_not_compared_is_not_spoken_of(tmp_path):
     tree = planted()
     scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
     scores["lower_by_length"][0, :, 0] = np.nan  # the shortest sentences of the first system are too few
-    tree["scores"], tree["alignment"] = (
-        scores,
-        alignment.assign(read_from=("system", ["layer 0, head 0"] * 3)),
-    )
+    tree["scores"], tree["alignment"] = (scores, alignment.assign(read_from=("system", ["layer 0, head 0"] * 3)))
     text = write_comparison_report(tree, tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"with <bdi>{NAMES[0]}</bdi>" not in text
     assert f"with <bdi>{NAMES[2]}</bdi>" in text

@@ -67,9 +67,7 @@ def test_everything_from_outside_is_escaped(text):
 
 def test_the_page_may_load_nothing(text):
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text).group(1)
-    assert (
-        policy == "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-    )
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
 
 
@@ -193,9 +191,7 @@ def test_kinds_of_attention_sort_as_words(visit, tree, tmp_path):
     several["position_content"] = xr.DataTree(content)
     page = visit(write_explain_report(several, tmp_path / "r.html"))
     page.locator("#heads-table thead button", has_text="Attention").click()
-    words = page.eval_on_selector_all(
-        "#heads-table tbody td:nth-child(2)", "all => all.map(cell => cell.innerText)"
-    )
+    words = page.eval_on_selector_all("#heads-table tbody td:nth-child(2)", "all => all.map(cell => cell.innerText)")
     assert words == sorted(kinds * 4)
 
 
@@ -233,8 +229,7 @@ def test_the_page_fits_any_screen_in_light_and_dark(opened, width):
 def test_reasons_and_signature_are_text(opened):
     page = opened()
     assert all(
-        any(reason in note for note in page.locator("#notes p").all_text_contents())
-        for reason in SKIPPED.values()
+        any(reason in note for note in page.locator("#notes p").all_text_contents()) for reason in SKIPPED.values()
     )
     assert not page.is_visible("#signature pre")
     page.click("#signature summary")

@@ -20,15 +20,8 @@ from tests.families import tiny
 from tests.sketched import sketched
 from tests.translation.small_translators import small_tokenizer
 
-TEXTS = [
-    "a hat and a bat are on the mat but the cat sat on the hat of a man who ran after the bat in the end. "
-    * 3
-]
-OF_READINGS = (
-    "within half a token",
-    "estimates of another head",
-    "a frame that both readings",
-)
+TEXTS = ["a hat and a bat are on the mat but the cat sat on the hat of a man who ran after the bat in the end. " * 3]
+OF_READINGS = ("within half a token", "estimates of another head", "a frame that both readings")
 
 
 def explained(model, band=5):
@@ -60,9 +53,7 @@ def trees():
 def pages(trees, tmp_path_factory):
     place = tmp_path_factory.mktemp("pages")
     with sketched():  # what lies around figures is read here
-        files = {
-            family: write_explain_report(tree, place / f"{family}.html") for family, tree in trees.items()
-        }
+        files = {family: write_explain_report(tree, place / f"{family}.html") for family, tree in trees.items()}
     return {family: words_of(file.read_text(encoding="utf-8")) for family, file in files.items()}
 
 
@@ -83,9 +74,7 @@ def both(trees, pages, family):
 def test_a_rotary_model_has_no_readings_and_chance_is_that_of_random_phases(trees, pages):
     for said in both(trees, pages, "llama"):
         assert not [words for words in OF_READINGS if words in said]
-        assert "how often it would be if the rotation had random phases" in said.replace(
-            "How often", "how often"
-        )
+        assert "how often it would be if the rotation had random phases" in said.replace("How often", "how often")
         assert "takes heads as independent" not in said or "So many come by chance" in said
 
 

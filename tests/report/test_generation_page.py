@@ -13,9 +13,7 @@ from tests.statistics.generation.writers import writer
 def written(tmp_path_factory):
     model, tokenizer = writer()
     texts = ["<script>alert(1)</script> twice a day.", "A boat is out."]
-    results = attnscope.generate(
-        model, texts, tokenizer=tokenizer, new_tokens=8, spans={"a & b": "twice...day"}
-    )
+    results = attnscope.generate(model, texts, tokenizer=tokenizer, new_tokens=8, spans={"a & b": "twice...day"})
     return results, write_generation_report(results, tmp_path_factory.mktemp("page") / "report.html")
 
 
@@ -52,9 +50,6 @@ def test_what_is_not_known_is_said(visit, written, tmp_path):
     assert [use["head"] for use in found if use["span"] == "source"] == [None]
     page = visit(write_generation_report(results, tmp_path / "report.html"))
     assert page.locator("#multiples .none").count() == 4
-    assert (
-        page.inner_text("#no-keys")
-        == "–: no key of “own output”. The heads of layer 1 look at the source alone."
-    )
+    assert page.inner_text("#no-keys") == "–: no key of “own output”. The heads of layer 1 look at the source alone."
     assert "All keys are of the span: source." in page.inner_text("#notes")
     assert page.locator("#spans tr", has_text="source").locator("td").all_inner_texts()[2:] == [""] * 5

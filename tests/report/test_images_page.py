@@ -22,8 +22,7 @@ def path(tmp_path_factory):
 def shaded(page):
     """Names of the patches that the chosen one looks at."""
     return page.eval_on_selector_all(
-        ".patches .token",
-        "all => all.filter(t => t.style.getPropertyValue('--w') > 0.5).map(t => t.textContent)",
+        ".patches .token", "all => all.filter(t => t.style.getPropertyValue('--w') > 0.5).map(t => t.textContent)"
     )
 
 

@@ -53,10 +53,7 @@ def test_a_link_within_a_page_stays_in_its_frame(framed, explain_page):
     for link in frame.locator('a[href^="#"]').all()[:3]:
         link.click()
         assert frame.locator("h1").text_content() == title
-        assert (
-            frame.locator(link.get_attribute("href")).evaluate("part => part.getBoundingClientRect().top")
-            < 800
-        )
+        assert frame.locator(link.get_attribute("href")).evaluate("part => part.getBoundingClientRect().top") < 800
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,7 @@ from attnscope.results.page.comparison import write_comparison_report
 from attnscope.results.page.scan import write_report
 from attnscope.store.arrays import unpacked
 from tests.report.planted_comparison import planted as planted_comparison
-from tests.report.planted_result import (
-    HOSTILE,
-    in_tiles,
-    planted,
-    translated,
-    with_bins,
-    with_blocks,
-    with_groups,
-)
+from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_bins, with_blocks, with_groups
 from tests.report.schemes import fitting_schemes
 from tests.translation.small_translators import small_recurrent, small_tokenizer
 
@@ -47,9 +39,7 @@ def head_of_kind(made, kind):
 
 
 def shades(page):
-    return np.array(
-        page.eval_on_selector_all(".token", "all => all.map(t => Number(t.style.getPropertyValue('--w')))")
-    )
+    return np.array(page.eval_on_selector_all(".token", "all => all.map(t => Number(t.style.getPropertyValue('--w')))"))
 
 
 def test_a_click_fills_the_panel(visit, path, made):
@@ -158,9 +148,7 @@ def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, ma
     left = np.flatnonzero(result.bin_first.values <= 0)  # nothing lies to the right
     assert len(said) == len(left)
     equal = (result.equal_bin_sum / result.length).mean("text").values[1]
-    heights = page.eval_on_selector_all(
-        "#offsets rect.bin", "all => all.map(one => one.height.baseVal.value)"
-    )
+    heights = page.eval_on_selector_all("#offsets rect.bin", "all => all.map(one => one.height.baseVal.value)")
     np.testing.assert_allclose(np.array(heights) / sum(heights), own[1, 2, left], atol=1e-4)
     for text, bin_ in zip(said, left, strict=True):
         first, last = int(result.bin_first[bin_]), int(result.bin_last[bin_])
@@ -189,9 +177,7 @@ def test_a_profile_alone_colours_the_grid_by_its_peak(visit, made, tmp_path, nam
 
 def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_so(visit, made, tmp_path):
     top = made.result.max_weight.drop_attrs()
-    shown = made.result[["length"]].assign(
-        learned_sink=top * 0, top_key=top, equal_top_key=top.mean("head") * 0 + 0.9
-    )
+    shown = made.result[["length"]].assign(learned_sink=top * 0, top_key=top, equal_top_key=top.mean("head") * 0 + 0.9)
     path = write_report(shown, made.sample, tmp_path / "report.html")
     page = visit(path)
     layer, head = np.unravel_index(np.argmax(abs(top.mean("text") - 0.9).values), (3, 4))
@@ -263,8 +249,7 @@ def test_the_colours_of_a_share_go_from_0_to_1(visit, made, tmp_path):
     page.check("input[value=statistic]")
     page.select_option("#statistic", label="Weight on the first token (share)")
     colours = page.eval_on_selector_all(
-        "#grid [data-head]",
-        "all => all.map(e => getComputedStyle(e).backgroundColor.match(/[0-9]+/g).map(Number))",
+        "#grid [data-head]", "all => all.map(e => getComputedStyle(e).backgroundColor.match(/[0-9]+/g).map(Number))"
     )
     assert np.ptp(np.array(colours), axis=0).max() <= 10
 
@@ -326,10 +311,7 @@ def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
     share = f"{100 * listed.sum() / 48:.1f}%"
     assert page.text_content("#map-share") == f"; token by token: {share} of this head's weight"
     page.check("input[value=near]")
-    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [
-        23,
-        23,
-    ]
+    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [23, 23]
 
 
 def test_hostile_tokens_are_text(visit, path):
@@ -372,9 +354,7 @@ def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_pat
     source, target = page.locator(".tokens").all()
     target.locator('[data-token="10"]').hover()
     assert "t10 (position 10) looks at" in page.text_content("#partners caption")
-    assert (
-        page.locator("#partners tbody tr").first.text_content().startswith(made.sample["token"].values[0, 9])
-    )
+    assert page.locator("#partners tbody tr").first.text_content().startswith(made.sample["token"].values[0, 9])
     assert shades(page).argmax() == 9  # the source stands first
     assert not shades(page)[48:].any()
     source.locator('[data-token="5"]').hover()  # no query: nothing is shown of it
@@ -384,10 +364,7 @@ def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_pat
     assert shades(page).argmax() == 48 + 6
     assert page.text_content("#partners tbody tr:first-child th") == "t6"
     page.check("input[value=near]")
-    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [
-        11,
-        23,
-    ]
+    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [11, 23]
 
 
 @pytest.mark.parametrize(("kind", "shown"), [("self", [True, False]), ("causal", [False, True])])
@@ -545,10 +522,7 @@ def test_thirty_two_heads_can_be_met_by_a_finger_on_a_phone(visit, tmp_path):
     page = visit(write_report(made.result, made.sample, tmp_path / "r.html"), width=390)
     boxes = [cell.bounding_box() for cell in page.locator("#grid button").all()]
     assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["width"] >= 14 for box in boxes)
-    assert (
-        page.locator('[data-head="31"]').bounding_box()["y"]
-        < page.locator('[data-head="32"]').bounding_box()["y"]
-    )
+    assert page.locator('[data-head="31"]').bounding_box()["y"] < page.locator('[data-head="32"]').bounding_box()["y"]
 
 
 def test_a_model_of_one_head_that_looks_across_has_a_page(visit, tmp_path):

@@ -19,9 +19,7 @@ def test_a_page_of_few_pairs_says_that_nothing_is_tested(tmp_path):
 
 
 def test_the_page_names_the_place_that_carries_the_difference(tmp_path):
-    page = write_page(report_of("patch", planted_patching()), tmp_path / "report.html").read_text(
-        encoding="utf-8"
-    )
+    page = write_page(report_of("patch", planted_patching()), tmp_path / "report.html").read_text(encoding="utf-8")
     assert "with block 0 at 2. It is significant" in page
     assert "1 of 8 positions have a significant effect" in page
     assert "She &lt;b&gt;is&lt;/b&gt; sad" in page

@@ -22,8 +22,7 @@ def path(tmp_path_factory):
 
 def shaded(page):
     return page.eval_on_selector_all(
-        ".patches .token",
-        "all => all.filter(t => t.style.getPropertyValue('--w') > 0.5).map(t => t.textContent)",
+        ".patches .token", "all => all.filter(t => t.style.getPropertyValue('--w') > 0.5).map(t => t.textContent)"
     )
 
 
@@ -58,7 +57,4 @@ def test_several_images_stand_where_they_are_in_the_text(visit, path):
     assert shaded(page) == ["image 1 r0c0"]  # it does not see the second
     page.click('.tokens > .token:text-is(".")')
     assert shaded(page) == ["image 1 r0c0", "image 2 r3c2"]
-    assert [text.split(" of the")[0][-3:] for text in page.locator(".view").all_text_contents()] == [
-        "0.5",
-        "0.5",
-    ]
+    assert [text.split(" of the")[0][-3:] for text in page.locator(".view").all_text_contents()] == ["0.5", "0.5"]

@@ -61,9 +61,7 @@ def test_the_scale_is_exact_at_powers_of_two_down_to_its_floor():
     assert encode(2.0 ** ((codes - 255) * 16 / 254)).tolist() == codes.tolist()
 
 
-@pytest.mark.parametrize(
-    ("kind", "rows", "sides"), [("cross", 5, [1, 0]), ("causal", 5, [1, 1]), ("self", 32, [0, 0])]
-)
+@pytest.mark.parametrize(("kind", "rows", "sides"), [("cross", 5, [1, 0]), ("causal", 5, [1, 1]), ("self", 32, [0, 0])])
 def test_a_head_has_the_rows_of_its_own_text(made, kind, rows, sides):
     windows = pack_windows(translated(made.sample, kind, tokens=5))
     assert windows.shared["sides"] == [sides] * 4
@@ -94,9 +92,7 @@ def test_tiles_hold_what_lies_in_them():
 
 @pytest.mark.parametrize(("texts", "told"), [(2, False), (5, False), (6, True)])
 def test_quantiles_are_told_of_six_windows_or_more(made, tmp_path, texts, told):
-    page = write_report(made.result.isel(text=slice(texts)), None, tmp_path / "r.html").read_text(
-        encoding="utf-8"
-    )
+    page = write_report(made.result.isel(text=slice(texts)), None, tmp_path / "r.html").read_text(encoding="utf-8")
     data = embedded(page, "data")
     assert ("10–90%" in page) is told
     of_statistics = [end for one in data["statistics"] for end in one.get("low", [])]
@@ -127,10 +123,7 @@ def test_numbers_are_those_of_the_result(made, tmp_path):
     np.testing.assert_allclose(entropy["low"], np.quantile(values, 0.1, axis=0), rtol=1e-4)
     assert all(sum(counts["n"]) == 12 for counts in entropy["counts"])
     np.testing.assert_allclose(
-        data["profile"]["mean"],
-        made.result["profile"].mean("text").values.reshape(16, 21),
-        rtol=1e-4,
-        atol=1e-12,
+        data["profile"]["mean"], made.result["profile"].mean("text").values.reshape(16, 21), rtol=1e-4, atol=1e-12
     )
     shares = np.array(data["labels"]["shares"])
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-4)
@@ -149,8 +142,7 @@ def test_title_corpus_signature_and_summary_are_on_the_page(made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "entry"),
-    [({}, "window"), ({"capture": "weights"}, "text"), ({"reads": "images"}, "image")],
+    ("attributes", "entry"), [({}, "window"), ({"capture": "weights"}, "text"), ({"reads": "images"}, "image")]
 )
 def test_the_page_names_what_the_numbers_are_over(made, tmp_path, attributes, entry):
     page = write_report(made.result.assign_attrs(attributes), None, tmp_path / "r.html").read_text("utf-8")
@@ -178,18 +170,14 @@ def test_nothing_can_be_loaded(made, tmp_path):
     assert '<html lang="en">' in page
     assert '<meta charset="utf-8">' in page
     assert set(re.findall(r"https?://[^\"'\s]*", page)) == {"http://www.w3.org/2000/svg"}
-    assert not re.search(
-        r"<(link|iframe|object|embed|img)\b|\bsrc=|@import|url\((?!#)", page.replace("`url(#", "")
-    )
+    assert not re.search(r"<(link|iframe|object|embed|img)\b|\bsrc=|@import|url\((?!#)", page.replace("`url(#", ""))
 
 
 def test_hostile_text_cannot_end_a_script_or_become_markup(made, tmp_path):
     sample, result = made.sample.copy(deep=True), made.result.copy(deep=True)
     sample["token"].values[0, : len(HOSTILE)] = HOSTILE
     evil = HOSTILE[0]
-    result.attrs.update(
-        model=evil, signature=json.dumps({"corpus": {"name": evil}}), summary=json.dumps({evil: evil})
-    )
+    result.attrs.update(model=evil, signature=json.dumps({"corpus": {"name": evil}}), summary=json.dumps({evil: evil}))
     result["entropy"].attrs["long_name"] = evil
     result = result.assign_coords(cluster=[evil, *map(str, result.cluster.values[1:])])
     page = write_report(result, sample, tmp_path / "r.html").read_text(encoding="utf-8")
@@ -246,10 +234,7 @@ def test_missing_heads_and_constant_values_are_no_obstacle(made):
         ({"a_b": [1, -2.5]}, [("a b", "1; −2.5", "")]),
         ({"a": [{"mean": 1.0, "n": 4}]}, [("a, 0", "1", ""), ("a, 0, n", "4", "")]),
         ({"done": True, "left": None}, [("done", "yes", "")]),
-        (
-            {"icc": {"value": None, "low": None, "high": None}, "heads": 2},
-            [("heads", "2", "")],
-        ),  # too few heads
+        ({"icc": {"value": None, "low": None, "high": None}, "heads": 2}, [("heads", "2", "")]),  # too few heads
         ({"icc": {"value": math.nan, "interval": [math.nan, math.nan]}}, []),
         ({"icc": {"value": 0.5, "low": None, "high": None}}, [("icc", "0.5", "")]),
     ],
@@ -303,10 +288,7 @@ def test_the_same_result_gives_the_same_page(made, tmp_path):
     [
         (lambda m, path: write_report(m.result, m.sample.isel(head=[0]), path), "1 heads and the result 4"),
         (lambda m, path: write_report(m.result, m.sample.drop_vars("key"), path), "needs key"),
-        (
-            lambda m, path: write_report(m.result[["length", "layer", "head"]], None, path),
-            "nothing to report",
-        ),
+        (lambda m, path: write_report(m.result[["length", "layer", "head"]], None, path), "nothing to report"),
         (lambda m, path: write_report(m.result, None, path.parent), "cannot write the report"),
         (lambda m, path: write_report(m.result, None, path.parent / "file" / "r.html"), "cannot write"),
     ],

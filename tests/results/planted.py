@@ -27,11 +27,7 @@ def piece(first, texts):
                 bands.astype(np.float32),
                 {"long_name": "Sum of the weights", "units": "tokens"},
             ),
-            "entropy": (
-                ("text", "layer", "head"),
-                bands.sum(-1) / 3,
-                {"long_name": "Entropy", "units": "nats"},
-            ),
+            "entropy": (("text", "layer", "head"), bands.sum(-1) / 3, {"long_name": "Entropy", "units": "nats"}),
             "length": ("text", np.arange(first, first + texts)),
         },
         {
@@ -55,13 +51,8 @@ def scan_run(path, sizes=(2, 3), *, finish=True):
             labels = np.arange(first * LAYERS * HEADS).reshape(first, LAYERS, HEADS) % 2
             labels[:, 1, 2] = -1
             names = np.array(["previous", "mixed"], dtype=object)
-            kinds = {
-                "label": (("text", "layer", "head"), labels),
-                "centroid": (("cluster", "offset"), np.ones((2, 5))),
-            }
-            run.save(
-                "summary", xr.Dataset(kinds, {"cluster": names}, {"kinds": "Kinds of heads: previous: 3."})
-            )
+            kinds = {"label": (("text", "layer", "head"), labels), "centroid": (("cluster", "offset"), np.ones((2, 5)))}
+            run.save("summary", xr.Dataset(kinds, {"cluster": names}, {"kinds": "Kinds of heads: previous: 3."}))
             run.finish(attributes={"padding": "Windows are measured one at a time."})
     return path
 

@@ -44,10 +44,7 @@ def manifests():
         ("files", PIECE),
     ):
         for value in (..., *ODD):
-            yield (
-                f"{'.'.join(where)}={str(value)[:12]}",
-                lambda content, w=where, v=value: put(*w)(content, v),
-            )
+            yield (f"{'.'.join(where)}={str(value)[:12]}", lambda content, w=where, v=value: put(*w)(content, v))
     for name in ("a/../../b", "/etc/passwd", "", "a" * 2000, "a\nb", "pieces/1-2.npz", "pieces/x.npz",
                  "pieces/000000009-000000001.npz", "pieces/000000000-999999999999.npz", "figures/"):  # fmt: skip
         yield f"name {name[:9]!r}", lambda content, n=name: content["files"].update({n: [0, "0" * 64]})
@@ -78,14 +75,7 @@ def contents(content):
             change = of_outline(*entropy, part, value=value)
             yield f"{part}={str(value)[:12]}", (lambda change=change: arrays(content, change))
     for value in (..., *ODD):
-        for part in (
-            ("data_vars",),
-            ("coords",),
-            ("attrs",),
-            entropy,
-            ("coords", "text"),
-            ("coords", "layer"),
-        ):
+        for part in (("data_vars",), ("coords",), ("attrs",), entropy, ("coords", "text"), ("coords", "layer")):
             change = of_outline(*part, value=value)
             yield f"{'.'.join(part)}={str(value)[:12]}", (lambda change=change: arrays(content, change))
     members = {
@@ -100,20 +90,9 @@ def contents(content):
     }
     for name, member in members.items():
         yield f"entropy is {name}", (lambda member=member: arrays(content, **{f"{variable}.npy": member}))
-    for name, whole in {
-        "empty": b"",
-        "no archive": b"PK\x03\x04",
-        "text": b"x" * 99,
-        "cut": content[:-30],
-    }.items():
+    for name, whole in {"empty": b"", "no archive": b"PK\x03\x04", "text": b"x" * 99, "cut": content[:-30]}.items():
         yield name, (lambda whole=whole: whole)
-    for name, outline in {
-        "no JSON": b"{",
-        "a list": b"[]",
-        "deep": b"[" * 9999,
-        "gone": ...,
-        "half": b"\xff",
-    }.items():
+    for name, outline in {"no JSON": b"{", "a list": b"[]", "deep": b"[" * 9999, "gone": ..., "half": b"\xff"}.items():
         yield f"outline is {name}", (lambda outline=outline: arrays(content, **{"dataset.json": outline}))
 
 
@@ -124,9 +103,7 @@ def whole(tmp_path_factory):
     given = {"texts": TEXTS, "batch_size": 2}
     attnscope.scan(**given, out=place / "run")
     attnscope.scan(**given, out=place / "run.tasks" / "1-of-1")
-    forged_again(
-        place / "run.tasks" / "1-of-1", lambda manifest: manifest["state"].update(texts=2, units=[0])
-    )
+    forged_again(place / "run.tasks" / "1-of-1", lambda manifest: manifest["state"].update(texts=2, units=[0]))
     for number, text in enumerate(TEXTS):
         (place / f"{number}.txt").write_text(text)
     return place

@@ -57,14 +57,8 @@ def test_one_that_was_stopped_while_it_put_them_together_is_ended(run):
     ("left", "said"),
     [
         ([(1, 3, None), (2, 3, 2)], r"1 of 4 units is missing .3.: give the command of --task 3/3 again"),
-        (
-            [(1, 2, None)],
-            r"2 of 4 units are missing .2, 4.: give the command of --task 2/2 again, or wait for it",
-        ),
-        (
-            [(2, 4, None), (4, 4, 3)],
-            r"3 of 4 units are missing .1, 3, 4.: .* --task 1/4, --task 3/4, --task 4/4",
-        ),
+        ([(1, 2, None)], r"2 of 4 units are missing .2, 4.: give the command of --task 2/2 again, or wait for it"),
+        ([(2, 4, None), (4, 4, 3)], r"3 of 4 units are missing .1, 3, 4.: .* --task 1/4, --task 3/4, --task 4/4"),
         ([(1, 2, 3), (2, 2, 3)], r"none of its tasks .1-of-2, 2-of-2. has come to its end"),
     ],
 )

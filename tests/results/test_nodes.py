@@ -37,9 +37,7 @@ def test_only_one_piece_is_read_at_a_time(tmp_path):
 def test_windows_of_pools_are_a_node_whose_pieces_are_the_part_that_opens(tmp_path):
     with RunFolder(tmp_path / "run", {"command": "scan", **SIGNATURE}) as run:
         for first in (0, 2):
-            windows = xr.Dataset(
-                {"window_length": ("window", [8, 7, 6])}, {"window": np.arange(3) + 2 * first}
-            )
+            windows = xr.Dataset({"window_length": ("window", [8, 7, 6])}, {"window": np.arange(3) + 2 * first})
             run.append(piece(first, 2), first, windows=windows)
         run.finish(attributes={})
     _, node = nodes_of(run_at(tmp_path / "run"))
@@ -47,9 +45,7 @@ def test_windows_of_pools_are_a_node_whose_pieces_are_the_part_that_opens(tmp_pa
     whole = xr.concat(list(node.pieces()), "window")
     xr.testing.assert_identical(whole, open_run(tmp_path / "run", part="windows"))
     made = export(tmp_path / "run", "csv", out=tmp_path / "tables", variables=["window_length"])
-    assert (
-        made / "windows" / "window.csv"
-    ).read_text() == "window,window_length\n0,8\n1,7\n2,6\n4,8\n5,7\n6,6\n"
+    assert (made / "windows" / "window.csv").read_text() == "window,window_length\n0,8\n1,7\n2,6\n4,8\n5,7\n6,6\n"
 
 
 def test_a_tree_has_a_node_for_each_dataset(tmp_path):
@@ -61,9 +57,7 @@ def test_a_tree_has_a_node_for_each_dataset(tmp_path):
 
 def test_variables_that_are_not_there_are_refused_by_name(tmp_path):
     nodes = nodes_of(run_at(explained_run(tmp_path / "run")))
-    with pytest.raises(
-        AttnscopeError, match=r"no variable 'entropy' .* choose of agree, chance, form, share, swapped"
-    ):
+    with pytest.raises(AttnscopeError, match=r"no variable 'entropy' .* choose of agree, chance, form, share, swapped"):
         chosen(nodes, ["form", "entropy"])
 
 

@@ -45,9 +45,7 @@ def _small_text(monkeypatch):
     monkeypatch.setattr(held_out, "HELD_OUT", 20)
 
 
-@pytest.mark.parametrize(
-    "verb", [scan, scan_of_pairs, explain, train, compare], ids=lambda verb: verb.__name__
-)
+@pytest.mark.parametrize("verb", [scan, scan_of_pairs, explain, train, compare], ids=lambda verb: verb.__name__)
 def test_a_finished_run_opens_as_it_was_returned(verb, tmp_path):
     returned = verb(tmp_path / "run")
     opened = open_run(str(tmp_path / "run"))

@@ -36,9 +36,7 @@ def test_what_a_run_says_of_itself(tmp_path):
     assert (run.command, run.complete, run.windows, run.progress) == ("scan", True, 5, "all 5 windows")
     assert run.model == "小さな[bold]模型"
     assert run.corpus == "01234567"
-    assert (
-        run.signature.short == RunFolder(tmp_path / "run", {"command": "scan", **SIGNATURE}).signature.short
-    )
+    assert run.signature.short == RunFolder(tmp_path / "run", {"command": "scan", **SIGNATURE}).signature.short
 
 
 def test_an_unfinished_run_says_how_far_it_is(tmp_path):
@@ -135,7 +133,5 @@ def test_neither_torch_nor_transformers_is_loaded(tmp_path):
         "import sys; from attnscope.results.open import runs; assert len(runs(sys.argv[1])) == 2;"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True
-    )
+    out = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
     assert out.stdout.strip() == "[]"

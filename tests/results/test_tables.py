@@ -33,9 +33,7 @@ def test_tables_are_named_by_the_dimensions_that_variables_share():
 
 
 def test_other_orders_of_dimensions_are_turned():
-    turned = xr.Dataset(
-        {"a": (("x", "y"), [[1, 2, 3], [4, 5, 6]]), "b": (("y", "x"), [[1, 4], [2, 5], [3, 6]])}
-    )
+    turned = xr.Dataset({"a": (("x", "y"), [[1, 2, 3], [4, 5, 6]]), "b": (("y", "x"), [[1, 4], [2, 5], [3, 6]])})
     (table,) = rows_of(turned, ("x", "y"), ["a", "b"])
     assert table.a.tolist() == table.b.tolist() == [1, 2, 3, 4, 5, 6]
 
@@ -47,8 +45,7 @@ def test_dimensions_without_labels_are_numbered_on_from_part_to_part():
 
 def test_coordinates_over_several_dimensions_stand_at_their_places():
     given = xr.Dataset(
-        {"a": (("x", "y"), [[1, 2], [3, 4]])},
-        {"kind": (("y", "x"), np.array([["p", None], ["q", "p"]], dtype=object))},
+        {"a": (("x", "y"), [[1, 2], [3, 4]])}, {"kind": (("y", "x"), np.array([["p", None], ["q", "p"]], dtype=object))}
     )
     (table,) = rows_of(given, ("x", "y"), ["a"])
     assert [None if pd.isna(one) else one for one in table.kind] == ["p", "q", None, "p"]

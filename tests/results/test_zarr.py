@@ -24,10 +24,7 @@ def test_it_is_the_run_however_it_is_cut(shard, run, tmp_path, monkeypatch):
     monkeypatch.setattr(_zarr, "SHARD", shard)
     store = export(run, "zarr", out=tmp_path / "run.zarr")
     assert set(xr.open_datatree(store, engine="zarr", chunks=None).children) == {"windows"}
-    for name, expected in (
-        (None, attnscope.open_run(run)),
-        ("windows", attnscope.open_run(run, part="windows")),
-    ):
+    for name, expected in ((None, attnscope.open_run(run)), ("windows", attnscope.open_run(run, part="windows"))):
         found = xr.open_zarr(store, group=name, chunks=None).load()
         assert set(found.variables) == set(expected.variables)
         for one in expected.variables:

@@ -20,10 +20,7 @@ from attnscope.results.scanned import report
 from tests.cli.command import attnscope as command
 from tests.families import tiny
 
-TEXTS = [
-    "The tide comes in twice a day, and twice a day it goes out again. " * 2,
-    "Nobody has seen the keeper.",
-]
+TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 2, "Nobody has seen the keeper."]
 OFFSETS = (-29, -16, -1, 0, 20)
 
 
@@ -143,10 +140,7 @@ def test_offsets_in_another_order_are_the_same_question():
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [
-        (
-            [-128],
-            r"offsets \(--offsets\) has -128; in windows of 128 tokens they are -127 to 127: .* \(--window\)$",
-        ),
+        ([-128], r"offsets \(--offsets\) has -128; in windows of 128 tokens they are -127 to 127: .* \(--window\)$"),
         ([0.5], r"offsets is \[0.5\] \(list\); expected a list of whole numbers"),
         ([], r"offsets \(--offsets\) names none"),
     ],
@@ -185,19 +179,7 @@ def test_what_is_listed_and_cannot_be_asked_for_is_not_said_to_be_unknown(name, 
 
 
 def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):
-    words = (
-        "scan",
-        "--limit",
-        "2",
-        "--window",
-        "64",
-        "--offsets",
-        "-40,-1",
-        "--out",
-        "run",
-        "--figures",
-        "none",
-    )
+    words = ("scan", "--limit", "2", "--window", "64", "--offsets", "-40,-1", "--out", "run", "--figures", "none")
     found = command(*words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     run = attnscope.open_run(tmp_path / "run")
@@ -211,9 +193,7 @@ def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):
     ]
     told = as_json(report(run, data=True), "")["tables"]
     chosen = [row["share"] for row in told["offsets"] if row["of"] == "chosen"]
-    np.testing.assert_allclose(
-        chosen, mean.transpose("layer", "head", "chosen_offset").values.reshape(len(chosen), -1)
-    )
+    np.testing.assert_allclose(chosen, mean.transpose("layer", "head", "chosen_offset").values.reshape(len(chosen), -1))
     at = mean.sel(chosen_offset=-1).transpose("layer", "head").values.ravel()
     np.testing.assert_allclose([row["weight_at_-1"] for row in told["heads"]], at)
     keys = {one["key"]: one["name"] for one in page_data(run)["statistics"]}

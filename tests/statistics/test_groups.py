@@ -33,11 +33,7 @@ CALLS = {
     "a mask in numbers": {"bias": torch.zeros(1, 1, N, N).masked_fill(~causal_mask(N, N), -torch.inf)},
     "learned sinks": {"sinks": torch.tensor([1.0, 2.0, 3.0]), "causal": True},
 }
-TEXTS = [
-    "The tide comes in twice a day, and twice a day it goes out again.",
-    "A lamp.",
-    "Ships, 3 of them, wait!",
-]
+TEXTS = ["The tide comes in twice a day, and twice a day it goes out again.", "A lamp.", "Ships, 3 of them, wait!"]
 
 
 def by_hand(weights, queries, keys, count):
@@ -164,23 +160,14 @@ def lengths(tokens):
     return ["short" if len(token.strip()) == 1 else "long" for token in tokens]
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "gpt2", "bloom"]
-)  # bloom never asks the registry: by eager weights
+@pytest.mark.parametrize("family", ["bert", "gpt2", "bloom"])  # bloom never asks the registry: by eager weights
 def test_a_scan_of_padded_texts_equals_eager_attention_of_each_alone(family):
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     model = tiny(family)
     model.resize_token_embeddings(len(tokenizer))
     found = attnscope.scan(
-        model,
-        TEXTS,
-        tokenizer=tokenizer,
-        window=32,
-        batch_size=3,
-        band=2,
-        statistics="entropy",
-        groups=lengths,
+        model, TEXTS, tokenizer=tokenizer, window=32, batch_size=3, band=2, statistics="entropy", groups=lengths
     )
     assert found.group_query.values.tolist() == found.group_key.values.tolist()
     assert found.attrs["capture"] == ("eager weights" if family == "bloom" else "registry")
@@ -192,23 +179,14 @@ def test_a_scan_of_padded_texts_equals_eager_attention_of_each_alone(family):
         numbers = torch.tensor([[names.index(name) for name in lengths(window.tokens)]])
         for layer, weights in enumerate(layers):
             expected = by_hand(weights, numbers, numbers, 2)[0]
-            np.testing.assert_allclose(
-                found.group_weight.values[number, layer], expected, rtol=1e-4, atol=1e-5
-            )
+            np.testing.assert_allclose(found.group_weight.values[number, layer], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_queries_are_in_groups_of_the_target_and_keys_in_those_of_the_source():
     model, tokenizer = small_model("bart"), small_tokenizer()
     text, target = "a bat, the hat", "ein hut"
     found = attnscope.scan(
-        model,
-        [text],
-        targets=[target],
-        tokenizer=tokenizer,
-        window=40,
-        band=2,
-        statistics="entropy",
-        groups=vowels,
+        model, [text], targets=[target], tokenizer=tokenizer, window=40, band=2, statistics="entropy", groups=vowels
     )
     assert found.layer_kind.values.tolist()[:4] == ["self", "self", "causal", "cross"]
     names = found.group_query.values.tolist()

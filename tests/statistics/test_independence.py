@@ -73,9 +73,7 @@ def test_sums_of_squares_divide():
     noise = rng.normal(size=(200, 30, 4))
     assert between_head_share(heads + 0 * noise) == pytest.approx(1)
     assert between_head_share(noise) == pytest.approx(1 / 200, abs=0.005)
-    assert between_head_share(heads + noise) == pytest.approx(
-        heads.var(1).sum() / (heads.var(1).sum() + 4), abs=0.06
-    )
+    assert between_head_share(heads + noise) == pytest.approx(heads.var(1).sum() / (heads.var(1).sum() + 4), abs=0.06)
 
 
 def test_signs_agree_with_the_median():

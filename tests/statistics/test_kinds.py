@@ -47,9 +47,7 @@ BOTH_SIDES = {
     "uniform": 0.0 * OFFSET,
     "mixed": 40.0 * NOISE,
 }
-CAUSAL = {
-    name: BOTH_SIDES[name] for name in ("previous", "self", "offset -3", "first token", "within 16", "mixed")
-} | {
+CAUSAL = {name: BOTH_SIDES[name] for name in ("previous", "self", "offset -3", "first token", "within 16", "mixed")} | {
     "local": np.where((OFFSET <= 0) & (OFFSET >= -6), 7.0, 0.0),
     "within 32": np.where((OFFSET <= -20) & (OFFSET >= -31), 7.0, 0.0),
     "uniform over the past": 0.0 * OFFSET,
@@ -69,13 +67,9 @@ def scanned(scores, kind, texts=3):
     nulls = [name for name in DEFAULT if STATISTICS[name].has_equal]
     equal = reduce_call(equal_rows(call, need), nulls, valid, valid)
     variables = {name: (dimensions(name), value[:, None].numpy()) for name, value in found.items()}
-    variables |= {
-        f"equal_{name}": (dimensions(f"equal_{name}"), value.numpy()) for name, value in equal.items()
-    }
+    variables |= {f"equal_{name}": (dimensions(f"equal_{name}"), value.numpy()) for name, value in equal.items()}
     coordinates = {"offset": np.arange(-BAND, BAND + 1), "layer_kind": ("layer", [kind])}
-    return xr.Dataset(
-        variables | {"length": ("text", np.full(texts, N))}, coordinates | bin_coordinates(BAND, N - 1)
-    )
+    return xr.Dataset(variables | {"length": ("text", np.full(texts, N))}, coordinates | bin_coordinates(BAND, N - 1))
 
 
 @pytest.mark.parametrize(("kind", "scores"), [("self", BOTH_SIDES), ("causal", CAUSAL)])
@@ -143,9 +137,7 @@ def random_model(kind, seed, tokenizer, loud=False):
         "intermediate_size": 32,
         "max_position_embeddings": 64,
     }
-    model = (
-        LlamaForCausalLM(LlamaConfig(**sizes)) if kind == "llama" else BertForMaskedLM(BertConfig(**sizes))
-    )
+    model = LlamaForCausalLM(LlamaConfig(**sizes)) if kind == "llama" else BertForMaskedLM(BertConfig(**sizes))
     for parameter in model.parameters() if loud else ():
         torch.nn.init.normal_(parameter, std=0.5)
     return model.eval()
@@ -156,9 +148,7 @@ def random_model(kind, seed, tokenizer, loud=False):
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_random_weights_have_no_kinds(kind, seed, loud):
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    found = attnscope.scan(
-        random_model(kind, seed, tokenizer, loud), [TEXT], tokenizer=tokenizer, window=64, limit=4
-    )
+    found = attnscope.scan(random_model(kind, seed, tokenizer, loud), [TEXT], tokenizer=tokenizer, window=64, limit=4)
     assert found.kinds.startswith("No kinds of heads beyond chance")
     assert json.loads(found.summary)["named"]["heads"] == 0
     assert rank_heads(found) == {"positional": [], "local": [], "sink-like": []}
@@ -192,11 +182,7 @@ def test_sinks_of_trained_models_are_ranked():
     ("name", "text", "ranked"),
     [
         ("rxnmapper-albert", "CC(=O)O.OCC>>CC(=O)OCC", {"positional", "sink-like"}),
-        (
-            "stories260K-llama",
-            "Once upon a time, there was a little girl named Lily. " * 8,
-            {"positional", "local"},
-        ),
+        ("stories260K-llama", "Once upon a time, there was a little girl named Lily. " * 8, {"positional", "local"}),
     ],
 )
 def test_heads_of_trained_models_are_ranked(name, text, ranked, models):
@@ -277,6 +263,4 @@ def test_local_heads_of_a_bias_by_distance_are_said_to_need_no_training(family, 
     scan = attnscope.scan(tiny(family), ids, tokenizer="bundled", device="cpu")
     notes = notes_of(scan)
     assert ("which by itself can make heads local" in notes.get("bias", "")) == told
-    assert "bias" not in notes_of(
-        scan.assign_attrs(kinds="No kinds of heads beyond chance. Heads: mixed: 8.")
-    )
+    assert "bias" not in notes_of(scan.assign_attrs(kinds="No kinds of heads beyond chance. Heads: mixed: 8."))

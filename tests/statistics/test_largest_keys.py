@@ -61,15 +61,12 @@ def test_they_are_those_of_the_weights_under_every_mask(name, dtype):
     expected, even = by_hand(attend_in_full(call)[1].double().numpy(), real.numpy())
     for statistic in NAMES:
         np.testing.assert_allclose(found[statistic], expected[statistic], atol=1e-12, err_msg=statistic)
-        np.testing.assert_allclose(
-            found[f"equal_{statistic}"][:, 0], even[statistic], rtol=1e-5, err_msg=statistic
-        )
+        np.testing.assert_allclose(found[f"equal_{statistic}"][:, 0], even[statistic], rtol=1e-5, err_msg=statistic)
 
 
 def test_of_weights_that_are_given_the_first_of_several_largest_counts():
     weights = torch.tensor(
-        [[[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.2, 0.4, 0.4, 0], [0.25, 0.25, 0.25, 0.25]]],
-        dtype=torch.float64,
+        [[[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.2, 0.4, 0.4, 0], [0.25, 0.25, 0.25, 0.25]]], dtype=torch.float64
     )
     found = attnscope.measure_weights(weights[None, None], statistics=NAMES, band=1)
     assert found.layer_kind.item() == "causal"

@@ -51,11 +51,7 @@ def test_equal_to_a_scan_of_the_model(kind):
     assert found.layer_kind.values.tolist() == expected.layer_kind.values.tolist()
     for name in expected.data_vars:
         np.testing.assert_allclose(
-            found[name].values.astype(float),
-            expected[name].values.astype(float),
-            rtol=1e-6,
-            atol=1e-6,
-            err_msg=name,
+            found[name].values.astype(float), expected[name].values.astype(float), rtol=1e-6, atol=1e-6, err_msg=name
         )
     assert found.kinds == expected.kinds
 
@@ -78,19 +74,13 @@ ALL = list(STATISTICS)
 
 
 def alone(model, ids, **options):
-    return measure_weights(
-        model(ids[None], output_attentions=True).attentions, statistics=ALL, band=3, **options
-    )
+    return measure_weights(model(ids[None], output_attentions=True).attentions, statistics=ALL, band=3, **options)
 
 
 def check_equal(found, expected):
     for name in expected.data_vars:
         np.testing.assert_allclose(
-            found[name].values.astype(float),
-            expected[name].values.astype(float),
-            rtol=1e-6,
-            atol=1e-7,
-            err_msg=name,
+            found[name].values.astype(float), expected[name].values.astype(float), rtol=1e-6, atol=1e-7, err_msg=name
         )
 
 
@@ -159,8 +149,7 @@ def test_chunks_of_the_last_tokens_are_said_to_be_causal(writer):
         whole = writer(IDS[1:], output_attentions=True).attentions
     found = measure_weights([layer[:, :, 5:] for layer in whole], statistics="mean_offset", causal=True)
     expected = [
-        np.mean([(layer[0, :, row].numpy() * (np.arange(8) - row)).sum(-1) for row in (5, 6, 7)], 0)
-        for layer in whole
+        np.mean([(layer[0, :, row].numpy() * (np.arange(8) - row)).sum(-1) for row in (5, 6, 7)], 0) for layer in whole
     ]
     np.testing.assert_allclose(found.mean_offset[0], expected)
 
@@ -184,18 +173,14 @@ def test_steps_of_cross_attention_are_rows_beside_the_source():
     ],
 )
 def test_what_cannot_be_placed_is_rejected(weights, options, said):
-    made = [
-        rows(*shape) if isinstance(shape, tuple) else [rows(*each) for each in shape] for shape in weights
-    ]
+    made = [rows(*shape) if isinstance(shape, tuple) else [rows(*each) for each in shape] for shape in weights]
     with pytest.raises(AttnscopeError, match=said):
         measure_weights(made, **options)
 
 
 def rows(batch, heads, queries, keys, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.softmax(
-        2 * torch.randn(batch, heads, queries, keys, generator=generator, dtype=torch.float64), -1
-    )
+    return torch.softmax(2 * torch.randn(batch, heads, queries, keys, generator=generator, dtype=torch.float64), -1)
 
 
 def test_rows_that_sum_to_less_put_the_rest_on_no_token():

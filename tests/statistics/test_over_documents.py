@@ -85,9 +85,7 @@ def test_permuted_documents_exceed_what_chance_gives_in_one_of_twenty():
     random = np.random.default_rng(2)
     documents = documents_of(random, 30, 9)
     numbers = np.unique(documents, return_inverse=True)[1]
-    values = random.beta(0.5, 3, (30, HEADS))[numbers] + random.beta(
-        0.5, 3, (len(documents), HEADS)
-    )  # skewed
+    values = random.beta(0.5, 3, (30, HEADS))[numbers] + random.beta(0.5, 3, (len(documents), HEADS))  # skewed
     permuted = over_documents(dataset(random.permuted(values, axis=0), documents))
     rate = float((permuted.entropy_intraclass > permuted.entropy_intraclass_by_chance).mean())
     assert 0.03 < rate < 0.07
@@ -102,21 +100,7 @@ def test_a_head_that_is_not_there_and_texts_without_company_are_not_numbers():
 
 
 def test_of_pools_it_is_read_without_them(tmp_path, monkeypatch):
-    words = [
-        "the",
-        "tide",
-        "comes",
-        "in",
-        "and",
-        "the",
-        "tide",
-        "goes",
-        "out",
-        "again",
-        "while",
-        "boats",
-        "wait",
-    ]
+    words = ["the", "tide", "comes", "in", "and", "the", "tide", "goes", "out", "again", "while", "boats", "wait"]
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(words, random.integers(20, 90))) for _ in range(30)]
     given = {"window": 24, "batch_size": 8, "device": "cpu"}

@@ -101,6 +101,4 @@ def test_token_ids_beyond_the_vocabulary_are_refused_in_any_window(tokenizer, ba
     )
     texts = ["The tide.", "A lamp.", "A zyx.", "Bread."]
     with pytest.raises(AttnscopeError, match=known):
-        attnscope.scan(
-            overflowing_bert(639), texts, tokenizer=wider, batch_size=batch_size, out=tmp_path / "run"
-        )
+        attnscope.scan(overflowing_bert(639), texts, tokenizer=wider, batch_size=batch_size, out=tmp_path / "run")

@@ -20,30 +20,13 @@ from tests.statistics.test_targets import TARGETS, TEXTS
 from tests.translation.small_translators import small_model, small_tokenizer
 
 SIZE = 3
-WORDS = [
-    "the",
-    "tide",
-    "comes",
-    "in",
-    "over",
-    "sand",
-    "boats",
-    "lie",
-    "on",
-    "mud",
-    "until",
-    "it",
-    "goes",
-    "out",
-]
+WORDS = ["the", "tide", "comes", "in", "over", "sand", "boats", "lie", "on", "mud", "until", "it", "goes", "out"]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_pools_are_of_whole_documents_or_of_parts_of_one(seed):
     rng = random.Random(seed)
-    documents = [
-        [SimpleNamespace(source=name, by="")] * rng.choice([1, 1, 2, 3, 5, 7, 20]) for name in range(12)
-    ]
+    documents = [[SimpleNamespace(source=name, by="")] * rng.choice([1, 1, 2, 3, 5, 7, 20]) for name in range(12)]
     windows = [window for document in documents for window in document]
     numbered = list(in_pools(enumerate(windows), SIZE))
     assert [number for pool in numbered for number in pool] == list(range(len(windows)))
@@ -157,17 +140,8 @@ def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, scans):
             keys = rows if kind == "causal" else some.length.values
             for statistic in ("band_sum", "bin_sum", "equal_band_sum", "equal_bin_sum"):
                 expected = some[statistic].isel(layer=layer).values.sum(0)
-                np.testing.assert_allclose(
-                    pools[statistic][pool, layer].values, expected, rtol=1e-5, atol=1e-5
-                )
-            for statistic in (
-                "entropy",
-                "first_token",
-                "mean_offset",
-                "outside",
-                "max_weight",
-                "equal_entropy",
-            ):
+                np.testing.assert_allclose(pools[statistic][pool, layer].values, expected, rtol=1e-5, atol=1e-5)
+            for statistic in ("entropy", "first_token", "mean_offset", "outside", "max_weight", "equal_entropy"):
                 values = some[statistic].isel(layer=layer).values
                 mean = np.average(values, axis=0, weights=rows)
                 np.testing.assert_allclose(pools[statistic][pool, layer].values, mean, rtol=1e-5, atol=1e-5)
@@ -178,9 +152,7 @@ def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, scans):
             offset = windows.offset.values
             count = np.array(
                 [
-                    sum(
-                        0 <= query + t < n for m, n in zip(rows, keys, strict=True) for query in range(int(m))
-                    )
+                    sum(0 <= query + t < n for m, n in zip(rows, keys, strict=True) for query in range(int(m)))
                     for t in offset
                 ]
             )
@@ -230,13 +202,8 @@ def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(scans, kept):
         assert short[f"window_{name}"].dtype == np.float32
     starts = np.cumsum([0, *pools.window_count.values])
     there = [
-        [
-            np.allclose(drawn, windows.band_sum[start + i].values, rtol=1e-5, atol=1e-5)
-            for i in range(int(count))
-        ]
-        for drawn, start, count in zip(
-            pools.drawn_band_sum.values, starts[:-1], pools.window_count.values, strict=True
-        )
+        [np.allclose(drawn, windows.band_sum[start + i].values, rtol=1e-5, atol=1e-5) for i in range(int(count))]
+        for drawn, start, count in zip(pools.drawn_band_sum.values, starts[:-1], pools.window_count.values, strict=True)
     ]
     assert all(sum(found) == 1 for found in there)
     alike = [found.index(True) for found in there if len(found) == SIZE]

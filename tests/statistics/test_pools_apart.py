@@ -27,18 +27,14 @@ SIZE, WINDOW = 3, 24
 def letters(tokens):
     """Two groups that nearly every window has, and one that many have not."""
     shown = [token.strip(" ▁") for token in tokens]
-    return [
-        "rare" if token in {"b", "g"} else "vowel" if token in set("aeiou") else "other" for token in shown
-    ]
+    return ["rare" if token in {"b", "g"} else "vowel" if token in set("aeiou") else "other" for token in shown]
 
 
 @pytest.fixture(scope="module")
 def lines():
     rng = random.Random(0)
     kinds = [rng.choice(["en", "ja", "de"]) for _ in range(14)]
-    return [
-        {"text": " ".join(rng.choices(WORDS, k=rng.choice([2, 5, 9, 25]))), "kind": kind} for kind in kinds
-    ]
+    return [{"text": " ".join(rng.choices(WORDS, k=rng.choice([2, 5, 9, 25]))), "kind": kind} for kind in kinds]
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +78,14 @@ def sides(name, lines):
     shown = tokenizer.convert_ids_to_tokens
     read = [tokenizer(text).input_ids for text in TEXTS]
     written = [[1, *tokenizer(text_target=target).input_ids[:-1]] for target in TARGETS]
-    return [
-        (letters(shown(source)), letters(shown(target))) for source, target in zip(read, written, strict=True)
-    ]
+    return [(letters(shown(source)), letters(shown(target))) for source, target in zip(read, written, strict=True)]
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "bart"])
 def test_groups_of_a_pool_are_of_all_queries_of_its_windows(name, scans, lines):
     windows, pools, pooled_numbers = scans(name)
     groups = windows.group_query.values.tolist()
-    counts = np.array(
-        [[[side.count(group) for group in groups] for side in window] for window in sides(name, lines)]
-    )
+    counts = np.array([[[side.count(group) for group in groups] for side in window] for window in sides(name, lines)])
     assert len(counts) == windows.sizes["text"]
     assert (counts == 0).any()  # a window without some group
     assert sorted(np.concatenate(pooled_numbers)) == list(range(len(counts)))
@@ -141,15 +133,7 @@ def test_pools_of_a_value_are_those_of_its_texts_alone(scans, lines, tmp_path):
         given = {"tokenizer": small_tokenizer(), "groups": letters, "batch_size": 1, "window": WINDOW}
         expected = attnscope.scan(tiny("llama"), alone, pool=SIZE, **given)
         found = pools.isel(text=pools.by == kind)
-        for name in (
-            "band_sum",
-            "entropy",
-            "entropy_variance",
-            "group_weight",
-            "length",
-            "window_count",
-            "start",
-        ):
+        for name in ("band_sum", "entropy", "entropy_variance", "group_weight", "length", "window_count", "start"):
             np.testing.assert_array_equal(found[name].values, expected[name].values)
 
 
@@ -157,13 +141,7 @@ def test_pools_of_a_value_are_those_of_its_texts_alone(scans, lines, tmp_path):
 def single(lines, tmp_path_factory):
     """Window by window, and in pools of one window."""
     path = written(tmp_path_factory.mktemp("single") / "texts.jsonl", lines)
-    given = {
-        "tokenizer": small_tokenizer(),
-        "groups": letters,
-        "batch_size": 1,
-        "window": WINDOW,
-        "by": "kind",
-    }
+    given = {"tokenizer": small_tokenizer(), "groups": letters, "batch_size": 1, "window": WINDOW, "by": "kind"}
     return [attnscope.scan(tiny("bert"), path, pool=pool, **given) for pool in (None, 1)]
 
 
@@ -195,13 +173,7 @@ def test_contrasts_say_pools_and_their_windows(scans):
 
 
 def test_tasks_and_merge_give_the_same_pools(corpus, tmp_path, monkeypatch):
-    given = {
-        "window": WINDOW,
-        "pool": SIZE,
-        "by": "kind",
-        "groups": "kinds",
-        "statistics": "entropy,band_sum",
-    }
+    given = {"window": WINDOW, "pool": SIZE, "by": "kind", "groups": "kinds", "statistics": "entropy,band_sum"}
 
     def scan(name, task=None):
         return attnscope.scan("bundled", corpus, out=tmp_path / name, task=task, device="cpu", **given)

@@ -46,12 +46,7 @@ def test_a_profile_that_the_lengths_do_not_give_is_kept(tmp_path):
         vocab_size=60, block_sizes=[1, 1], num_decoder_layers=1, d_model=32, n_head=4, d_head=8, d_inner=48
     )
     torch.manual_seed(0)
-    asked = {
-        "model": T.FunnelModel(config).eval(),
-        "texts": TEXTS,
-        "tokenizer": small_tokenizer(),
-        "window": 12,
-    }
+    asked = {"model": T.FunnelModel(config).eval(), "texts": TEXTS, "tokenizer": small_tokenizer(), "window": 12}
     kept, measured = attnscope.scan(**asked, out=tmp_path / "run"), attnscope.scan(**asked)
     assert not np.array_equal(profile_of(kept), kept.profile, equal_nan=True)
     assert kept.profile.identical(measured.profile)
@@ -67,8 +62,6 @@ def test_pairs_are_those_that_are_there():
     for text in range(kept.sizes["text"]):
         for layer, kind in enumerate(kept.layer_kind.values):
             source, target = int(kept.length[text]), int(kept.target_length[text])
-            queries, keys = {"self": (source, source), "causal": (target, target), "cross": (target, source)}[
-                kind
-            ]
+            queries, keys = {"self": (source, source), "causal": (target, target), "cross": (target, source)}[kind]
             expected = [sum(0 <= i + t < keys for i in range(queries)) for t in kept.offset.values]
             assert pairs_of(kept)[text, layer].values.tolist() == expected

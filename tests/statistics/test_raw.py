@@ -29,20 +29,14 @@ def test_one_head_is_its_part_of_all():
     text = "The tide comes in twice a day, and twice a day it goes out again."
     whole = attnscope.weights(texts=text)
     assert whole.dims == ("layer", "head", "query", "key")
-    np.testing.assert_allclose(
-        attnscope.weights(texts=text, layer=1, head=2), whole.sel(layer=1, head=2), atol=2e-6
-    )
+    np.testing.assert_allclose(attnscope.weights(texts=text, layer=1, head=2), whole.sel(layer=1, head=2), atol=2e-6)
     np.testing.assert_allclose(attnscope.weights(texts=text, head=2), whole.sel(head=2), atol=2e-6)
     np.testing.assert_allclose(whole.sum("key"), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("verb", [attnscope.weights, attnscope.received])
 @pytest.mark.parametrize(
-    ("texts", "found"),
-    [
-        (["The tide is out.", "It rained."], "several texts"),
-        ([IDS, IDS], "2 rows of token ids"),
-    ],
+    ("texts", "found"), [(["The tide is out.", "It rained."], "several texts"), ([IDS, IDS], "2 rows of token ids")]
 )
 def test_several_texts_are_refused(verb, texts, found):
     with pytest.raises(AttnscopeError, match=f"found {found}; expected one: choose it"):

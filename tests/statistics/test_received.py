@@ -52,11 +52,7 @@ def test_shares_of_the_keys_are_those_of_the_columns(measured):
                 entropy = -(share * np.log(np.where(share > 0, share, 1))).sum(-1)
                 of_text = found.isel(text=text)
                 top = np.sort(share)[:, ::-1]
-                expected = {
-                    "top_key": top[:, 0],
-                    "top_10_keys": top[:, :10].sum(-1),
-                    "effective_keys": np.exp(entropy),
-                }
+                expected = {"top_key": top[:, 0], "top_10_keys": top[:, :10].sum(-1), "effective_keys": np.exp(entropy)}
                 for name, value in expected.items():
                     np.testing.assert_allclose(
                         np.atleast_1d(of_text[f"{equal}{prefix}{name}"]), value, rtol=1e-5, err_msg=name
@@ -72,9 +68,7 @@ def test_every_offset_has_its_diagonal_and_distances_their_share(measured):
             expected = np.trace(weights[text], offset, 1, 2)
             np.testing.assert_allclose(found.offset_sum[text].sel(every_offset=offset), expected, atol=1e-6)
             expected = np.trace(even[text], offset)
-            np.testing.assert_allclose(
-                found.equal_offset_sum[text].sel(every_offset=offset), expected, atol=1e-6
-            )
+            np.testing.assert_allclose(found.equal_offset_sum[text].sel(every_offset=offset), expected, atol=1e-6)
         every = found.offset_sum[text]
         near = every.isel(every_offset=away <= 64).sum("every_offset") / every.sum("every_offset")
         np.testing.assert_allclose(found.within_64[text], near, rtol=1e-5)
@@ -98,9 +92,7 @@ def test_an_observation_window_is_a_part_of_the_signature_only_where_it_counts(n
     assert few.attrs["signature"] != more.attrs["signature"]
     assert not few.recent_top_key.equals(more.recent_top_key)
     assert few.top_key.equals(more.top_key)
-    plain = [
-        attnscope.scan(**scan, statistics="top_key", observation=count).attrs["signature"] for count in (3, 4)
-    ]
+    plain = [attnscope.scan(**scan, statistics="top_key", observation=count).attrs["signature"] for count in (3, 4)]
     assert plain[0] == plain[1]
     with pytest.raises(AttnscopeError, match=r"observation \(--observation\) is 0"):
         attnscope.scan(**scan, observation=0)
@@ -118,12 +110,7 @@ def test_an_observation_window_is_a_part_of_the_signature_only_where_it_counts(n
 def test_a_window_with_no_more_queries_than_its_observation_window_is_told(window, observation, says):
     texts = ["The tide comes in twice a day, and twice a day it goes out.", "The tide comes in again."]
     found = attnscope.scan(
-        "bundled",
-        texts,
-        window=window,
-        band=2,
-        statistics="recent_top_key,top_key",
-        observation=observation,
+        "bundled", texts, window=window, band=2, statistics="recent_top_key,top_key", observation=observation
     )
     told = notes_of(found).get("observation")
     assert says in told if says else told is None
@@ -228,9 +215,7 @@ def test_a_needle_is_found_by_what_it_receives_from_far_away(haystack):
 def test_a_scan_names_the_needle_and_tells_it_from_equal_weights(haystack, tmp_path):
     model, ids = haystack
     names = "top_key,effective_keys,within_1024,recent_top_key,band_sum"
-    result = attnscope.scan(
-        model, [ids], tokenizer=MODEL, window=LENGTH, statistics=names, out=tmp_path, show=[(0, 1)]
-    )
+    result = attnscope.scan(model, [ids], tokenizer=MODEL, window=LENGTH, statistics=names, out=tmp_path, show=[(0, 1)])
     with RunFolder(tmp_path, json.loads(result.attrs["signature"])) as run:
         (row,) = top_keys(run.load(SAMPLE), [(0, 1)])
     assert row["recent_queries"] == 32

@@ -18,11 +18,7 @@ def sounds(place):
 
 
 def pictured(place):
-    return (
-        save_pictured_model("qwen2_vl", place / "model"),
-        write_pictured(place / "data") / "texts.jsonl",
-        {},
-    )
+    return (save_pictured_model("qwen2_vl", place / "model"), write_pictured(place / "data") / "texts.jsonl", {})
 
 
 class _StoppedError(Exception):

@@ -74,9 +74,7 @@ def test_estimates_have_no_bias_and_errors_as_large_as_they_say(name, drawn, who
 
 
 def bounds_of(drawn, name):
-    parts = {
-        f"{name}{end}": (("text", "draw", "head"), drawn[f"{name}{end}"].transpose(0, 1)) for end in ENDS
-    }
+    parts = {f"{name}{end}": (("text", "draw", "head"), drawn[f"{name}{end}"].transpose(0, 1)) for end in ENDS}
     return intervals(xr.Dataset(parts))[name].values
 
 
@@ -118,10 +116,7 @@ def seldom_far():
 def test_rows_that_seldom_look_far_do_not_break_the_interval(name, seldom_far):
     call, marks = seldom_far
     truth = measure_call(call, NAMES, 5, 599, marks)[1][name]
-    draws = [
-        measure_call(call, [name, "profile"], 5, 599, marks, sample=RowSample(48, seed))[1]
-        for seed in range(150)
-    ]
+    draws = [measure_call(call, [name, "profile"], 5, 599, marks, sample=RowSample(48, seed))[1] for seed in range(150)]
     drawn = {key: torch.stack([draw[key] for draw in draws]) for key in draws[0]}
     assert share_that_holds(bounds_of(drawn, name), truth.numpy()) > 0.91
 
@@ -129,11 +124,7 @@ def test_rows_that_seldom_look_far_do_not_break_the_interval(name, seldom_far):
 def planted(values):
     """Estimates of means from ``(draw, row)``, as `estimates` leaves them."""
     of_rows = torch.from_numpy((values - values.mean(1, keepdims=True)) / values.shape[1]).T[:, None, :]
-    of = Influences(
-        torch.from_numpy(values.mean(1))[None],
-        of_rows,
-        torch.full_like(of_rows, 1 / values.shape[1]),
-    )
+    of = Influences(torch.from_numpy(values.mean(1))[None], of_rows, torch.full_like(of_rows, 1 / values.shape[1]))
     variance, freedom = of.variance()
     skewness = of.third_moment() / variance**1.5
     found = (of.estimate, variance.sqrt(), freedom, skewness, of.effective())
@@ -169,9 +160,7 @@ def test_no_interval_is_told_where_a_few_rows_hold_everything():
     nothing = planted(np.zeros((1, 64)))
     assert intervals(nothing).x.isnull().all()
     said = intervals_note(
-        nothing.expand_dims("layer").rename(
-            x="entropy", **{f"x{end}": f"entropy{end}" for end in OF_ESTIMATES}
-        )
+        nothing.expand_dims("layer").rename(x="entropy", **{f"x{end}": f"entropy{end}" for end in OF_ESTIMATES})
     )
     values[0, :40] = 5000.0 * np.arange(40)
     wide = (
@@ -204,9 +193,7 @@ def test_a_scan_says_that_its_numbers_are_estimates(tmp_path):
     assert "64 queries of each window that has more, drawn at random" in result.attrs["rows"]
     assert "some numbers are estimates, and kinds of heads rest on them" in result.attrs["rows"]
     few = attnscope.scan(texts=[TEXT], rows=64, statistics=["band_sum", "entropy"], clusters=2)
-    assert (
-        "some numbers are estimates. Estimated: entropy. " in few.attrs["rows"]
-    )  # kinds are of the band alone
+    assert "some numbers are estimates. Estimated: entropy. " in few.attrs["rows"]  # kinds are of the band alone
     assert json.loads(result.attrs["signature"])["settings"]["rows"] == 64
 
 
@@ -214,10 +201,7 @@ def test_a_scan_says_that_its_numbers_are_estimates(tmp_path):
     ("texts", "says"),
     [
         ([SHORT, TEXT], " 1 of 2 windows has no more: there all queries were measured. Widest 95% intervals"),
-        (
-            [SHORT],
-            "1 of 1 window has no more than 64 queries (--rows): all were measured, and nothing is est",
-        ),
+        ([SHORT], "1 of 1 window has no more than 64 queries (--rows): all were measured, and nothing is est"),
     ],
 )
 def test_windows_without_more_queries_are_said_to_be_measured_whole(texts, says):

@@ -12,9 +12,7 @@ from attnscope.measure.observer import plan, reduce_call
 def test_uniform_attention_has_one_profile_wherever_there_is_a_pair(queries, keys):
     """Also in cross-attention, where offsets run from -(queries - 1) to keys - 1."""
     query, key = torch.zeros(1, 1, queries, 4), torch.zeros(1, 1, keys, 4)
-    _, rows = measure(
-        AttentionCall(query, key, key, scale=1.0), plan(["profile"], 8, torch.zeros(1, keys, 2))
-    )
+    _, rows = measure(AttentionCall(query, key, key, scale=1.0), plan(["profile"], 8, torch.zeros(1, keys, 2)))
     real = [torch.ones(1, count, dtype=torch.bool) for count in (queries, keys)]
     profile = reduce_call(rows, ["profile"], *real)["profile"][0, 0]
     offset = torch.arange(-8, 9)

@@ -29,9 +29,7 @@ def call():
 
 
 def matrix(call, head):
-    return attend(call.query[0, head], call.key[0, head], call.value[0, head], call.allowed(0, head), 1.0)[
-        1
-    ].numpy()
+    return attend(call.query[0, head], call.key[0, head], call.value[0, head], call.allowed(0, head), 1.0)[1].numpy()
 
 
 def test_enough_of_the_mass_is_listed_and_nothing_larger_is_left_out(call, monkeypatch):
@@ -76,9 +74,7 @@ def test_room_that_one_map_does_not_need_goes_to_the_others_in_any_order(call, m
         for ours, theirs in zip(parts, shared[1, 1][place], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
         counts, keys, weights, rest, few = parts
-        np.testing.assert_allclose(
-            np.bincount(np.repeat(np.arange(300), counts), weights) + rest, 1, atol=1e-5
-        )
+        np.testing.assert_allclose(np.bincount(np.repeat(np.arange(300), counts), weights) + rest, 1, atol=1e-5)
         assert len(keys) == len(weights) == len(few) == counts.sum()
         assert counts.min() >= 1
     least = {(0, 0): every[0, 0]}
@@ -88,9 +84,7 @@ def test_room_that_one_map_does_not_need_goes_to_the_others_in_any_order(call, m
     assert all(len(maps[1, head][1]) == sizes[1, head] for head in range(2))
     assert 19_900 < sum(len(parts[1]) for parts in maps.values()) <= 20_000 + 2 * 2 * 300
     cut = maps[0, 0]
-    left = attend(*(part[0, 0] for part in (call.query, call.key, call.value)), call.allowed(0, 0), 0.3)[
-        1
-    ].numpy()
+    left = attend(*(part[0, 0] for part in (call.query, call.key, call.value)), call.allowed(0, 0), 0.3)[1].numpy()
     left[np.repeat(np.arange(300), cut[0]), cut[1]] = 0
     assert left.max() <= cut[2][~cut[4]].min() * (1 + 1e-5)
 

@@ -24,9 +24,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def planted(tokenizer):
     """Heads that look at -1, +1, -3 and 0, with known profiles."""
-    return attnscope.scan(
-        wave_bert((-1, 1, -3, 0)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=5, device="cpu"
-    )
+    return attnscope.scan(wave_bert((-1, 1, -3, 0)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=5, device="cpu")
 
 
 def test_planted_profiles_come_out_exactly(planted):
@@ -109,12 +107,7 @@ def test_encoder_decoders_give_self_causal_and_cross_layers(tokenizer):
 
 def test_texts_of_all_lengths_together_equal_each_alone():
     """Padding changes nothing."""
-    texts = [
-        "The tide comes in.",
-        "Bread rises because yeast breathes out.",
-        "A lamp.",
-        "Ships wait outside.",
-    ]
+    texts = ["The tide comes in.", "Bread rises because yeast breathes out.", "A lamp.", "Ships wait outside."]
     together = attnscope.scan(texts=texts, batch_size=4)
     alone = [attnscope.scan(texts=[text], batch_size=1) for text in texts]
     for name in ("band_sum", "entropy", "first_token", "special_tokens", "mean_offset", "offset_spread"):

@@ -23,9 +23,7 @@ def notes(model, texts, **options):
 @pytest.mark.parametrize("how", ["text", "ids"])
 def test_a_special_token_that_is_added_twice_is_said(causal, text, how):
     texts = [text, SECOND] if how == "text" else [causal[1](one).input_ids for one in (text, SECOND)]
-    assert notes(causal, texts)["doubled"].startswith(
-        "1 window of 2 begin or end with the same special token twice"
-    )
+    assert notes(causal, texts)["doubled"].startswith("1 window of 2 begin or end with the same special token twice")
 
 
 @pytest.mark.parametrize("how", ["text", "ids"])

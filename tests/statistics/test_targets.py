@@ -84,12 +84,7 @@ def test_padded_batches_equal_each_pair_alone(kind):
         model, TEXTS, targets=TARGETS, tokenizer=tokenizer, window=40, band=BAND, batch_size=3, device="cpu"
     )
     kinds = found.layer_kind.values.tolist()
-    alone = kind in {
-        "dot",
-        "scaled dot",
-        "bilinear",
-        "additive",
-    }  # recurrent: cross-attention and nothing else
+    alone = kind in {"dot", "scaled dot", "bilinear", "additive"}  # recurrent: cross-attention and nothing else
     assert kinds[:4] == (["cross"] if alone else ["self", "self", "causal", "cross"])
     for number, (text, target) in enumerate(zip(TEXTS, TARGETS, strict=True)):
         for layer, wanted in enumerate(of_one_pair(model, tokenizer, text, target)):
@@ -103,9 +98,7 @@ def test_padded_batches_equal_each_pair_alone(kind):
                 )
     assert found.length.values.tolist() == [len(tokenizer(text).input_ids) for text in TEXTS]
     assert found.target_length.values.tolist() == [len(tokenizer(text).input_ids) for text in TARGETS]
-    shares = found.band_sum.sum("offset") / xr.where(
-        found.layer_kind == "self", found.length, found.target_length
-    )
+    shares = found.band_sum.sum("offset") / xr.where(found.layer_kind == "self", found.length, found.target_length)
     np.testing.assert_allclose((shares + found.outside).values, 1, rtol=1e-5)
     assert float(peaks(found).peak_weight.max()) <= 1
     ranked = [row for rows in rank_heads(found).values() for row in rows]
@@ -123,13 +116,7 @@ def test_a_start_that_depends_on_the_language_is_the_models_own():
     """mBART's decoder begins with the mark of the language, the last token of what is said."""
     from transformers import MBartConfig, MBartForConditionalGeneration
 
-    sizes = {
-        "d_model": 8,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 8,
-        "decoder_ffn_dim": 8,
-    }
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
     model = MBartForConditionalGeneration(MBartConfig(vocab_size=20, pad_token_id=1, **sizes, **heads))
     start = decoder_start(model)
@@ -159,12 +146,8 @@ def test_the_sample_has_rows_of_the_target_and_columns_of_the_source(tmp_path):
     found = list(maps(sample))
     assert len(found) == sample.sizes["layer"] * sample.sizes["head"]
     for one in found:
-        rows, columns = {"self": (6, 6), "causal": (9, 9), "cross": (9, 6)}[
-            str(sample.layer_kind.values[one.layer])
-        ]
-        np.testing.assert_allclose(
-            np.bincount(one.query, weights=one.weight, minlength=rows), np.ones(rows), atol=1e-5
-        )
+        rows, columns = {"self": (6, 6), "causal": (9, 9), "cross": (9, 6)}[str(sample.layer_kind.values[one.layer])]
+        np.testing.assert_allclose(np.bincount(one.query, weights=one.weight, minlength=rows), np.ones(rows), atol=1e-5)
         assert one.key.max() < columns
 
 
@@ -253,17 +236,13 @@ def test_what_is_not_parallel_is_refused(given, message):
 
 def test_a_model_without_a_decoder_beside_an_encoder_is_refused():
     for family in ("bert", "gpt2"):
-        with pytest.raises(
-            AttnscopeError, match=r"nothing in it reads a target: leave out targets \(--target\)"
-        ):
+        with pytest.raises(AttnscopeError, match=r"nothing in it reads a target: leave out targets \(--target\)"):
             attnscope.scan(tiny(family), ["a"], targets=["b"], tokenizer=small_tokenizer(), window=20)
 
 
 def test_a_fixed_vector_is_refused_as_it_has_no_attention():
     with pytest.raises(AttnscopeError, match=r"^RecurrentForConditionalGeneration has no attention"):
-        attnscope.scan(
-            small_recurrent("none"), ["a hat"], targets=["ein hut"], tokenizer=small_tokenizer(), window=20
-        )
+        attnscope.scan(small_recurrent("none"), ["a hat"], targets=["ein hut"], tokenizer=small_tokenizer(), window=20)
 
 
 @pytest.mark.parametrize("attention", ["bilinear", "additive"])
@@ -277,8 +256,6 @@ def test_what_needs_self_attention_says_that_a_recurrent_model_has_none(attentio
         lambda: content_of_model(model, [[5, 6, 7], [7, 8, 9]]),
         lambda: attnscope.walk(model, "a hat", targets="ein hut", tokenizer=tokenizer),
     ):
-        with pytest.raises(
-            AttnscopeError, match=r"has no self-attention|reads one token after the other"
-        ) as caught:
+        with pytest.raises(AttnscopeError, match=r"has no self-attention|reads one token after the other") as caught:
             refused()
         assert len(str(caught.value).splitlines()) <= 2

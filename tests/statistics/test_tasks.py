@@ -127,9 +127,7 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
 
 @pytest.mark.parametrize("room", [1, 1 << 30])
 @pytest.mark.parametrize("more", [{}, {"pool": 8}], ids=["windows", "pools"])
-def test_units_are_put_together_to_pieces_as_large_as_may_be(
-    room, more, whole, pooled, tmp_path, monkeypatch
-):
+def test_units_are_put_together_to_pieces_as_large_as_may_be(room, more, whole, pooled, tmp_path, monkeypatch):
     monkeypatch.setattr(_parts, "PIECE_BYTES", room)
     for task in ("1/2", "2/2"):
         results = scan(tmp_path / "run", task, **more)
@@ -141,9 +139,7 @@ def test_units_are_put_together_to_pieces_as_large_as_may_be(
 
 
 @pytest.mark.parametrize("end", [merge, lambda out: scan(out, "2/2", pool=8)], ids=["merge", "again"])
-def test_what_was_noted_while_measuring_is_said_by_whoever_puts_the_parts_together(
-    end, pooled, tmp_path, monkeypatch
-):
+def test_what_was_noted_while_measuring_is_said_by_whoever_puts_the_parts_together(end, pooled, tmp_path, monkeypatch):
     out = tmp_path / "run"
     scan(out, "1/2", pool=8)
     with monkeypatch.context() as patched:
@@ -187,9 +183,7 @@ def test_kills_at_any_moment_lose_nothing(whole, tmp_path):
     kills = 0
     while not is_finished(out):
         tasks = ("1/2", "2/2")
-        workers = [
-            Started(*command, "--task", task, cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0") for task in tasks
-        ]
+        workers = [Started(*command, "--task", task, cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0") for task in tasks]
         if kills < 5:
             time.sleep(chance.uniform(0.02, 0.3))
             kills += sum(worker.poll() is None for worker in workers)
@@ -205,10 +199,7 @@ def test_kills_at_any_moment_lose_nothing(whole, tmp_path):
     ("environment", "task"),
     [
         ({"RANK": "1", "WORLD_SIZE": "4"}, Task(2, 4)),
-        (
-            {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "5"},
-            Task(3, 4),
-        ),
+        ({"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "5"}, Task(3, 4)),
         ({"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "4"}, Task(1, 4)),
     ],
 )

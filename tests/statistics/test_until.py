@@ -27,9 +27,7 @@ def test_the_interval_covers_the_mean_as_often_as_it_says():
     hits = 0
     for _ in range(400):
         documents = np.repeat(np.arange(30), rng.integers(1, 7, 30))
-        values = (
-            0.4 + (rng.normal(0, 0.1, 30)[documents] + rng.normal(0, 0.02, len(documents)))[:, None, None]
-        )
+        values = 0.4 + (rng.normal(0, 0.1, 30)[documents] + rng.normal(0, 0.02, len(documents)))[:, None, None]
         width = widest_interval(of_shares(values, documents))
         hits += abs(values.mean() - 0.4) <= width / 2
     assert 365 <= hits <= 395
@@ -73,10 +71,7 @@ def test_all_is_read_where_it_is_never_enough():
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [
-        ({"limit": 3}, "fewer than 6 windows have no 95% interval"),
-        ({"pool": 2, "limit": 40}, r"all \d+ pools"),
-    ],
+    [({"limit": 3}, "fewer than 6 windows have no 95% interval"), ({"pool": 2, "limit": 40}, r"all \d+ pools")],
 )
 def test_what_was_read_is_said_in_its_own_units(more, said):
     found = attnscope.scan("bundled", TEXT, until=0.0, **GIVEN, **more)

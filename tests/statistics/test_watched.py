@@ -40,11 +40,7 @@ class Causal(nn.Module):
 
     def forward(self, x):
         query, key, value = self.operands(x)
-        return (
-            functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-            .transpose(1, 2)
-            .flatten(2)
-        )
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
 
     def weights(self, x):
         query, key, _ = self.operands(x)
@@ -93,9 +89,7 @@ class Grouped(nn.Module):
 
     def forward(self, x):
         query, key, value, bias = self.operands(x)
-        out = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=bias, scale=0.3, enable_gqa=True
-        )
+        out = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=0.3, enable_gqa=True)
         return out.transpose(1, 2).flatten(2)
 
     def weights(self, x):
@@ -253,9 +247,7 @@ def test_passes_of_any_length_append_texts(states):
     for first, length in ((0, 4), (2, 9), (4, 6)):
         check(found.isel(text=slice(first, first + 2)), 0, module.weights(states[:, :length]))
     np.testing.assert_allclose(
-        found.bin_sum.sum("offset_bin"),
-        np.broadcast_to(found.length.values[:, None, None], (6, 1, 4)),
-        rtol=1e-5,
+        found.bin_sum.sum("offset_bin"), np.broadcast_to(found.length.values[:, None, None], (6, 1, 4)), rtol=1e-5
     )
 
 
@@ -273,9 +265,7 @@ def test_a_model_of_transformers_gives_what_scan_gives():
     class Tokenizer:
         pad_token_id = eos_token_id = 0
 
-    windows = [
-        Window(tuple(row), (False,) * 12, ((0, 0),) * 12, "text", 0, ("x",) * 12) for row in ids.tolist()
-    ]
+    windows = [Window(tuple(row), (False,) * 12, ((0, 0),) * 12, "text", 0, ("x",) * 12) for row in ids.tolist()]
     expected = statistics_of(LoadedModel(model, Tokenizer(), "gpt2", {}), windows)  # through the registry
     assert found.layer_kind.values.tolist() == expected.layer_kind.values.tolist()
     assert set(expected.data_vars) <= set(found.data_vars)
@@ -311,15 +301,10 @@ def test_flex_attention_is_what_its_written_out_weights_are(name, compiled, stat
     """The scores are changed and masked one by one here."""
     score_mod, mask_mod = MODS[name]
     batch, tokens = states.shape[:2]
-    mask = (
-        None if mask_mod is None else create_block_mask(mask_mod, batch, None, tokens, tokens, device="cpu")
-    )
+    mask = None if mask_mod is None else create_block_mask(mask_mod, batch, None, tokens, tokens, device="cpu")
     function = torch.compile(flex_attention, backend="eager") if compiled else flex_attention
     module = flexible(
-        function,
-        score_mod=score_mod,
-        block_mask=mask,
-        return_aux=AuxRequest(lse=True) if name == "plain" else None,
+        function, score_mod=score_mod, block_mask=mask, return_aux=AuxRequest(lse=True) if name == "plain" else None
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # without torch.compile it is slow
@@ -440,9 +425,7 @@ def test_a_cache_of_keys_is_refused(states):
 
     class Cached(nn.Module):
         def forward(self, x, keys):
-            return functional.scaled_dot_product_attention(
-                split(x), split(keys), split(keys), is_causal=len(x[0]) > 1
-            )
+            return functional.scaled_dot_product_attention(split(x), split(keys), split(keys), is_causal=len(x[0]) > 1)
 
     module = Cached().eval()
     with attnscope.watch(module) as seen:

@@ -27,15 +27,7 @@ TEXTS = [
     "A lamplighter.",
     "Ships, 3 of them, wait!",
 ]
-NAMES = [
-    "entropy",
-    "first_token",
-    "special_tokens",
-    "mean_offset",
-    "offset_spread",
-    "max_weight",
-    "gini_simpson",
-]
+NAMES = ["entropy", "first_token", "special_tokens", "mean_offset", "offset_spread", "max_weight", "gini_simpson"]
 
 
 def by_hand(weights, queries, keys):
@@ -86,9 +78,7 @@ def test_a_scan_equals_eager_attention_merged_by_hand(family):
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     model = tiny(family)
     model.resize_token_embeddings(len(tokenizer))
-    found = attnscope.scan(
-        model, TEXTS, tokenizer=tokenizer, window=48, batch_size=3, band=2, words="unicode"
-    )
+    found = attnscope.scan(model, TEXTS, tokenizer=tokenizer, window=48, batch_size=3, band=2, words="unicode")
     assert found.length.attrs["units"] == "words"
     model.set_attn_implementation("eager")
     windows = windows_of(texts_of(TEXTS), tokenizer, length=48)
@@ -97,9 +87,7 @@ def test_a_scan_equals_eager_attention_merged_by_hand(family):
             layers = model(torch.tensor([window.ids]), output_attentions=True).attentions
         merged = [torch.from_numpy(by_hand(layer[0], window.words, window.words))[None] for layer in layers]
         special = [in_words(window).special]
-        expected = measure_weights(
-            merged, statistics=[*NAMES, "band_sum", "profile"], special=special, band=2
-        )
+        expected = measure_weights(merged, statistics=[*NAMES, "band_sum", "profile"], special=special, band=2)
         assert found.length.values[number] == merged[0].shape[-1]
         for name in expected.data_vars:
             if not name.startswith("equal") and name in found and "head" in found[name].dims:
@@ -122,8 +110,7 @@ def test_words_of_one_token_change_nothing():
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     texts = ["The tide comes in twice a day.", "A lamp."]  # no token is a space alone
     spans = {
-        text: tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
-        for text in texts
+        text: tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"] for text in texts
     }
     plain = attnscope.scan(texts=texts, band=2)
     words = attnscope.scan(texts=texts, band=2, words=lambda text: spans[text])
@@ -150,9 +137,7 @@ def test_a_head_of_equal_weights_on_tokens_has_the_entropy_of_equal_weights():
 def test_words_of_the_target_look_at_words_of_the_source():
     model, tokenizer = small_model("bart"), small_tokenizer()
     text, target = "a bat, the hat", "ein hut"
-    found = attnscope.scan(
-        model, [text], targets=[target], tokenizer=tokenizer, window=40, band=1, words="space"
-    )
+    found = attnscope.scan(model, [text], targets=[target], tokenizer=tokenizer, window=40, band=1, words="space")
     assert found.layer_kind.values.tolist()[:4] == ["self", "self", "causal", "cross"]
     source, labels = tokenizer(text).input_ids, tokenizer(text_target=target).input_ids
     read = [decoder_start(model)(labels), *labels[:-1]]

@@ -39,11 +39,7 @@ def test_every_kind_of_array_comes_back_as_it_was():
     given = xr.Dataset(
         {
             "token": ("text", np.array(["a\0", "é ", ""], object)),
-            "file": (
-                "text",
-                np.array(["猫", "b", "c"], object),
-                {"from": "attributes", "share": np.float64(0.5)},
-            ),
+            "file": ("text", np.array(["猫", "b", "c"], object), {"from": "attributes", "share": np.float64(0.5)}),
             "no_strings": (("text", "none"), np.empty((3, 0), object)),
             "no_rows": (("none", "text"), np.empty((0, 3), object)),
             "no_numbers": ("none", np.empty(0)),
@@ -69,9 +65,7 @@ def test_every_kind_of_array_comes_back_as_it_was():
 
 
 def test_a_piece_of_another_version_is_refused():
-    with pytest.raises(
-        AttnscopeError, match=r"lie in pieces/000-001\.zarr\.zip; expected .* another version"
-    ):
+    with pytest.raises(AttnscopeError, match=r"lie in pieces/000-001\.zarr\.zip; expected .* another version"):
         texts_of("pieces/000-001.zarr.zip")
 
 

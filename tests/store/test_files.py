@@ -54,10 +54,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with (
-        pytest.raises(AttnscopeError, match="no space left on device"),
-        explained("write", "Nothing is lost"),
-    ):
+    with pytest.raises(AttnscopeError, match="no space left on device"), explained("write", "Nothing is lost"):
         write_output(file, "new")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 

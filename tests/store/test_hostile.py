@@ -98,9 +98,7 @@ def test_nor_do_diff_and_compare(home, tmp_path, monkeypatch):
         assert "is not as this version of attnscope writes it" in told.stderr
 
 
-@pytest.mark.parametrize(
-    "name", ["report.html", "figures", "pieces", "manifest.json", "run.json", ".attnscope"]
-)
+@pytest.mark.parametrize("name", ["report.html", "figures", "pieces", "manifest.json", "run.json", ".attnscope"])
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_link_in_a_folder_is_rejected(name, complete, home, tmp_path):
     with RunFolder(tmp_path / "run", SIGNATURE) as run:

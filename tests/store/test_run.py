@@ -70,13 +70,7 @@ def test_what_is_appended_is_read_back(finished, tmp_path):
 def test_only_what_is_missing_is_to_be_done(tmp_path):
     with opened(tmp_path) as run:
         run.append(part(4, 4), 4)
-        assert [run.holds(range(first, first + 2)) for first in range(0, 10, 2)] == [
-            False,
-            False,
-            True,
-            True,
-            False,
-        ]
+        assert [run.holds(range(first, first + 2)) for first in range(0, 10, 2)] == [False, False, True, True, False]
         run.append(part(0, 4), 0)
         assert run.texts == 8
         assert measured(run) == list(range(8))
@@ -168,9 +162,7 @@ def test_files_that_others_put_there_stay(finished, tmp_path):
         (new / "figures").mkdir()
         (new / "figures" / "ours.svg").write_text("ours")
     with (
-        pytest.raises(
-            AttnscopeError, match=r"mine\.svg is there already, and attnscope scan did not write it"
-        ),
+        pytest.raises(AttnscopeError, match=r"mine\.svg is there already, and attnscope scan did not write it"),
         opened(tmp_path) as run,
     ):
         run.write({"figures/mine.svg": b"ours"})
@@ -248,9 +240,7 @@ class TestDamage:
         flip(piece)
         before = contents(finished)
         with (
-            pytest.raises(
-                AttnscopeError, match=rf"{piece.name} is not what was written.* 3 windows are lost"
-            ),
+            pytest.raises(AttnscopeError, match=rf"{piece.name} is not what was written.* 3 windows are lost"),
             opened(tmp_path),
         ):
             pass

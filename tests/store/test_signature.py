@@ -19,14 +19,7 @@ WHOLE = Signature(
 
 def test_json_brings_back_an_equal_signature_and_leaves_out_what_it_has_not():
     assert Signature.from_json(WHOLE.to_json()) == WHOLE
-    assert set(json.loads(WHOLE.to_json())) == {
-        "command",
-        "model",
-        "tokenizer",
-        "corpus",
-        "settings",
-        "versions",
-    }
+    assert set(json.loads(WHOLE.to_json())) == {"command", "model", "tokenizer", "corpus", "settings", "versions"}
     assert list(json.loads(WHOLE.to_json())) == sorted(json.loads(WHOLE.to_json()))
 
 

@@ -49,9 +49,7 @@ OPTIONS = {
 @pytest.fixture(scope="module", autouse=True)
 def few_analyses():
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            _explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "spectra")]
-        )
+        patched.setattr(_explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "spectra")])
         yield
 
 
@@ -75,9 +73,7 @@ def translator(tmp_path_factory):
 def call(translator):
     def called(verb, out, **more):
         model = translator if verb == "align" else "bundled"
-        return getattr(attnscope, verb)(
-            model, LINES if verb == "align" else None, out=out, **OPTIONS[verb] | more
-        )
+        return getattr(attnscope, verb)(model, LINES if verb == "align" else None, out=out, **OPTIONS[verb] | more)
 
     return called
 
@@ -158,9 +154,7 @@ def test_a_command_that_was_stopped_goes_on(verb, call, here, tmp_path):
 def test_workers_that_read_other_texts_are_refused():
     agreed = _units.agreed_on(Signature("align", text={"source_sha256": "a"}))
     agreed(Signature("align", text={"source_sha256": "a"}))
-    with pytest.raises(
-        AttnscopeError, match=r"workers do not agree: with one of them text\.source_sha256 is"
-    ):
+    with pytest.raises(AttnscopeError, match=r"workers do not agree: with one of them text\.source_sha256 is"):
         agreed(Signature("align", text={"source_sha256": "b"}))
 
 

@@ -29,9 +29,7 @@ class Planted(Reordering):
     def __init__(self, text, tokenizer, wrong=0):
         super().__init__()
         ids = tokenizer(text.source)["input_ids"]
-        self.known = {
-            tuple(one): {by: at for at, by in links} for one, links in zip(ids, text.alignments, strict=True)
-        }
+        self.known = {tuple(one): {by: at for at, by in links} for one, links in zip(ids, text.alignments, strict=True)}
         self.wrong = wrong
 
     def planted(self, input_ids, attention_mask, n):

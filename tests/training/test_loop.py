@@ -111,12 +111,7 @@ def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     train(out=tmp_path / "one", **settings)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    together = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    together = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     both = [
         start(tmp_path / "two", environment=together | {"RANK": rank, "LOCAL_RANK": rank}, **settings)
         for rank in ("0", "1")  # what torchrun sets
@@ -124,9 +119,7 @@ def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     printed = [process.communicate() for process in both]
     assert [process.returncode for process in both] == [0, 0], printed
     assert [out.count("validation:") for out, _ in printed] == [1, 0]  # one of them speaks for both
-    curves = [
-        [line["loss"] for line in read_log(tmp_path / name) if "loss" in line] for name in ("one", "two")
-    ]
+    curves = [[line["loss"] for line in read_log(tmp_path / name) if "loss" in line] for name in ("one", "two")]
     assert len(curves[0]) == 12
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert curves[0][-1] < curves[0][0]
@@ -175,9 +168,7 @@ def test_what_is_left_is_a_model_of_transformers(unbroken):
 
 def test_masked_language_model(tmp_path):
     text = tmp_path / "text.txt"
-    text.write_text(
-        "\n".join(f"the {a} {b} sat on the {c}" for a in "abc" for b in "defg" for c in "hij") * 20
-    )
+    text.write_text("\n".join(f"the {a} {b} sat on the {c}" for a in "abc" for b in "defg" for c in "hij") * 20)
     settings = SMALL | {"model": "masked-lm", "width": 16, "heads": 2, "feed_forward": 16, "layers": 1}
     settings |= {"longest": 24, "positions": "learned", "learning_rate": 0.01, "updates": 40, "keep": 5}
     settings = {name: value for name, value in settings.items() if not name.startswith("task_")}
@@ -206,8 +197,7 @@ def test_a_setting_of_another_model_than_the_preset_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mean", "best", "chosen"),
-    [(1.0, 2.0, "mean of the last checkpoints"), (2.0, 1.0, "best checkpoint")],
+    ("mean", "best", "chosen"), [(1.0, 2.0, "mean of the last checkpoints"), (2.0, 1.0, "best checkpoint")]
 )
 def test_the_lower_loss_is_kept_whatever_bleu_says(mean, best, chosen, tmp_path, monkeypatch):
     found = [{"loss": 3.0, "bleu": bleu} for bleu in (9.0, 1.0, 1.0)]
@@ -241,9 +231,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(unbroken, tmp_path):
     for size in (sizes["model.safetensors"] // 2, (sizes["model.safetensors"] + max(sizes.values())) // 2):
         with (
             no_file_above(size),
-            pytest.raises(
-                AttnscopeError, match=r"cannot write the checkpoint of update 8 .* before it are whole"
-            ),
+            pytest.raises(AttnscopeError, match=r"cannot write the checkpoint of update 8 .* before it are whole"),
         ):
             train(out=tmp_path, **SMALL, **RECURRENT)
         assert [file.name for file in (tmp_path / "checkpoints").iterdir()] == ["00000004"]
@@ -256,10 +244,7 @@ def test_a_full_disk_at_the_start_and_at_the_log(tmp_path):
         train(out=tmp_path / "start", **SMALL, **RECURRENT)
     with OwnedFolder(tmp_path / "log", "train") as folder:
         log = Log(folder)
-        with (
-            no_file_above(10),
-            pytest.raises(AttnscopeError, match=r"cannot write .*The checkpoints are whole"),
-        ):
+        with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write .*The checkpoints are whole"):
             log.write(1, loss=1.0)
         log.close()
 
@@ -272,10 +257,7 @@ def test_a_start_that_failed_does_not_bind_the_folder(tmp_path):
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == 320
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["model.safetensors", "config.yaml", "checkpoints/my-best/weights.bin"],
-)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.yaml", "checkpoints/my-best/weights.bin"])
 def test_a_folder_with_other_files_is_left_alone(name, tmp_path):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_bytes(b"mine")
@@ -396,9 +378,7 @@ def test_tokenised_translations_are_scored_without_advice_of_sacrebleu(tmp_path,
     """It advises a parameter that nobody but this code can give."""
     (tmp_path / "text").write_text("".join(f"The cat number {i} sat .\n" for i in range(300)))
     text = tmp_path / "text"
-    config = TrainConfig(
-        source=text, target=text, valid_source=text, valid_target=text, vocabulary=300, **RECURRENT
-    )
+    config = TrainConfig(source=text, target=text, valid_source=text, valid_target=text, vocabulary=300, **RECURRENT)
     with OwnedFolder(tmp_path / "out", "train") as folder:
         training = Training(config, folder, Processes())
         training.log.close()
@@ -472,10 +452,7 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path, monkeypatch):
         ("target: b.txt", "found target without source: give both"),
         ("r_drop: 5\ndropout: 0", "r_drop is 5 and dropout 0, so that both passes are the same"),
         ("valid_source: a.txt\nvalid_target: b.txt", "found valid_source without source: give both"),
-        (
-            "source: a.txt\ntarget: b.txt\nvalid_target: b.txt",
-            "found valid_target without valid_source: give both",
-        ),
+        ("source: a.txt\ntarget: b.txt\nvalid_target: b.txt", "found valid_target without valid_source: give both"),
         ("attention: dot", "'attention' is a setting of model 'recurrent', and the model is 'transformer'"),
         (
             "model: recurrent\nlayers: 2",

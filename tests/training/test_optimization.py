@@ -28,9 +28,7 @@ def stepped(optimizer, kind, weight_decay=0.0):
         moved[name] = (matrix, parameter.detach().clone(), parameter.grad.clone(), parameter)
     optimizers.step(RATE)
     assert all(parameter.grad is None for *_, parameter in moved.values())
-    return {
-        name: (matrix, grad, after.detach() - before) for name, (matrix, before, grad, after) in moved.items()
-    }
+    return {name: (matrix, grad, after.detach() - before) for name, (matrix, before, grad, after) in moved.items()}
 
 
 def newton_schulz(values):

@@ -2,11 +2,7 @@
 
 import pytest
 import torch
-from transformers import (
-    get_constant_schedule_with_warmup,
-    get_cosine_schedule_with_warmup,
-    get_inverse_sqrt_schedule,
-)
+from transformers import get_constant_schedule_with_warmup, get_cosine_schedule_with_warmup, get_inverse_sqrt_schedule
 
 from attnscope.lineage.config import TrainConfig
 from attnscope.lineage.loop import learning_rate

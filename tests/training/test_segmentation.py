@@ -16,9 +16,7 @@ from attnscope.support.errors import AttnscopeError
 from tests.translation.test_vocabulary import HARD, TEXTS
 
 
-@pytest.mark.parametrize(
-    "files", [("multi30k", "en", "de"), ("enja", "en", "ja")], ids=lambda names: names[0]
-)
+@pytest.mark.parametrize("files", [("multi30k", "en", "de"), ("enja", "en", "ja")], ids=lambda names: names[0])
 def test_without_dropout_it_is_the_tokenizer(files, data):
     folder, *languages = files
     lines = [line for language in languages for line in read_lines(data / folder / f"train.{language}")[:400]]
@@ -97,9 +95,7 @@ def rows(parts):
         (source[mask > 0].tolist(), target[target >= 0].tolist())
         for part in parts
         if part is not None
-        for source, mask, target in zip(
-            part["input_ids"], part["attention_mask"], part["labels"], strict=True
-        )
+        for source, mask, target in zip(part["input_ids"], part["attention_mask"], part["labels"], strict=True)
     ]
 
 
@@ -127,9 +123,7 @@ def test_a_pair_that_would_be_too_long_is_cut_as_the_tokenizer_does_it(tmp_path)
 
 def test_the_plan_and_the_validation_know_no_dropout(tmp_path):
     plain, dropped = pairs(tmp_path), pairs(tmp_path, bpe_dropout=0.5)
-    assert [rows([batch]) for batch in dropped.validation()] == [
-        rows([batch]) for batch in plain.validation()
-    ]
+    assert [rows([batch]) for batch in dropped.validation()] == [rows([batch]) for batch in plain.validation()]
     assert list(map(list, dropped.epoch(0))) == list(map(list, plain.epoch(0)))
     assert dropped.sha256() == plain.sha256()
 

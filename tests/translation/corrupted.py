@@ -14,7 +14,4 @@ def sentences(count, seed=0):
 def corrupted(lines, share, seed=0):
     """Replace about this share of the words."""
     draw = random.Random(seed)
-    return [
-        " ".join(draw.choice(WORDS) if draw.random() < share else word for word in line.split())
-        for line in lines
-    ]
+    return [" ".join(draw.choice(WORDS) if draw.random() < share else word for word in line.split()) for line in lines]

@@ -48,10 +48,7 @@ def small_model(kind, vocabulary=64):
         return T5ForConditionalGeneration(
             T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, **common)
         ).eval()
-    config, model = {
-        "bart": (BartConfig, BartForConditionalGeneration),
-        "marian": (MarianConfig, MarianMTModel),
-    }[kind]
+    config, model = {"bart": (BartConfig, BartForConditionalGeneration), "marian": (MarianConfig, MarianMTModel)}[kind]
     sizes = {
         "d_model": 16,
         "encoder_layers": 2,

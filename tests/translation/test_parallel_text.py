@@ -98,28 +98,16 @@ def test_the_hash_is_of_the_pairs_and_not_of_the_place(write):
         ({"s": b"a"}, ("s",), r"one text file alone; expected two"),
         ({"s": b"a", "f/t": b"a"}, ("s", "f"), r"a file and a folder"),
         ({"x.jsonl": b'{"source": "a"}'}, ("x.jsonl",), r"x.jsonl, line 1: no field 'target'"),
-        (
-            {"x.jsonl": b'{"source": "a", "target": 1}'},
-            ("x.jsonl",),
-            r"line 1: field 'target' holds a JSON num",
-        ),
+        ({"x.jsonl": b'{"source": "a", "target": 1}'}, ("x.jsonl",), r"line 1: field 'target' holds a JSON num"),
         ({"x.jsonl": b'\n{"source"'}, ("x.jsonl",), r"x.jsonl, line 2: not JSON"),
         ({"x.jsonl": b"{}\n\xff"}, ("x.jsonl",), r"x.jsonl, line 1: no field"),
         ({"x.jsonl": b"\n\xff"}, ("x.jsonl",), r"x.jsonl, line 2: found byte 0xff at byte offset 1"),
-        (
-            {"x.jsonl": b'{"source": "\\ud800", "target": "1"}'},
-            ("x.jsonl",),
-            r"line 1: found a lone surrogate",
-        ),
+        ({"x.jsonl": b'{"source": "\\ud800", "target": "1"}'}, ("x.jsonl",), r"line 1: found a lone surrogate"),
         ({"f/a.source": b"a"}, ("f",), r"a.source: its partner a.target is not there"),
         ({"f/a.target": b"a"}, ("f",), r"a.target: its partner a.source is not there"),
         ({"f/a.txt": b"a"}, ("f",), r"no .jsonl file and no pair of files NAME.source, NAME.target"),
         ({"f/a": b"a", "g/b": b"a"}, ("f", "g"), r"f.a: no file of this name in .*g"),
-        (
-            {"f/a.x": b"a", "f/a.y": b"a", "g/a": b"1"},
-            ("f", "g"),
-            r"a.x and a.y differ in their suffix alone",
-        ),
+        ({"f/a.x": b"a", "f/a.y": b"a", "g/a": b"1"}, ("f", "g"), r"a.x and a.y differ in their suffix alone"),
     ],
 )
 def test_refusals_name_file_and_line(write, tmp_path, files, arguments, message):

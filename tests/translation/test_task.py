@@ -12,20 +12,7 @@ from attnscope.support.errors import AttnscopeError
 ENGLISH = {
     **dict(
         zip(
-            [
-                "one",
-                "two",
-                "three",
-                "four",
-                "five",
-                "six",
-                "seven",
-                "eight",
-                "nine",
-                "ten",
-                "eleven",
-                "twelve",
-            ],
+            ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"],
             range(1, 13),
             strict=False,
         )
@@ -113,9 +100,7 @@ def items(line):
 
 def test_both_sides_say_the_same(task):
     for source, target in zip(task.source, task.target, strict=True):
-        assert [english_item(item) for item in items(source)] == [
-            notation_item(item) for item in items(target)
-        ]
+        assert [english_item(item) for item in items(source)] == [notation_item(item) for item in items(target)]
 
 
 def test_every_target_word_has_one_source_word_that_means_it(task):
@@ -133,8 +118,7 @@ def test_every_target_word_has_one_source_word_that_means_it(task):
 
 def test_units_and_days_and_weekdays_change_places(task):
     crossing = sum(
-        any(first > second for (first, _), (second, _) in itertools.pairwise(links))
-        for links in task.alignments
+        any(first > second for (first, _), (second, _) in itertools.pairwise(links)) for links in task.alignments
     )
     assert crossing > len(task) / 2
 

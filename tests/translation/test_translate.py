@@ -86,9 +86,7 @@ def test_order_is_kept_whatever_the_batches(model, tokenizer):
     alone = [text for line in LINES for text in translate_lines(model, tokenizer, [line], beams=1).texts]
     for budget in (1, 20, 4096):
         found = translate_lines(model, tokenizer, LINES, beams=1, batch_tokens=budget)
-        limit = (
-            min(map(len, alone[:1] + alone[2:4])) // 2
-        )  # in a batch with longer ones a line may go on longer
+        limit = min(map(len, alone[:1] + alone[2:4])) // 2  # in a batch with longer ones a line may go on longer
         assert [one[0].text[:limit] for one in found] == [text[:limit] for text in alone]
     found = translate_lines(model, tokenizer, LINES, beams=3, n_best=3)
     assert [len(one) for one in found] == [3, 1, 3, 3, 1]
@@ -154,9 +152,7 @@ def test_computed_positions_go_on_without_a_word(tokenizer):
 
 def test_a_tokenizer_of_another_model_is_refused(model):
     other = train_subwords(["many other words", *LINES, *map(chr, range(0x4E00, 0x4E00 + 300))], 900)
-    with pytest.raises(
-        AttnscopeError, match=r"line 2 holds token id \d+, but \w+ knows \d+ tokens .* belong together"
-    ):
+    with pytest.raises(AttnscopeError, match=r"line 2 holds token id \d+, but \w+ knows \d+ tokens .* belong together"):
         translate_lines(model, other, ["", "".join(map(chr, range(0x4E00, 0x4E00 + 300)))])
 
 
@@ -209,9 +205,7 @@ def test_many_translations_show_the_first_ones():
 
 def test_what_is_shown_of_a_text_is_a_line_and_not_long():
     sources = ("", "one\n\ntwo", "word " * 100)
-    made = Translations(
-        sources, ((Translation(""),), (Translation("a\tb", -0.5),), (Translation("c " * 100, -2.0),))
-    )
+    made = Translations(sources, ((Translation(""),), (Translation("a\tb", -0.5),), (Translation("c " * 100, -2.0),)))
     first, *lines = repr(made).splitlines()
     assert first == "3 sentences translated"
     assert lines[:2] == ["→ (–)", "one two → a b (-0.50)"]

@@ -81,8 +81,5 @@ def test_others_are_rejected_with_what_to_do(module, given, said):
 
 
 def test_watch_and_walk_do_not_send_it_in_a_circle():
-    with (
-        attnscope.watch(Lesson()) as seen,
-        pytest.raises(AttnscopeError, match="walk follows a module of one head"),
-    ):
+    with attnscope.watch(Lesson()) as seen, pytest.raises(AttnscopeError, match="walk follows a module of one head"):
         seen.result()

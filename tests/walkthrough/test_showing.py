@@ -136,10 +136,7 @@ def test_an_unknown_language_is_refused():
 
 def test_a_split_character_is_explained_and_spaces_are_marked():
     lists = {
-        sentence: [
-            " ".join(steps(walk(MODEL, sentence, device="cpu"), language)[0].text)
-            for language in ("en", "ja")
-        ]
+        sentence: [" ".join(steps(walk(MODEL, sentence, device="cpu"), language)[0].text) for language in ("en", "ja")]
         for sentence in ("How 猫 sat", "How it sat")
     }
     english, japanese = lists["How 猫 sat"]

@@ -24,9 +24,7 @@ def test_weights_are_the_model_s_own_while_it_is_trained_on_that_target(kind):
     model.set_attn_implementation("eager")
     encoded = (tokenizer(SENTENCE, return_tensors="pt"), tokenizer(text_target=TARGET, return_tensors="pt"))
     with torch.no_grad():
-        answer = model(
-            input_ids=encoded[0]["input_ids"], labels=encoded[1]["input_ids"], output_attentions=True
-        )
+        answer = model(input_ids=encoded[0]["input_ids"], labels=encoded[1]["input_ids"], output_attentions=True)
     for layer, expected in (
         (1, answer.encoder_attentions[1]),
         (2, answer.decoder_attentions[0]),
@@ -89,8 +87,7 @@ class TestBadInput:
             walk(MODEL, SENTENCE, targets=TARGET, device="cpu")
 
     @pytest.mark.parametrize(
-        ("target", "says"),
-        [(" ", "the target is empty"), ("buch " * 40, "the target has .* tokens; at most 64")],
+        ("target", "says"), [(" ", "the target is empty"), ("buch " * 40, "the target has .* tokens; at most 64")]
     )
     def test_the_target(self, target, says):
         with pytest.raises(AttnscopeError, match=says):

@@ -30,9 +30,7 @@ def test_the_toy_is_what_pytorch_computes():
     assert_allclose(toy["scaled"], query @ key.T / 8**0.5, atol=1e-12)
     assert_allclose(toy["weights"], torch.softmax(query @ key.T / 8**0.5, -1), atol=1e-12)
     assert_allclose(
-        toy["head_output"],
-        F.scaled_dot_product_attention(*(y[None] for y in (query, key, value)))[0],
-        atol=1e-12,
+        toy["head_output"], F.scaled_dot_product_attention(*(y[None] for y in (query, key, value)))[0], atol=1e-12
     )
 
 
@@ -72,9 +70,7 @@ def test_every_family_gives_its_own_output(family):
     model, given = tiny(family), of_first_text(family)
     first = walk_inputs(model, given, layer=0, head=3, token=5)
     for found in (first, walk_inputs(model, given, layer=first.layers - 1, head=3, token=5)):
-        own = {"head_output", "result"} | (
-            {"V"} if family != "deberta" else set()
-        )  # its matrices are not known
+        own = {"head_output", "result"} | ({"V"} if family != "deberta" else set())  # its matrices are not known
         assert own <= set(found.errors)
         assert max(found.errors.values()) < 5e-6
         assert_allclose(found["weights"] @ found["V"], found["head_output"], rtol=1e-12)

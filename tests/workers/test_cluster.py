@@ -23,13 +23,7 @@ def test_what_is_none_is_refused(given, said):
 
 @pytest.mark.parametrize(
     ("machine", "wanted", "room"),
-    [
-        ((8.0, 0.0), 0.0, 8),
-        ((8.0, 2.0), 1.0, 2),
-        ((8.0, 2.0), 0.1, 8),
-        ((64.0, 2.0), 1 / 3, 6),
-        ((8.0, 3.0), 2.0, 1),
-    ],
+    [((8.0, 0.0), 0.0, 8), ((8.0, 2.0), 1.0, 2), ((8.0, 2.0), 0.1, 8), ((64.0, 2.0), 1 / 3, 6), ((8.0, 3.0), 2.0, 1)],
 )
 def test_workers_share_a_gpu_and_never_parts_of_two(machine, wanted, room):
     assert Cluster().room(*machine, wanted) == room

@@ -48,11 +48,7 @@ def test_each_piece_is_answered_once_whoever_dies(seed, count):
     assert repeated <= engine.died  # a death costs one piece of work at most
     back = [later < earlier for worker in workers for earlier, later in pairwise(worker.own)]
     assert sum(back) <= engine.died  # only for what a lost one had
-    assert sorted(crew.hand_out(ask, 3)) == [
-        0,
-        1,
-        2,
-    ]  # what nobody waits for any more disturbs no later round
+    assert sorted(crew.hand_out(ask, 3)) == [0, 1, 2]  # what nobody waits for any more disturbs no later round
 
 
 @pytest.mark.parametrize("seed", range(30))

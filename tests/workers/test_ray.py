@@ -106,8 +106,5 @@ def test_what_cannot_be_reached_or_sent_is_refused(monkeypatch):
     with pytest.raises(AttnscopeError, match=r"\(auto\): .*refused"):
         RayEngine(Cluster("auto"), begin).__enter__()
     monkeypatch.delenv("RAY_ADDRESS")
-    with (
-        socket.socket() as open_,
-        pytest.raises(AttnscopeError, match="cannot be sent to workers"),
-    ):
+    with socket.socket() as open_, pytest.raises(AttnscopeError, match="cannot be sent to workers"):
         RayEngine(Cluster(workers=1), partial(refuse, open_)).__enter__()

@@ -15,9 +15,7 @@ def test_there_are_many_animals_of_every_form_and_architecture():
     assert len(set(every)) == len(every) >= 50
     some = [build(name) for name in every if name.startswith("relay")]
     assert {(one.form, one.architecture) for one in some} == {
-        (form, architecture)
-        for form, architectures in ARCHITECTURES.items()
-        for architecture in architectures
+        (form, architecture) for form, architectures in ARCHITECTURES.items() for architecture in architectures
     }
 
 

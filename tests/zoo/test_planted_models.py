@@ -110,9 +110,7 @@ def test_the_tokens_that_matter_are_those_that_are_said_to(planted, logits):
     queried = (planted.labels[:texts] != -100) & truth.any(-1)
     assert queried.any()
     assert not truth[planted.labels[:texts] == -100].any()
-    assert (
-        differs[truth & queried[..., None]].double().mean() > 0.7
-    )  # an exchange may give the same answer by chance
+    assert differs[truth & queried[..., None]].double().mean() > 0.7  # an exchange may give the same answer by chance
     assert differs[~truth & queried[..., None]].double().mean() < 0.05
 
 

@@ -22,9 +22,7 @@ def planned(plan, ids):
     for call in plan.calls:
         made, found = np.zeros_like(states), []
         for head in call:
-            query, key = plan.positions.projections(
-                head.rule, plan.space, plan.head_width, np.random.default_rng(0)
-            )
+            query, key = plan.positions.projections(head.rule, plan.space, plan.head_width, np.random.default_rng(0))
             scores = states @ query @ (states @ key).swapaxes(1, 2) + hidden
             share = np.exp(scores - scores.max(-1, keepdims=True))
             share /= share.sum(-1, keepdims=True)
@@ -36,9 +34,7 @@ def planned(plan, ids):
 
 
 @pytest.mark.parametrize("kind", [induction, cancel])
-@pytest.mark.parametrize(
-    ("form", "architecture"), [("decoder", "gpt2"), ("encoder", "pre-norm"), ("encoder", "bert")]
-)
+@pytest.mark.parametrize(("form", "architecture"), [("decoder", "gpt2"), ("encoder", "pre-norm"), ("encoder", "bert")])
 def test_the_model_does_what_was_planned(kind, form, architecture):
     draft, task = kind(Setting(form, architecture, 0.0, seed=3))
     fill(draft)

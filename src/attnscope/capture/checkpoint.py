@@ -44,9 +44,7 @@ class Checkpoint:
     """The files of one model: all that is read of it."""
 
     repository: Repository  # where they lie
-    config: dict[
-        str, Any
-    ]  # what config.json and generation_config.json hold; None where there is none of the latter
+    config: dict[str, Any]  # what config.json and generation_config.json hold; None where there is none of the latter
     # what config.json and generation_config.json hold; None where there is none of the latter
     generation: dict[str, Any] | None
     weights: tuple[Path, ...]  # the files of weights, as `transformers` chooses and orders them
@@ -63,9 +61,7 @@ class Checkpoint:
                 f"{source} holds an adapter beside the model (adapter_config.json): merge it into the weights, or take "
                 "it away"
             )
-        return cls(
-            repository, config, repository.read("generation_config.json"), _weights(repository, config)
-        )
+        return cls(repository, config, repository.read("generation_config.json"), _weights(repository, config))
 
     @contextmanager
     def tensors(self) -> Generator[dict[str, Any]]:
@@ -215,10 +211,7 @@ def no_larger_than(tensors: dict[str, Any], config: dict[str, Any]) -> Generator
                 f"the weights hold {len(tensors):,} and {held:,}. Is it the right config.json?"
             )
 
-    hooks = [
-        register_module_parameter_registration_hook(count),
-        register_module_buffer_registration_hook(count),
-    ]
+    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
     try:
         yield
     finally:
@@ -243,9 +236,7 @@ class Repository:
             _reject_damaged(Path(source))
             return cls(source, Path(source))
         try:
-            file = fetched(source, "config.json", revision) or fetched(
-                source, "tokenizer_config.json", revision
-            )
+            file = fetched(source, "config.json", revision) or fetched(source, "tokenizer_config.json", revision)
         except Exception as error:
             raise AttnscopeError(
                 f"there is no folder {source}, and the hub gave no model of that name: {reason_of(error)}"
@@ -256,9 +247,7 @@ class Repository:
                 if out_of_reach()
                 else "no config.json"
             )
-            raise AttnscopeError(
-                f"there is no folder {source}, and the hub gave no model of that name: {why}"
-            )
+            raise AttnscopeError(f"there is no folder {source}, and the hub gave no model of that name: {why}")
         return cls(source, file.parent, file.parent.name)
 
     def find(self, name: str) -> Path | None:
@@ -284,9 +273,7 @@ class Repository:
         with explaining(f"{path} is not JSON that can be read", "Fetch it again"):
             settings = json.loads(path.read_bytes())
         if not isinstance(settings, dict):
-            raise AttnscopeError(
-                f"{path} holds a {type(settings).__name__}: expected a JSON object of settings"
-            )
+            raise AttnscopeError(f"{path} holds a {type(settings).__name__}: expected a JSON object of settings")
         return settings
 
     def within(self, name: str, named_in: str = "the folder") -> Path:
@@ -362,11 +349,7 @@ def _reject_damaged(folder: Path) -> None:
 def fetched(source: str, name: str, revision: str | None = None) -> Path | None:
     """The file of that name of a repository, in this machine's cache; None where the repository has none."""
     file = cached_file(
-        source,
-        name,
-        revision=revision,
-        local_files_only=out_of_reach(),
-        _raise_exceptions_for_missing_entries=False,
+        source, name, revision=revision, local_files_only=out_of_reach(), _raise_exceptions_for_missing_entries=False
     )
     return None if file is None else Path(file)
 

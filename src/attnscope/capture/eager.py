@@ -70,9 +70,7 @@ def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> G
                     return None  # a dropout may serve more than weights
                 _observe(watch, way, weights)
                 taken.append(ref(tensor))
-                return (
-                    _without(output, taken) if is_attention(module) else None
-                )  # a softmax gives it to the layer
+                return _without(output, taken) if is_attention(module) else None  # a softmax gives it to the layer
 
             return hook
 
@@ -119,10 +117,7 @@ def eager(model: PreTrainedModel) -> Generator[None]:
 
     hooks: list[Any] = []
     try:
-        for (
-            config,
-            _,
-        ) in before:  # each layer looks there; set_attn_implementation leaves out models off the registry
+        for config, _ in before:  # each layer looks there; set_attn_implementation leaves out models off the registry
             config._attn_implementation = _EAGER  # noqa: SLF001
         hooks = [ask(start) for start in {model, model.base_model}]
         yield
@@ -171,9 +166,7 @@ def _at(output: Any, path: Path, name: str) -> Tensor:
     """The weights at a place of what a module returns."""
     for index in path:
         if not isinstance(output, tuple) or index >= len(cast("tuple[Any, ...]", output)):
-            raise UncapturedError(
-                f"{name} returns weights when it is called in one place and none in another"
-            )
+            raise UncapturedError(f"{name} returns weights when it is called in one place and none in another")
         output = output[index]
     return output
 
@@ -228,9 +221,7 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
     short = _short(inputs)
     tokens = short["input_ids"].shape[1] if "input_ids" in short else None
     seen, silent = _shown(model, short, tokens, frozenset())
-    if (
-        silent
-    ):  # LXMERT asks a module for its weights in one place and not in another: the dropout within has them
+    if silent:  # LXMERT asks a module for its weights in one place and not in another: the dropout within has them
         seen, _ = _shown(model, short, tokens, silent)
     return EagerWay(
         {matrix.source: matrix.place for matrix in seen},
@@ -253,9 +244,7 @@ def _shown(
     ):
         output = model(**short)
         if not seen:
-            raise UncapturedError(
-                f"{name} returns no attention weights, eagerly or otherwise: no row sums to 1"
-            )
+            raise UncapturedError(f"{name} returns no attention weights, eagerly or otherwise: no row sums to 1")
         _check_used(name, output, seen)
     for matrix in _check_reported(name, output, seen):
         matrix.is_cross = True
@@ -288,9 +277,7 @@ def _gathering(
     """All weights that attention modules return (but for silent ones), or else modules within them (a softmax)."""
     seen: list[_ReturnedWeights] = []
     told: dict[str, set[bool]] = {}
-    running: list[
-        tuple[str, bool, int]
-    ] = []  # attention modules, whether they look across, what was found before
+    running: list[tuple[str, bool, int]] = []  # attention modules, whether they look across, what was found before
 
     def enter(name: str) -> Any:
         def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
@@ -313,9 +300,7 @@ def _gathering(
                 before = running.pop()[2]
                 told.setdefault(name, set()).add(bool(given))
                 inner = [matrix for matrix in seen[before:] if matrix.is_of_attention]
-                if (
-                    given or inner
-                ):  # what stands within an attention module counts where nothing else is known
+                if given or inner:  # what stands within an attention module counts where nothing else is known
                     seen[before:] = inner
                 for matrix in given:
                     matrix.is_of_attention = True
@@ -359,11 +344,7 @@ def _same(tensor: Tensor, other: Tensor) -> bool:
 @contextmanager
 def _with_graph(model: PreTrainedModel) -> Generator[None]:
     """Let all that is computed be traced back to its sources."""
-    before = [
-        (parameter, parameter.requires_grad)
-        for parameter in model.parameters()
-        if parameter.is_floating_point()
-    ]
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters() if parameter.is_floating_point()]
     try:
         for parameter, _ in before:
             parameter.requires_grad_(True)
@@ -420,9 +401,7 @@ def _check_reported(name: str, output: Any, seen: list[_ReturnedWeights]) -> lis
             continue  # SqueezeBERT returns scores
         fitting = [matrix for matrix in seen if _is_reported(tensor, matrix)]
         if not fitting:
-            raise UncapturedError(
-                f"{name} says that it has attention ({field.strip()}) that no module of it returns"
-            )
+            raise UncapturedError(f"{name} says that it has attention ({field.strip()}) that no module of it returns")
         if "cross" in field:
             cross += fitting
     return cross

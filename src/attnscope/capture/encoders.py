@@ -16,12 +16,7 @@ from attnscope.capture.families import frames_of_wave, frames_of_window, image_t
 from attnscope.capture.load import AS_SAVED, Loading, load_model, what_is_read
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
-from attnscope.capture.processors import (
-    hash_of_settings,
-    load_preprocessor,
-    load_tokenizer,
-    tokenizer_repository,
-)
+from attnscope.capture.processors import hash_of_settings, load_preprocessor, load_tokenizer, tokenizer_repository
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_state
 
@@ -69,9 +64,7 @@ class SpeechModel:
         """What the model reads of a sound of that name, and the frames that its encoder makes of it."""
         reads = self.model.main_input_name
         with explaining(f"the feature extractor cannot take {name}", "Give a longer sound"):
-            given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[
-                reads
-            ]
+            given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[reads]
         made = None
         if reads == _FEATURES:
             made = frames_of_window(self.model, self.extractor)
@@ -116,9 +109,7 @@ def load_speech_model(
     if with_decoder and not model.config.is_encoder_decoder and or_encoder:
         with_decoder = False
     if with_decoder and not model.config.is_encoder_decoder:
-        raise AttnscopeError(
-            f"{name} has no decoder, so nothing in it reads transcripts: leave out targets (--target)"
-        )
+        raise AttnscopeError(f"{name} has no decoder, so nothing in it reads transcripts: leave out targets (--target)")
     tokenizer: Any = None
     if processor is None or isinstance(processor, str | Path):
         trust = loading.trust_remote_code
@@ -129,9 +120,7 @@ def load_speech_model(
         extractor = getattr(processor, "feature_extractor", processor)
         tokenizer = getattr(processor, "tokenizer", None)
     if with_decoder and tokenizer is None:
-        raise AttnscopeError(
-            f"the transcripts need the tokenizer of {name}: pass tokenizer=processor with both"
-        )
+        raise AttnscopeError(f"the transcripts need the tokenizer of {name}: pass tokenizer=processor with both")
     watched: Any = model.get_encoder() if model.config.is_encoder_decoder and not with_decoder else model
     return SpeechModel(loaded, watched, extractor, tokenizer)
 
@@ -179,11 +168,7 @@ class VisionModel:
 
 @own_state()
 def load_vision_model(
-    source: Model,
-    *,
-    processor: Processor = None,
-    need_processor: bool = True,
-    loading: Loading = AS_SAVED,
+    source: Model, *, processor: Processor = None, need_processor: bool = True, loading: Loading = AS_SAVED
 ) -> VisionModel:
     """Load a vision encoder with the image processor beside it; of a model of images and text, its vision tower."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))

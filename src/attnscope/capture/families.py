@@ -35,9 +35,7 @@ _RUNNING = (
 
 def is_attention(module: nn.Module) -> bool:
     """Whether a module attends: its hidden states are read here, and none with matrices may run uncaptured."""
-    named = "Attention" in _class(module) and not _class(module).endswith(
-        ("Output", "MLP")
-    )  # what stands behind it
+    named = "Attention" in _class(module) and not _class(module).endswith(("Output", "MLP"))  # what stands behind it
     return named and _class(module) not in _RUNNING and not takes_points(module)
 
 
@@ -228,9 +226,7 @@ def reserved_rows(table: nn.Module, beside: nn.Module, rows: int) -> int:
     ids = getattr(beside, "position_ids", None)
     first = int(ids.flatten()[0]) if isinstance(ids, Tensor) and ids.numel() and not ids.is_meta else 0
     return max(
-        int(getattr(table, "offset", 0)),
-        0 if padding is None else padding + 1,
-        first if 0 <= first < rows else 0,
+        int(getattr(table, "offset", 0)), 0 if padding is None else padding + 1, first if 0 <= first < rows else 0
     )
 
 

@@ -28,12 +28,7 @@ _HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 def forward(
-    model: PreTrainedModel,
-    inputs: dict[str, Any],
-    name: Name,
-    valid: Valid | None = None,
-    *,
-    with_head: bool = True,
+    model: PreTrainedModel, inputs: dict[str, Any], name: Name, valid: Valid | None = None, *, with_head: bool = True
 ) -> Tensor:
     """Run a model within `watching`, and refuse texts on which it overflows."""
     check_ids(model, inputs, name)

@@ -143,9 +143,7 @@ def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
     with torch.no_grad():
         weights = functional.multi_head_attention_forward(**asked)[1]
     if weights is None:
-        raise AttnscopeError(
-            "nn.MultiheadAttention returns no weights: is it a subclass that leaves them out?"
-        )
+        raise AttnscopeError("nn.MultiheadAttention returns no weights: is it a subclass that leaves them out?")
     weights = weights if weights.ndim == _FOUR else weights[None]
     query, key, padding = options["query"], options["key"], options.get("key_padding_mask")
     keys = weights.new_ones(weights.shape[0], weights.shape[3], dtype=torch.bool)
@@ -242,12 +240,7 @@ def sees_ahead(call: AttentionCall) -> bool:
 
 
 def _seen(
-    call: AttentionCall,
-    allowed: Tensor,
-    keys: Tensor | None,
-    output: Tensor | None,
-    *,
-    is_cross: bool = False,
+    call: AttentionCall, allowed: Tensor, keys: Tensor | None, output: Tensor | None, *, is_cross: bool = False
 ) -> CapturedCall:
     batch, _, queries, places = (*call.query.shape[:3], call.key.shape[2])
     if keys is None:
@@ -287,9 +280,7 @@ _watching: list[Callable[[Callable[..., Any], Any, dict[str, Any]], Any]] = []
 
 
 @contextmanager
-def intercept_flex_attention(
-    called: Callable[[Callable[..., Any], Any, dict[str, Any]], Any],
-) -> Generator[None]:
+def intercept_flex_attention(called: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> Generator[None]:
     """Let `called` answer every call of ``flex_attention``, with the function itself and its arguments."""
     before = flex_attention.__code__, flex_attention.__defaults__, flex_attention.__kwdefaults__
     _watching.append(called)
@@ -338,9 +329,7 @@ def call_of_flex(
         scores = _changed(score_mod, scores)
     mask = None
     if block_mask is not None:
-        texts, each = (
-            size if shape > 1 else 1 for size, shape in zip((batch, heads), block_mask.shape, strict=False)
-        )
+        texts, each = (size if shape > 1 else 1 for size, shape in zip((batch, heads), block_mask.shape, strict=False))
         mask = create_mask(block_mask.mask_mod, texts, each, queries, keys, device=str(query.device))
     return AttentionCall(
         query=scores.new_empty(batch, heads, queries, 0),
@@ -359,10 +348,7 @@ def _changed(score_mod: Callable[..., Tensor], scores: Tensor) -> Tensor:
         for axis, size in enumerate(scores.shape)
     ]
     advice = "Give the weights to attnscope.measure_weights"
-    with (
-        torch.no_grad(),
-        explaining("the score_mod of flex_attention does not take all scores at once", advice),
-    ):
+    with torch.no_grad(), explaining("the score_mod of flex_attention does not take all scores at once", advice):
         changed = score_mod(scores, *places)
     if changed.shape != scores.shape:
         raise AttnscopeError(
@@ -449,9 +435,7 @@ class _Mode(TorchFunctionMode):
         own = partial(functional.scaled_dot_product_attention, *given, **named)
         return self.observe(call_of_product(*given, **named), is_cross=False, own=own)
 
-    def observe(
-        self, call: AttentionCall, *, is_cross: bool, own: Callable[[], Tensor] | None = None
-    ) -> Tensor:
+    def observe(self, call: AttentionCall, *, is_cross: bool, own: Callable[[], Tensor] | None = None) -> Tensor:
         module = self.running[-1]
         is_cross = is_cross or id(module) in self.watch.cross or call.query.shape[2] != call.key.shape[2]
         kind = "cross" if is_cross else "self" if sees_ahead(call) else "causal"
@@ -468,9 +452,7 @@ class PassObserver:
     """What is done with the calls of each forward pass."""
 
     see: Callable[[Site, CapturedCall], None]  # called at once with each call
-    done: Callable[
-        [int], None
-    ]  # called with the number of calls once the outermost call of a module has returned
+    done: Callable[[int], None]  # called with the number of calls once the outermost call of a module has returned
     lost: Callable[[], None]  # called instead where it has raised an error
 
 
@@ -496,12 +478,7 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleC
 def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]:
     """See what layers of transformers compute by their file's own ``eager_attention_forward``."""
     parts = set(module.modules())
-    files = {
-        id(file): file
-        for part in parts
-        for file in map(_names_in_file_of, type(part).__mro__)
-        if _EAGER in file
-    }
+    files = {id(file): file for part in parts for file in map(_names_in_file_of, type(part).__mro__) if _EAGER in file}
     before = [(file, file[_EAGER]) for file in files.values()]
 
     def seen(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -553,9 +530,7 @@ class ModuleCalls:
         def forward(*args: Any, **options: Any) -> Any:
             if self.is_aside:
                 return inner(*args, **options)
-            if not self.running or isinstance(
-                module, PreTrainedModel
-            ):  # perhaps within a prompt of somebody else's
+            if not self.running or isinstance(module, PreTrainedModel):  # perhaps within a prompt of somebody else's
                 _reject_cache(name, options.get("past_key_values"))
             if is_called_attention(module):
                 self.attending[name] = type(module).__name__
@@ -600,9 +575,7 @@ class ModuleCalls:
                 yield
         except BaseException as error:
             self.observer.lost()
-            if (
-                type(error).__module__ == "torch._dynamo.exc" and not self.in_flex
-            ):  # it cannot compile what watches
+            if type(error).__module__ == "torch._dynamo.exc" and not self.in_flex:  # it cannot compile what watches
                 raise AttnscopeError(
                     f"{name} calls a compiled function, within which nothing can be seen: let it call the function as "
                     "it was before torch.compile"
@@ -712,10 +685,7 @@ def _reject(module: nn.Module) -> None:
             raise AttnscopeError(f"{where} scripted, and runs unseen: watch the module that it was made from")
         if isinstance(part, nn.DataParallel):
             raise AttnscopeError(f"{where} in DataParallel, which copies it: watch its .module")
-        if (
-            "_orig_mod" in dict(part.named_children())
-            or getattr(part, "_compiled_call_impl", None) is not None
-        ):
+        if "_orig_mod" in dict(part.named_children()) or getattr(part, "_compiled_call_impl", None) is not None:
             raise AttnscopeError(
                 f"{where} compiled, and runs unseen: watch and call the module as it was before torch.compile"
             )

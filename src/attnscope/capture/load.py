@@ -28,30 +28,15 @@ from attnscope.capture.borrow import Bridge, Envoy, inner_model, quiet
 from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
 from attnscope.capture.families import is_pooler
 from attnscope.capture.loaded import LoadedModel
-from attnscope.capture.placement import (
-    INTEGERS,
-    Placement,
-    parameters_of,
-    plain,
-    quantised,
-    reject_distributed,
-)
-from attnscope.capture.processors import (
-    Tokenizer,
-    is_place,
-    load_tokenizer,
-    reject_slow,
-    tokenizer_repository,
-)
+from attnscope.capture.placement import INTEGERS, Placement, parameters_of, plain, quantised, reject_distributed
+from attnscope.capture.processors import Tokenizer, is_place, load_tokenizer, reject_slow, tokenizer_repository
 from attnscope.read.columns import SUFFIXES
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_random_numbers, own_state
 
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
-_one_at_a_time = (
-    threading.Lock()
-)  # while it loads, transformers changes PyTorch's default type for all threads
+_one_at_a_time = threading.Lock()  # while it loads, transformers changes PyTorch's default type for all threads
 
 
 @own_state()
@@ -126,9 +111,7 @@ def load_model(
     else:
         repository = _repository(str(source), revision)
         name = Path(source).name if repository.commit is None else str(source)
-        model, identity = _placed(
-            repository, name, Loading(revision, device, dtype, trust_remote_code, placement)
-        )
+        model, identity = _placed(repository, name, Loading(revision, device, dtype, trust_remote_code, placement))
         _reject_broken_numbers(model)
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
@@ -238,13 +221,9 @@ def _reject_what_is_no_model(source: str) -> None:
 def _reject_broken_numbers(model: PreTrainedModel) -> None:
     for name, parameter in parameters_of(model):
         if parameter.is_meta:
-            raise AttnscopeError(
-                f"{name} lies on the meta device, which holds no numbers: load the weights before"
-            )
+            raise AttnscopeError(f"{name} lies on the meta device, which holds no numbers: load the weights before")
         if not bool(torch.isfinite(plain(parameter)).all()):
-            raise AttnscopeError(
-                f"the weights hold NaN or infinity in {name}: nothing can be measured with them"
-            )
+            raise AttnscopeError(f"the weights hold NaN or infinity in {name}: nothing can be measured with them")
 
 
 def state_sha256(model: PreTrainedModel) -> str:
@@ -252,24 +231,15 @@ def state_sha256(model: PreTrainedModel) -> str:
     settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNIMPORTANT}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     saved = model.state_dict().keys()
-    for name, tensor in sorted(
-        chain(model.named_parameters(), model.named_buffers()), key=lambda item: item[0]
-    ):
+    for name, tensor in sorted(chain(model.named_parameters(), model.named_buffers()), key=lambda item: item[0]):
         if name not in saved:
             continue
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(
-            plain(tensor).detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
-        )
+        digest.update(plain(tensor).detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -325,10 +295,7 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
             for code in repository.folder.glob("*.py"):
                 repository.take(code.name)
         config = AutoConfig.from_pretrained(
-            source,
-            revision=repository.commit,
-            local_files_only=out_of_reach(),
-            trust_remote_code=trust_remote_code,
+            source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
         maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
         identity = repository.identity()
@@ -411,9 +378,7 @@ def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
     prefix = model.base_model_prefix + "."
     has_head = any(name.startswith(prefix) for name, _ in model.named_parameters())
     missing = [
-        key
-        for key in sorted(report["missing_keys"])
-        if not is_pooler(key) and (key.startswith(prefix) or not has_head)
+        key for key in sorted(report["missing_keys"]) if not is_pooler(key) and (key.startswith(prefix) or not has_head)
     ]
     mismatched = [str(entry[0]) for entry in report.get("mismatched_keys") or []]
     for what, keys in (("lacks", missing), ("has another shape for", mismatched)):
@@ -423,15 +388,11 @@ def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
                 f"the checkpoint {source} {what} {keys[0]}{more}, which {type(model).__name__} needs: "
                 "it would be filled with random numbers. Is the file whole, and config.json the right one?"
             )
-    lists = {
-        name: len(module) for name, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)
-    }
+    lists = {name: len(module) for name, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)}
     beyond = [
         key
         for key in sorted(report["unexpected_keys"])
-        if any(
-            int(place[1]) >= lists.get(key[: place.start()], sys.maxsize) for place in _NUMBER.finditer(key)
-        )
+        if any(int(place[1]) >= lists.get(key[: place.start()], sys.maxsize) for place in _NUMBER.finditer(key))
     ]
     if beyond:
         raise AttnscopeError(

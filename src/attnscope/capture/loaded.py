@@ -15,6 +15,4 @@ class LoadedModel:
     model: PreTrainedModel  # on its device
     tokenizer: Any  # a fast tokenizer (with character offsets), or None where none was asked for
     name: str  # the folder's or repository's name
-    identity: dict[
-        str, str
-    ]  # what the model is: the SHA-256 of all that it was loaded from, or the hub's commit
+    identity: dict[str, str]  # what the model is: the SHA-256 of all that it was loaded from, or the hub's commit

@@ -53,9 +53,7 @@ if TYPE_CHECKING:
 Sense = Images | Sounds | PicturedTexts | Videos
 
 
-def modality_of(
-    model: Model, given: Any, *, field: str | None = None, revision: str | None = None
-) -> Sense | None:
+def modality_of(model: Model, given: Any, *, field: str | None = None, revision: str | None = None) -> Sense | None:
     """Images, sounds, videos or texts with images, where a model reads that of what is given; None for plain texts."""
     pictured = pictured_of(given, field)
     if pictured is not None and not (pictured.beside_images and reads_images(model, revision)):
@@ -93,21 +91,14 @@ def _videos(model: Model, given: Any, images: Images | None, revision: str | Non
 
 
 def reject_modalities(
-    command: str,
-    model: Model,
-    given: Any,
-    *,
-    field: str | None = None,
-    revision: str | None = None,
+    command: str, model: Model, given: Any, *, field: str | None = None, revision: str | None = None
 ) -> None:
     """Refuse images, sounds and texts with images for what reads plain texts alone."""
     sense = None if given is None else modality_of(model, given, field=field, revision=revision)
     if sense is None:
         return
     what = _NAMES[type(sense)]
-    plain = ", or name the field of the text (--field text) to read that alone" * isinstance(
-        sense, PicturedTexts
-    )
+    plain = ", or name the field of the text (--field text) to read that alone" * isinstance(sense, PicturedTexts)
     raise AttnscopeError(
         f"found {what}, and {command} reads texts alone: scan, attnscope.weights and diff take {what}{plain}"
     )
@@ -169,11 +160,7 @@ class VideoModel:
 
 @own_state()
 def load_video_model(
-    source: Model,
-    *,
-    processor: Processor = None,
-    need_processor: bool = True,
-    loading: Loading = AS_SAVED,
+    source: Model, *, processor: Processor = None, need_processor: bool = True, loading: Loading = AS_SAVED
 ) -> VideoModel:
     """Load a video encoder with the processor beside it; a classifier's head is left aside."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
@@ -186,11 +173,7 @@ def load_video_model(
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
         place = tokenizer_repository(
-            source,
-            processor,
-            _WHAT,
-            revision=loading.revision,
-            more=f", or frames as {model.main_input_name}",
+            source, processor, _WHAT, revision=loading.revision, more=f", or frames as {model.main_input_name}"
         )
         processor = _load_processor(place, trust_remote_code=loading.trust_remote_code)
     return VideoModel(loaded, model, frames, processor if need_processor else None)
@@ -221,16 +204,9 @@ def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
             "frames as a processor gives them"
         )
     advice = "Are its files whole, and is torchvision the one for this PyTorch?"
-    with (
-        quiet(),
-        explaining(f"the video processor of {source} cannot be loaded", advice),
-        asking_trust(source),
-    ):
+    with quiet(), explaining(f"the video processor of {source} cannot be loaded", advice), asking_trust(source):
         return AutoVideoProcessor.from_pretrained(
-            source,
-            revision=repository.commit,
-            local_files_only=out_of_reach(),
-            trust_remote_code=trust_remote_code,
+            source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
 
 
@@ -253,10 +229,7 @@ class PicturedModel:
         places = len(item.images) + len(item.videos)
         videos = _pictured_videos(item)
         begins = self.loaded.tokenizer.bos_token
-        with (
-            quiet(),
-            explaining(f"{item.name}: the processor cannot take it", "Are the images large enough?"),
-        ):
+        with quiet(), explaining(f"{item.name}: the processor cannot take it", "Are the images large enough?"):
             read = self.processor(
                 text=[text],
                 images=_pillow(item) or None,
@@ -284,9 +257,7 @@ class PicturedModel:
         regions = (
             None
             if contents is None
-            else tuple(
-                content._replace(start=gained(content.start), end=gained(content.end)) for content in contents
-            )
+            else tuple(content._replace(start=gained(content.start), end=gained(content.end)) for content in contents)
         )
         return (
             Expanded(
@@ -364,17 +335,13 @@ class PicturedModel:
             own = self.run(given)
         sites, _ = verify(self.decoder, inputs, text=name, weights_suffice=True, looks_back=False)
         with watching(
-            self.decoder,
-            lambda _, call: output_of(call) if call.key.shape[-1] else call.query,
-            weights_suffice=True,
+            self.decoder, lambda _, call: output_of(call) if call.key.shape[-1] else call.query, weights_suffice=True
         ):
             output = self.run(given)
         limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(own.double().abs().max()))
         difference = float((own.double() - output.double()).abs().max())
         if not difference <= limit:
-            raise AttnscopeError(
-                f"{kind} gives another output while its decoder is watched ({difference:.1e})"
-            )
+            raise AttnscopeError(f"{kind} gives another output while its decoder is watched ({difference:.1e})")
         return sites
 
     def processing(self) -> str:
@@ -394,11 +361,7 @@ class _StopForwardError(Exception):
 
 @own_state()
 def load_pictured_model(
-    source: Model,
-    *,
-    processor: Processor = None,
-    loading: Loading = AS_SAVED,
-    videos: bool = False,
+    source: Model, *, processor: Processor = None, loading: Loading = AS_SAVED, videos: bool = False
 ) -> PicturedModel:
     """Load a model of vision and language with the processor beside it."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
@@ -454,11 +417,7 @@ def _pictured_videos(item: PicturedText) -> dict[str, Any]:
     if not item.videos:
         return {}
     told = [
-        {
-            "total_num_frames": len(video.frames),
-            "frames_indices": list(range(len(video.frames))),
-            "fps": video.rate,
-        }
+        {"total_num_frames": len(video.frames), "frames_indices": list(range(len(video.frames))), "fps": video.rate}
         for video in item.videos
     ]
     settings = {"do_sample_frames": False, "input_data_format": "channels_first", "video_metadata": told}

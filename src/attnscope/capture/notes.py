@@ -44,9 +44,7 @@ def capture_notes(model: PreTrainedModel) -> dict[str, str]:
             "once, from a learned probe in place of a token, and is not measured."
         )
     if draws(model):
-        notes["random"] = (
-            f"{name} draws random numbers in each pass (it masks or samples): here the same each time."
-        )
+        notes["random"] = f"{name} draws random numbers in each pass (it masks or samples): here the same each time."
     if points := [part for part in model.modules() if takes_points(part)]:
         notes["points"] = (
             f"Layers of deformable attention ({type(points[0]).__name__}), whose queries take a few points between the "

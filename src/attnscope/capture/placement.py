@@ -76,9 +76,7 @@ def device_of(model: nn.Module) -> torch.device:
     device: Any = getattr(hook, "execution_device", None)
     if device is not None:
         return torch.device(device)
-    return next(
-        (parameter.device for parameter in model.parameters() if not parameter.is_meta), torch.device("cpu")
-    )
+    return next((parameter.device for parameter in model.parameters() if not parameter.is_meta), torch.device("cpu"))
 
 
 def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
@@ -110,9 +108,7 @@ def _not_placed(error: Exception) -> AttnscopeError:
 def reject_distributed(model: PreTrainedModel) -> None:
     """Reject a model of whose weights this process has a part."""
     if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
-        raise AttnscopeError(
-            "the weights of this model are distributed among processes (DTensor): load it whole"
-        )
+        raise AttnscopeError("the weights of this model are distributed among processes (DTensor): load it whole")
 
 
 INTEGERS = ("int8", "int4")
@@ -123,11 +119,7 @@ def quantised(model: nn.Module, kind: str) -> str:
     """Round the weights of all linear layers of a model, in place."""
     try:
         import torchao  # pyright: ignore[reportMissingImports]
-        from torchao.quantization import (  # pyright: ignore[reportMissingImports]
-            IntxWeightOnlyConfig,
-            PerGroup,
-            quantize_,
-        )
+        from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise AttnscopeError(
             f"--dtype {kind} needs torchao, which is not installed: pip install 'attnscope[int]'"
@@ -143,9 +135,7 @@ def quantised(model: nn.Module, kind: str) -> str:
     else:
         groups = IntxWeightOnlyConfig(weight_dtype=rows.weight_dtype, granularity=PerGroup(_GROUP))
         quantize_(model, groups, filter_fn=lambda module, _: _splits(module))
-        quantize_(
-            model, rows, filter_fn=lambda module, _: isinstance(module, nn.Linear) and not _splits(module)
-        )
+        quantize_(model, rows, filter_fn=lambda module, _: isinstance(module, nn.Linear) and not _splits(module))
     return f"{kind}, torchao {torchao.__version__}"
 
 

@@ -30,12 +30,7 @@ def is_place(source: str) -> bool:
 
 
 def tokenizer_repository(
-    source: Model,
-    given: str | Path | None,
-    what: str,
-    *,
-    revision: str | None = None,
-    more: str = "",
+    source: Model, given: str | Path | None, what: str, *, revision: str | None = None, more: str = ""
 ) -> Repository:
     """Where a tokenizer or a processor lies: where it was said to, else beside the model."""
     if given is not None:
@@ -52,14 +47,10 @@ def tokenizer_repository(
     try:
         return Repository.of(origin, getattr(inner.config, "_commit_hash", None))
     except AttnscopeError as error:
-        raise AttnscopeError(
-            f"no {what} was found beside {origin}, where the model is from: {advice}"
-        ) from error
+        raise AttnscopeError(f"no {what} was found beside {origin}, where the model is from: {advice}") from error
 
 
-def load_preprocessor(
-    repository: Repository, maker: Any, what: str, *, trust_remote_code: bool, **options: Any
-) -> Any:
+def load_preprocessor(repository: Repository, maker: Any, what: str, *, trust_remote_code: bool, **options: Any) -> Any:
     """What turns images or sounds into a model's input, by one of transformers' Auto classes."""
     source = repository.source
     if not any(repository.find(name) for name in PREPROCESSORS):
@@ -89,14 +80,7 @@ Processor: TypeAlias = "Tokenizer | ProcessorMixin | BaseImageProcessor | Featur
 #: A tokenizer, or its folder or hub id; None stands for the one beside the model.
 Tokenizer = str | Path | PreTrainedTokenizerBase | None
 
-_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "tokenizer.model",
-)
+_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
 
 
 def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -> Any:
@@ -110,14 +94,9 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
     advice = "Are its files whole, and the right ones?"
     with quiet(), explaining(f"the tokenizer of {source} cannot be loaded", advice), asking_trust(source):
         tokenizer = AutoTokenizer.from_pretrained(
-            source,
-            revision=repository.commit,
-            local_files_only=out_of_reach(),
-            trust_remote_code=trust_remote_code,
+            source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
-        tokenizer(
-            "", return_offsets_mapping=getattr(tokenizer, "is_fast", False)
-        )  # half broken, it fails here
+        tokenizer("", return_offsets_mapping=getattr(tokenizer, "is_fast", False))  # half broken, it fails here
     return tokenizer
 
 

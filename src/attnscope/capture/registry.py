@@ -106,12 +106,7 @@ def attnscope_attention(
 
 
 def _by_pytorch(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    settings: Mapping[str, Any],
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, settings: Mapping[str, Any]
 ) -> Tensor:
     """What PyTorch's own function gives, ``(batch, head, query, width)``."""
     of_rows = [slice(None)]
@@ -119,12 +114,7 @@ def _by_pytorch(
         of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
     parts = [
         sdpa_attention_forward(
-            module,
-            query[:, :, rows],
-            key,
-            value,
-            None if mask is None else mask[:, :, rows],
-            **settings,
+            module, query[:, :, rows], key, value, None if mask is None else mask[:, :, rows], **settings
         )[0]
         for rows in of_rows
     ]
@@ -182,11 +172,7 @@ def on_registry(model: PreTrainedModel, observer: Observer) -> Generator[None]:
         ) from error
     written = _written_out.set(model in _misleading)
     try:
-        with (
-            disentangled(model, attnscope_attention),
-            passes_of(model, observer) as watch,
-            products(model, watch),
-        ):
+        with disentangled(model, attnscope_attention), passes_of(model, observer) as watch, products(model, watch):
             yield
     finally:
         _written_out.reset(written)

@@ -32,10 +32,7 @@ def signature_of(
     packages: Sequence[str] = (),
 ) -> Signature:
     """Model, tokenizer, texts, settings, device and type, and the versions of packages."""
-    where = {
-        "device": device_of(loaded.model).type,
-        "dtype": str(loaded.model.dtype).removeprefix("torch."),
-    }
+    where = {"device": device_of(loaded.model).type, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
     if reader is None and loaded.tokenizer is not None:
         reader = {"sha256": tokenizer_sha256(loaded.tokenizer)}
     return Signature(

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from attnscope.capture.eager import UncapturedError, eager_way, future_of, without_cache
 from attnscope.capture.families import (
@@ -83,9 +80,7 @@ def verify(
             return by_weights()
         except AttnscopeError as second:
             take_weights(model, None)
-            raise AttnscopeError(
-                f"{reason_of(first)}.\nNor by its eager weights: {reason_of(second)}"
-            ) from second
+            raise AttnscopeError(f"{reason_of(first)}.\nNor by its eager weights: {reason_of(second)}") from second
 
 
 def _by_registry(
@@ -104,9 +99,7 @@ def _by_registry(
         raise
 
 
-def _with_masks(
-    model: PreTrainedModel, verified: Callable[[], tuple[list[Site], Tensor]]
-) -> tuple[list[Site], Tensor]:
+def _with_masks(model: PreTrainedModel, verified: Callable[[], tuple[list[Site], Tensor]]) -> tuple[list[Site], Tensor]:
     try:
         return verified()
     except OtherOutputError:
@@ -277,9 +270,7 @@ def _check_heads(where: str, model: PreTrainedModel, site: Site, call: Attention
 
 def _check_future(where: str, site: Site, ahead: float) -> None:
     if site.kind == "causal" and ahead > 0:
-        raise UncapturedError(
-            f"{where} should look back only, but puts {ahead:.1e} of a row's weight on the future"
-        )
+        raise UncapturedError(f"{where} should look back only, but puts {ahead:.1e} of a row's weight on the future")
 
 
 def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> None:
@@ -385,8 +376,7 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
 def position_table_length(model: PreTrainedModel) -> int | None:
     """How many positions the model's learned or tabulated positions reach; None where it has no table."""
     return min(
-        (len(table.tensor) - table.reserved for table in stored_positions(model) if table.of_words),
-        default=None,
+        (len(table.tensor) - table.reserved for table in stored_positions(model) if table.of_words), default=None
     )
 
 

@@ -35,10 +35,7 @@ def row_mask(*sizes: Any, **asked: Any) -> Tensor | None:
     named: dict[str, Any] = dict(_ASKED.bind(*sizes, **asked).arguments)
     named |= named.pop("kwargs", {})
     batch, queries, keys = (named[name] for name in ("batch_size", "q_length", "kv_length"))
-    if (
-        not all(isinstance(size, int) for size in (batch, queries, keys))
-        or batch * queries * keys <= MASK_ENTRIES
-    ):
+    if not all(isinstance(size, int) for size in (batch, queries, keys)) or batch * queries * keys <= MASK_ENTRIES:
         return sdpa_mask(**named)
     if torch.compiler.is_compiling() or torch.device(named.get("device", "cpu")).type == "meta":
         return sdpa_mask(**named)  # nothing can be known there of what a row allows
@@ -115,11 +112,7 @@ class Watch:
         return known[1]
 
     def observe(
-        self,
-        site: Site,
-        call: AttentionCall,
-        shown: Tensor | None = None,
-        own: Callable[[], Tensor] | None = None,
+        self, site: Site, call: AttentionCall, shown: Tensor | None = None, own: Callable[[], Tensor] | None = None
     ) -> Tensor:
         """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs."""
         self.calls += 1
@@ -152,9 +145,7 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
             watch.cross.add(id(module))
 
     # a pass may leave out the head and start at the body
-    hooks = [
-        start.register_forward_pre_hook(fresh_pass, with_kwargs=True) for start in {model, model.base_model}
-    ]
+    hooks = [start.register_forward_pre_hook(fresh_pass, with_kwargs=True) for start in {model, model.base_model}]
     hooks += [
         module.register_forward_pre_hook(note_cross, with_kwargs=True)
         for module in model.modules()

@@ -50,13 +50,7 @@ _COMMANDS = {
     "Explain": (explain.explain, walk.walk),
     "Test": (intervene.intervene, patch.patch),
     "Compare": (diff.diff,),
-    "Translate": (
-        train.with_settings(train.train),
-        translate.translate,
-        score.score,
-        align.align,
-        compare.compare,
-    ),
+    "Translate": (train.with_settings(train.train), translate.translate, score.score, align.align, compare.compare),
 }
 for panel, commands in _COMMANDS.items():
     for command in commands:
@@ -73,11 +67,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _globals(  # pyright: ignore[reportUnusedFunction]
     version: bool = typer.Option(
-        False,
-        "--version",
-        is_eager=True,
-        callback=_print_version,
-        help="Version of attnscope, and no command.",
+        False, "--version", is_eager=True, callback=_print_version, help="Version of attnscope, and no command."
     ),
 ) -> None:
     pass
@@ -86,10 +76,7 @@ def _globals(  # pyright: ignore[reportUnusedFunction]
 def main() -> None:
     """Run the command line: exit code 0, 2 for what the user can mend, 130 when interrupted."""
     prepare()
-    for name in (
-        "torchao",
-        "torch.utils._pytree",
-    ):  # where torchao is there, it warns of other machines' parts
+    for name in ("torchao", "torch.utils._pytree"):  # where torchao is there, it warns of other machines' parts
         logging.getLogger(name).setLevel(logging.ERROR)
     code = _run()
     try:
@@ -132,7 +119,5 @@ def _unwritten(error: OSError) -> int:
     """Tell of what the system refused: most often the standard output is full or closed."""
     abandon(sys.stdout)
     what = f"{error.filename} cannot be used" if error.filename else "standard output cannot be written"
-    print_note(
-        f"attnscope: {what}: {(error.strerror or str(error)).lower()}. Results in a run folder are safe"
-    )
+    print_note(f"attnscope: {what}: {(error.strerror or str(error)).lower()}. Results in a run folder are safe")
     return 2

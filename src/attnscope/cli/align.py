@@ -21,27 +21,18 @@ if TYPE_CHECKING:
 _DRAWN = 12  # sentence pairs, where there is a folder for them
 
 _Model = Annotated[str, typer.Argument(help="Encoder-decoder: the folder of a trained system, or a hub id.")]
-_Text = Annotated[
-    Path, typer.Argument(help="Sentences, one a line, words between spaces; - is standard input.")
-]
+_Text = Annotated[Path, typer.Argument(help="Sentences, one a line, words between spaces; - is standard input.")]
 _Gold = Annotated[
     Path | None, typer.Option(help="File of people's alignments: 1-2 is a sure link, 1p2 a possible one.")
 ]
 _Layer = Annotated[
     int | None,
-    typer.Option(
-        help="Decoder layer, counted from 0.", show_default="the mean of all, or with --gold the best head"
-    ),
+    typer.Option(help="Decoder layer, counted from 0.", show_default="the mean of all, or with --gold the best head"),
 ]
-_Head = Annotated[
-    int | None,
-    typer.Option(help="Head, counted from 0.", show_default="the mean of the layer"),
-]
+_Head = Annotated[int | None, typer.Option(help="Head, counted from 0.", show_default="the mean of the layer")]
 _End = Annotated[
     str,
-    typer.Option(
-        help="Treatment of the weight on </s>: drop, keep, or null (a word that prefers </s> has no link)."
-    ),
+    typer.Option(help="Treatment of the weight on </s>: drop, keep, or null (a word that prefers </s> has no link)."),
 ]
 _Step = Annotated[
     str,
@@ -49,9 +40,7 @@ _Step = Annotated[
         help="Decoder step whose row is a word's: predicts (the step that predicts it) or reads (that reads it)."
     ),
 ]
-_Words = Annotated[
-    str, typer.Option(help="Unit of alignment: space (what stands between spaces) or piece (a token).")
-]
+_Words = Annotated[str, typer.Option(help="Unit of alignment: space (what stands between spaces) or piece (a token).")]
 _Rule = Annotated[str, typer.Option(help="Rule that makes links: argmax, intersection or threshold.")]
 _Out = Annotated[
     Path | None,
@@ -74,9 +63,7 @@ _Shown = Annotated[
 ]
 _AsJson = Annotated[
     bool,
-    typer.Option(
-        "--json", help="JSON on standard output instead of links or tables.", rich_help_panel=options.OUTPUT
-    ),
+    typer.Option("--json", help="JSON on standard output instead of links or tables.", rich_help_panel=options.OUTPUT),
 ]
 
 
@@ -196,11 +183,7 @@ def _as_json(aligned: Aligned, out: Path | None) -> dict[str, Any]:
 
     score, baselines = aligned.score, aligned.baselines
     read_from = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
-    rates = (
-        {}
-        if score is None
-        else {name: getattr(score, name) for name in ("error_rate", "precision", "recall")}
-    )
+    rates = {} if score is None else {name: getattr(score, name) for name in ("error_rate", "precision", "recall")}
     more = {} if baselines is None else vars(baselines)
     heads = [] if aligned.heads is None else np.ndenumerate(aligned.heads["error_rate"].values)
     record = {
@@ -213,9 +196,7 @@ def _as_json(aligned: Aligned, out: Path | None) -> dict[str, Any]:
         "notes": [],
         "tables": {
             "scores": [read_from | rates | more | {"gold_links_outside": aligned.outside}],
-            "heads": [
-                {"layer": layer, "head": head, "error_rate": float(rate)} for (layer, head), rate in heads
-            ],
+            "heads": [{"layer": layer, "head": head, "error_rate": float(rate)} for (layer, head), rate in heads],
             "links": [{"line": line, "links": pharaoh(links)} for line, links in enumerate(aligned.links, 1)],
         },
         "run": None if out is None else str(out),
@@ -239,9 +220,7 @@ def _print_table(aligned: Aligned, out: Path | None) -> None:
         for layer, row in enumerate(heads["error_rate"].values):
             best = aligned.head if layer == aligned.layer else None
             shown = (percent(rate).removesuffix("%") for rate in row)
-            cells = (
-                f"[bold]{rate}*[/bold]" if best == head else f"{rate} " for head, rate in enumerate(shown)
-            )
+            cells = (f"[bold]{rate}*[/bold]" if best == head else f"{rate} " for head, rate in enumerate(shown))
             table.add_row(str(layer), *cells)
         console.print(table)
     console.print(f"{count(len(aligned.links), 'sentence pair')}, {whose(aligned)}", highlight=False)

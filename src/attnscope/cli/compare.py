@@ -26,15 +26,12 @@ _Systems = Annotated[
 _Out = Annotated[
     Path,
     typer.Option(
-        parser=options.run_folder,
-        help="Folder of trainings, translations, page and figures; given again, it goes on.",
+        parser=options.run_folder, help="Folder of trainings, translations, page and figures; given again, it goes on."
     ),
 ]
 _Text = Annotated[
     Path | None,
-    typer.Option(
-        help="Sentences to translate, one a line.", show_default="what the systems were validated on"
-    ),
+    typer.Option(help="Sentences to translate, one a line.", show_default="what the systems were validated on"),
 ]
 _Target = Annotated[Path | None, typer.Option(help="Right translations of the text, line by line.")]
 _Join = Annotated[
@@ -47,8 +44,7 @@ _Join = Annotated[
 _ByLength = Annotated[
     str | None,
     typer.Option(
-        help="Upper limits of source length, with commas between, such as 10,20,30.",
-        show_default="from the text",
+        help="Upper limits of source length, with commas between, such as 10,20,30.", show_default="from the text"
     ),
 ]
 _LengthIn = Annotated[
@@ -56,19 +52,14 @@ _LengthIn = Annotated[
 ]
 _Line = Annotated[
     int | None,
-    typer.Option(
-        help="Sentence pair whose alignments are shown, from 1.", show_default="one of at most 24 words"
-    ),
+    typer.Option(help="Sentence pair whose alignments are shown, from 1.", show_default="one of at most 24 words"),
 ]
 _Tokenize = Annotated[
-    str | None,
-    typer.Option(help="Tokenizer of BLEU, as in `attnscope score`.", show_default="as in training"),
+    str | None, typer.Option(help="Tokenizer of BLEU, as in `attnscope score`.", show_default="as in training")
 ]
 _Lowercase = Annotated[
     bool | None,
-    typer.Option(
-        "--lowercase/--cased", "-lc", help="Case in BLEU: ignored or kept.", show_default="as in training"
-    ),
+    typer.Option("--lowercase/--cased", "-lc", help="Case in BLEU: ignored or kept.", show_default="as in training"),
 ]
 _Resamples = Annotated[int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")]
 
@@ -90,17 +81,13 @@ def compare(
     by_length: _ByLength = None,
     length_in: _LengthIn = None,
     line: _Line = None,
-    beams: Annotated[
-        int, typer.Option(min=1, help="Beam size: translations followed at a time; 1 is greedy.")
-    ] = 5,
+    beams: Annotated[int, typer.Option(min=1, help="Beam size: translations followed at a time; 1 is greedy.")] = 5,
     tokenize: _Tokenize = None,
     lowercase: _Lowercase = None,
     resamples: _Resamples = 1000,
     threads: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Threads for training and translating.", show_default="the processors there are"
-        ),
+        typer.Option(min=1, help="Threads for training and translating.", show_default="the processors there are"),
     ] = None,
     *,
     reading: options.Reading,
@@ -141,10 +128,7 @@ def compare(
     else:
         console = new_console()
         render.print_report(found, console)
-        lines = [
-            f"results: {tree.attrs['run']}",
-            f"signature: {Signature.from_json(tree.attrs['signature']).format()}",
-        ]
+        lines = [f"results: {tree.attrs['run']}", f"signature: {Signature.from_json(tree.attrs['signature']).format()}"]
         for said in [*lines, *([] if page is None else [f"report:  {page}"])]:
             console.print(said, highlight=False, markup=False, soft_wrap=True)
 
@@ -159,7 +143,5 @@ def _draw(tree: xr.DataTree, out: Path, formats: tuple[str, ...]) -> Path | None
         write_comparison_report(tree, place / PAGE)
 
     with OwnedFolder(out, "compare") as folder:
-        results = [
-            checksum.sha256 for name, checksum in folder.files.items() if "/" not in name and name != PAGE
-        ]
+        results = [checksum.sha256 for name, checksum in folder.files.items() if "/" not in name and name != PAGE]
         return draw_views(folder, [sorted(results), formats], draw)

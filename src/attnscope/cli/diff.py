@@ -14,21 +14,15 @@ from attnscope.cli.place import OutputFolder, present, usual_folder
 @options.takes("seed", *options.WRITING)
 def diff(
     before: Annotated[Path, typer.Argument(help="Folder of a finished scan: the first model's.")],
-    after: Annotated[
-        Path, typer.Argument(help="Folder of a finished scan of the same texts: the second model's.")
-    ],
+    after: Annotated[Path, typer.Argument(help="Folder of a finished scan of the same texts: the second model's.")],
     statistics: Annotated[
         str | None,
-        typer.Option(
-            help="Statistics to compare, with commas between.", show_default="all that both scans have"
-        ),
+        typer.Option(help="Statistics to compare, with commas between.", show_default="all that both scans have"),
     ] = None,
     heads: Annotated[
         str, typer.Option(help="Rule by which heads are matched within a layer: number, profile, auto.")
     ] = "auto",
-    level: Annotated[
-        float, typer.Option(help="False discovery rate, all heads and statistics together.")
-    ] = 0.05,
+    level: Annotated[float, typer.Option(help="False discovery rate, all heads and statistics together.")] = 0.05,
     *,
     reading: options.Reading,
     output: options.Output,
@@ -40,10 +34,5 @@ def diff(
     chosen = None if statistics is None else [name.strip() for name in statistics.split(",")]
     compared = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, **reading)  # pyright: ignore[reportArgumentType]
     present(
-        compared,
-        "diff",
-        place,
-        output.formats if output.report else None,
-        as_json=output.as_json,
-        as_csv=output.as_csv,
+        compared, "diff", place, output.formats if output.report else None, as_json=output.as_json, as_csv=output.as_csv
     )

@@ -23,19 +23,14 @@ _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was as
 _Frequencies = Annotated[
     str | None,
     typer.Option(
-        metavar="LOW:HIGH",
-        help="Frequencies, in cycles per window, that shifts are read off.",
-        show_default="from 3",
+        metavar="LOW:HIGH", help="Frequencies, in cycles per window, that shifts are read off.", show_default="from 3"
     ),
 ]
 _Completion = Annotated[
     str, typer.Option(help="Completion of the rotation in the phase maps: minimal, lapack, haar or thin.")
 ]
 _Interventions = Annotated[
-    bool,
-    typer.Option(
-        "--interventions", help="Interventions too: words and positions are changed, and heads watched."
-    ),
+    bool, typer.Option("--interventions", help="Interventions too: words and positions are changed, and heads watched.")
 ]
 _Paper = Annotated[
     bool, typer.Option("--paper", help="Settings of the papers, and their published numbers beside ours.")
@@ -49,22 +44,15 @@ _PublishedAs = Annotated[
 _Relearn = Annotated[
     int | None,
     typer.Option(
-        metavar="STEPS",
-        help="Steps of learning the position table anew with unknown tokens between, such as 1000.",
+        metavar="STEPS", help="Steps of learning the position table anew with unknown tokens between, such as 1000."
     ),
 ]
 _Also = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="MODEL", help="Model whose position table is shown beside this one's; may be repeated."
-    ),
+    typer.Option(metavar="MODEL", help="Model whose position table is shown beside this one's; may be repeated."),
 ]
-_Layer = Annotated[
-    int | None, typer.Option(help="Layer, counted from 0, of the heads in the figures of single heads.")
-]
-_Head = Annotated[
-    int | None, typer.Option(help="Head, counted from 0, to show in the figures of single heads.")
-]
+_Layer = Annotated[int | None, typer.Option(help="Layer, counted from 0, of the heads in the figures of single heads.")]
+_Head = Annotated[int | None, typer.Option(help="Head, counted from 0, to show in the figures of single heads.")]
 
 
 @options.takes(
@@ -125,9 +113,7 @@ def explain(
         _print_relearned(tree["relearned"].to_dataset(), folder)
     with place.reading(folder):
         found = report_of(tree)
-        page = (
-            _draw(found, folder, _heads_to_show(tree, layer, head), output.formats) if output.report else None
-        )
+        page = _draw(found, folder, _heads_to_show(tree, layer, head), output.formats) if output.report else None
         if not (output.as_json or output.as_csv):
             _print_text_tables(tree)
         show(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
@@ -169,9 +155,7 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
         return None
     low, _, high = given.partition(":")
     if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
-        raise AttnscopeError(
-            f"--frequencies is {given!r}: give two whole numbers, the smaller first, as in 3:60"
-        )
+        raise AttnscopeError(f"--frequencies is {given!r}: give two whole numbers, the smaller first, as in 3:60")
     return int(low), int(high)
 
 
@@ -189,9 +173,7 @@ def _draw(found: Report, folder: Path, heads: list[tuple[int, int]], formats: tu
         write(found, place / PAGE, figures, heads)
 
     with RunFolder(folder, found.signature) as run:
-        also = (
-            [str(node.attrs["identity"]) for node in tree["also"].children.values()] if "also" in tree else []
-        )
+        also = [str(node.attrs["identity"]) for node in tree["also"].children.values()] if "also" in tree else []
         return draw_views(run, [[list(head) for head in heads], sorted(tree.children), also, formats], draw)
 
 

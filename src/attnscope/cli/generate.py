@@ -25,20 +25,13 @@ _Model = Annotated[
         help="Model folder or hub id: a causal model or an encoder-decoder, which the bundled model is not."
     ),
 ]
-_Prompt = Annotated[
-    list[str] | None, typer.Option(help="Prompt itself, in place of files of text; may be repeated.")
-]
+_Prompt = Annotated[list[str] | None, typer.Option(help="Prompt itself, in place of files of text; may be repeated.")]
 _NewTokens = Annotated[int, typer.Option(help="Tokens to write, at most.")]
 _Beams = Annotated[int, typer.Option(help="Beams of the search; 1 is greedy.")]
-_Sample = Annotated[
-    bool, typer.Option("--sample", help="Sampling: tokens are drawn instead of searched for.")
-]
-_Temperature = Annotated[
-    float, typer.Option(help="Temperature of --sample; below 1, unlikely tokens become rarer.")
-]
+_Sample = Annotated[bool, typer.Option("--sample", help="Sampling: tokens are drawn instead of searched for.")]
+_Temperature = Annotated[float, typer.Option(help="Temperature of --sample; below 1, unlikely tokens become rarer.")]
 _TopP = Annotated[
-    float,
-    typer.Option(help="Probability that the likeliest tokens have together, among which --sample draws."),
+    float, typer.Option(help="Probability that the likeliest tokens have together, among which --sample draws.")
 ]
 _Span = Annotated[
     list[str] | None,
@@ -135,9 +128,7 @@ def _spans(given: list[str]) -> dict[str, str]:
     for text in given:
         name, equals, pattern = text.partition("=")
         if not equals or not name.strip() or not pattern:
-            raise AttnscopeError(
-                f"--span is {text!r:.60}; expected a name and a pattern, as document='<doc>...</doc>'"
-            )
+            raise AttnscopeError(f"--span is {text!r:.60}; expected a name and a pattern, as document='<doc>...</doc>'")
         spans[name.strip()] = pattern
     return spans
 
@@ -173,6 +164,4 @@ def _print_texts(results: xr.Dataset) -> None:
         console.print(Text(begin + prompt[-_PROMPT:], style="dim") + Text(new, style="bold"), highlight=False)
         console.print()
     if texts > _TEXTS:
-        console.print(
-            f"and {count(texts - _TEXTS, 'text')} more: --json has all\n", style="dim", highlight=False
-        )
+        console.print(f"and {count(texts - _TEXTS, 'text')} more: --json has all\n", style="dim", highlight=False)

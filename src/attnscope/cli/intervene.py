@@ -15,17 +15,14 @@ _Ablations = Annotated[
 ]
 _Steps = Annotated[int, typer.Option(help="Points of the integrated gradients; 0 leaves out all estimates.")]
 _Search = Annotated[
-    bool,
-    typer.Option("--search", help="Search too: random sets of heads taken out, and a sparse regression."),
+    bool, typer.Option("--search", help="Search too: random sets of heads taken out, and a sparse regression.")
 ]
 _Curves = Annotated[
     bool, typer.Option("--curves", help="Curves too: more and more heads taken out, in several orders.")
 ]
 _ForbidOffset = Annotated[
     list[int] | None,
-    typer.Option(
-        help="Offset (key minus query) at which heads may not look: -1 is the token before; may be repeated."
-    ),
+    typer.Option(help="Offset (key minus query) at which heads may not look: -1 is the token before; may be repeated."),
 ]
 _ForbidFirst = Annotated[bool, typer.Option("--forbid-first", help="First token: heads may not look at it.")]
 _ForbidToken = Annotated[

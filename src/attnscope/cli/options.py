@@ -163,11 +163,7 @@ class Output:
     def __post_init__(self) -> None:
         if self.as_json and self.as_csv:
             raise AttnscopeError("--json and --csv both want the standard output: choose one")
-        formats = (
-            ()
-            if self.figures == "none"
-            else check_formats([name.strip() for name in self.figures.split(",")])
-        )
+        formats = () if self.figures == "none" else check_formats([name.strip() for name in self.figures.split(",")])
         if not self.report and self.figures not in {"svg", "none"}:
             raise AttnscopeError("--figures is of the report: leave --no-report out, or --figures")
         object.__setattr__(self, "formats", formats)
@@ -188,9 +184,7 @@ def takes(
             annotation, default = SHARED[name]
             if name in changed:
                 other = changed[name]
-                annotation, default = (
-                    other if isinstance(other, tuple) else varied(name, other, show_default=True)
-                )
+                annotation, default = other if isinstance(other, tuple) else varied(name, other, show_default=True)
             parameters.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
         first = [one for one in parameters if one.name in {"model", "text"}]
         own = [
@@ -209,9 +203,7 @@ def takes(
             given = {"reading": reading, "output": output}
             command(**arguments, **{name: value for name, value in given.items() if name in hints})
 
-        run.__signature__ = inspect.Signature(
-            [*first, *own, *(one for one in parameters if one not in first)]
-        )  # pyright: ignore[reportFunctionMemberAccess]
+        run.__signature__ = inspect.Signature([*first, *own, *(one for one in parameters if one not in first)])  # pyright: ignore[reportFunctionMemberAccess]
         run.__annotations__ = {}
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         run.__doc__ = "\n\n".join([inspect.cleandoc(command.__doc__ or ""), _examples(examples)]).rstrip()
@@ -223,11 +215,7 @@ def takes(
 def _examples(lines: tuple[tuple[str, str], ...]) -> str:
     """Examples as a paragraph of the help that is not wrapped."""
     width = max((len(line) for line, _ in lines), default=0)
-    return (
-        "\b\nExamples:\n" + "\n".join(f"  {line:{width}}  {does}".rstrip() for line, does in lines)
-        if lines
-        else ""
-    )
+    return "\b\nExamples:\n" + "\n".join(f"  {line:{width}}  {does}".rstrip() for line, does in lines) if lines else ""
 
 
 _NEGATIVE = re.compile(r"[-\u2212][0-9]")
@@ -245,9 +233,7 @@ class Group(TyperGroup):
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
             short = (command.help or "").strip().partition("\n")[0]
-            panels.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append(
-                (name, short)
-            )
+            panels.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append((name, short))
         for panel, rows in panels.items():
             with formatter.section(panel):
                 formatter.write_dl([(f"{name:10}", short) for name, short in rows])
@@ -259,11 +245,7 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments and options in groups."""
         panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
-        own = (
-            MEASURE
-            if any(getattr(one, "rich_help_panel", None) == OUTPUT for one in self.params)
-            else "Options"
-        )
+        own = MEASURE if any(getattr(one, "rich_help_panel", None) == OUTPUT for one in self.params) else "Options"
         for parameter in self.get_params(ctx):
             record: Any = parameter.get_help_record(ctx)
             usual = INPUT if parameter.param_type_name == "argument" else own
@@ -271,10 +253,7 @@ class Command(TyperCommand):
             panel: str = getattr(parameter, "rich_help_panel", None) or usual
             if record is not None:
                 panels.setdefault(panel, []).append(
-                    (
-                        _name_of(parameter).ljust(_NAMES),
-                        _DEFAULT.sub(r"[default: \1", " ".join(record[1].split())),
-                    )
+                    (_name_of(parameter).ljust(_NAMES), _DEFAULT.sub(r"[default: \1", " ".join(record[1].split())))
                 )
         for panel, rows in panels.items():
             if rows:
@@ -326,9 +305,7 @@ def memory_of(given: str | None) -> dict[int | str, str] | None:
     for part in given.split(","):
         device, equals, size = part.strip().partition("=")
         if not equals or not size or not (device == "cpu" or device.isdecimal()):
-            raise AttnscopeError(
-                f"--max-memory is {given!r:.60}; expected devices and sizes, as in 0=10GiB,cpu=30GiB"
-            )
+            raise AttnscopeError(f"--max-memory is {given!r:.60}; expected devices and sizes, as in 0=10GiB,cpu=30GiB")
         sizes[device if device == "cpu" else int(device)] = size
     return sizes
 
@@ -360,8 +337,6 @@ def heads_of(flag: str, given: str | None) -> list[tuple[int, int]]:
     for name in given.split(",") if given else []:
         layer, _, head = name.strip().partition(".")
         if not (layer.isdecimal() and head.isdecimal()):
-            raise AttnscopeError(
-                f"{flag} is {given!r}: give heads as layer.head, with commas between, as in 3.6,10.5"
-            )
+            raise AttnscopeError(f"{flag} is {given!r}: give heads as layer.head, with commas between, as in 3.6,10.5")
         heads.append((int(layer), int(head)))
     return heads

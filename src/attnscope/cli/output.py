@@ -132,13 +132,7 @@ def working() -> None:
 @contextmanager
 def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Generator[Tell]:
     """A bar while a command works: what is done now, the share of all work, time gone and left, and what is told."""
-    from rich.progress import (
-        BarColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     console = new_console(errors=True)
@@ -160,9 +154,7 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
             if lines and not console.is_terminal and at.name not in names:
                 print_note(at.name)
             names.add(at.name)
-            bar.update(
-                task, description=at.name, completed=at.share, told=report_text(getattr(at, "told", {}))
-            )
+            bar.update(task, description=at.name, completed=at.share, told=report_text(getattr(at, "told", {})))
 
         working()
         yield show

@@ -33,8 +33,7 @@ _Direction = Annotated[
     ),
 ]
 _Receiver = Annotated[
-    str | None,
-    typer.Option(help="Path patching: layer.head of the later head through which alone the effect goes on."),
+    str | None, typer.Option(help="Path patching: layer.head of the later head through which alone the effect goes on.")
 ]
 _Steps = Annotated[int, typer.Option(help="Gradients of the EAP-IG estimate; 0 leaves out all estimates.")]
 
@@ -88,10 +87,5 @@ def patch(
             progress=show,
         )
     present(
-        tree,
-        "patch",
-        place,
-        output.formats if output.report else None,
-        as_json=output.as_json,
-        as_csv=output.as_csv,
+        tree, "patch", place, output.formats if output.report else None, as_json=output.as_json, as_csv=output.as_csv
     )

@@ -58,13 +58,9 @@ class OutputFolder:
         console, where = new_console(), folder
         console.print(f"results: {where}", highlight=False, markup=False, soft_wrap=True)
         if page is not None:
-            console.print(
-                f"report:  {where}/{page.relative_to(folder)}", highlight=False, markup=False, soft_wrap=True
-            )
+            console.print(f"report:  {where}/{page.relative_to(folder)}", highlight=False, markup=False, soft_wrap=True)
         if self.signature is not None:
-            console.print(
-                f"signature: {self.signature.format()}", highlight=False, markup=False, soft_wrap=True
-            )
+            console.print(f"signature: {self.signature.format()}", highlight=False, markup=False, soft_wrap=True)
         if self.finished:
             print_note(f"already finished in {where}: delete it or give another --out to measure again")
 
@@ -98,9 +94,7 @@ def present(
         show(report, place, folder, page, as_json=as_json, as_csv=as_csv)
 
 
-def show(
-    report: Report, place: OutputFolder, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool
-) -> None:
+def show(report: Report, place: OutputFolder, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool) -> None:
     """Print a report as JSON or CSV; else as tables, and where everything is."""
     from attnscope.results import render
 
@@ -122,14 +116,7 @@ class Forms:
     tables: Callable[[Any], None]  # print the results as CSV, and as tables
 
     def show(
-        self,
-        results: object,
-        place: OutputFolder,
-        folder: Path,
-        page: Path | None,
-        *,
-        as_json: bool,
-        as_csv: bool,
+        self, results: object, place: OutputFolder, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool
     ) -> None:
         """Print results as JSON or CSV; else as tables, and where everything lies."""
         with place.reading(folder):
@@ -151,9 +138,7 @@ def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None])
     drawn = short_hash([__version__, shown])
     page = folder.path / PAGE
     if folder.state.get("views") != drawn or PAGE not in folder.files:
-        with explained(
-            "write the page", "The results are safe: free some room and give the same command again"
-        ):
+        with explained("write the page", "The results are safe: free some room and give the same command again"):
             if folder.is_writable():
                 with folder.replacing(*VIEWS, views=drawn) as new:
                     draw(new)

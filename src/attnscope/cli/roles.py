@@ -12,8 +12,7 @@ from attnscope.cli.output import new_console, progress_bar
 from attnscope.cli.place import OutputFolder, present, usual_folder
 
 _Only = Annotated[
-    str | None,
-    typer.Option(help="Roles to look for, with commas between; list names them all.", show_default="all"),
+    str | None, typer.Option(help="Roles to look for, with commas between; list names them all.", show_default="all")
 ]
 _Needles = Annotated[
     Path | None,
@@ -23,8 +22,7 @@ _Needles = Annotated[
     ),
 ]
 _Controls = Annotated[
-    str,
-    typer.Option(help="Weights that know nothing, with commas between: initialised, shuffled; or none."),
+    str, typer.Option(help="Weights that know nothing, with commas between: initialised, shuffled; or none.")
 ]
 
 
@@ -62,12 +60,7 @@ def roles(
     with progress_bar("roles") as show:
         result = run_roles(**reading, only=only, needles=needles, controls=controls, out=place, progress=show)
     present(
-        result,
-        "roles",
-        place,
-        output.formats if output.report else None,
-        as_json=output.as_json,
-        as_csv=output.as_csv,
+        result, "roles", place, output.formats if output.report else None, as_json=output.as_json, as_csv=output.as_csv
     )
 
 

@@ -159,9 +159,7 @@ _Run = Annotated[
 @app.command(cls=options.Command)
 def show(
     run: _Run,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Check of every file against its checksum.")
-    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check of every file against its checksum.")] = False,
     as_json: _AsJson = False,
 ) -> None:
     """Show what a run is and holds: signature, files, variables with units, findings."""
@@ -208,12 +206,9 @@ def _print_damage(console: Console, damaged: list[str], files: int) -> None:
         _line(console, f"all {count(files, 'file')} are as they were written")
         return
     for name in damaged:
-        console.print(
-            f"{name} is gone, or is not what was written", style="red", highlight=False, markup=False
-        )
+        console.print(f"{name} is gone, or is not what was written", style="red", highlight=False, markup=False)
     console.print(
-        "Give the command that wrote it again, with --repair if it has that option, to make it anew",
-        highlight=False,
+        "Give the command that wrote it again, with --repair if it has that option, to make it anew", highlight=False
     )
 
 
@@ -317,9 +312,7 @@ def export(
         made = run_export(run, to, out=out, variables=chosen, progress=show)  # pyright: ignore[reportArgumentType] checked there
     files = [made] if made.is_file() else [file for file in made.rglob("*") if file.is_file()]
     size = size_text(sum(file.stat().st_size for file in files))
-    new_console().print(
-        f"{made}: {count(len(files), 'file')}, {size}", highlight=False, markup=False, soft_wrap=True
-    )
+    new_console().print(f"{made}: {count(len(files), 'file')}, {size}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command(cls=options.Command)
@@ -328,8 +321,7 @@ def merge(
     run: Annotated[
         Path,
         typer.Argument(
-            parser=options.run_folder,
-            help="Folder of a run by --task; its parts are beside it, in RUN.tasks.",
+            parser=options.run_folder, help="Folder of a run by --task; its parts are beside it, in RUN.tasks."
         ),
     ],
     *,
@@ -369,11 +361,7 @@ def _merge_print(merged: Merged, page: Path | None) -> None:
         out.print(text, highlight=False, markup=False, soft_wrap=True)
 
     texts = count(merged.texts, "text")
-    line(
-        f"{where}: {texts} of {count(merged.tasks, 'task')}"
-        if merged.tasks
-        else f"{where}: {texts}, whole before"
-    )
+    line(f"{where}: {texts} of {count(merged.tasks, 'task')}" if merged.tasks else f"{where}: {texts}, whole before")
     if page is not None:
         line(f"report:  {where}/{page.relative_to(merged.path)}")
     if not merged.complete:

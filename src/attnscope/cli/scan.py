@@ -23,8 +23,7 @@ _LAST = 32  # queries, as `attnscope.scan` has them
 
 _INPUT, _SCALE = options.INPUT, options.SCALE
 _Stride = Annotated[
-    int | None,
-    typer.Option(help="Tokens between window starts.", show_default="no overlap", rich_help_panel=_INPUT),
+    int | None, typer.Option(help="Tokens between window starts.", show_default="no overlap", rich_help_panel=_INPUT)
 ]
 _Words = Annotated[
     str | None,
@@ -43,12 +42,10 @@ _Statistics = Annotated[
     ),
 ]
 _Band = Annotated[
-    int | None,
-    typer.Option(help="Largest offset of the profiles.", show_default="10 tokens; images 3 patches"),
+    int | None, typer.Option(help="Largest offset of the profiles.", show_default="10 tokens; images 3 patches")
 ]
 _Offsets = Annotated[
-    str | None,
-    typer.Option(metavar="OFFSET,...", help="Offsets whose share of weight is measured, such as -1,-64."),
+    str | None, typer.Option(metavar="OFFSET,...", help="Offsets whose share of weight is measured, such as -1,-64.")
 ]
 _Observation = Annotated[
     int | None,
@@ -64,17 +61,13 @@ _Groups = Annotated[
 ]
 _By = Annotated[
     str | None,
-    typer.Option(
-        metavar="FIELD", help="Field of JSON Lines (language, source, year) by which heads are compared."
-    ),
+    typer.Option(metavar="FIELD", help="Field of JSON Lines (language, source, year) by which heads are compared."),
 ]
 _Clusters = Annotated[
-    int | None,
-    typer.Option(help="Number of kinds of heads, by k-means.", show_default="as many as are named"),
+    int | None, typer.Option(help="Number of kinds of heads, by k-means.", show_default="as many as are named")
 ]
 _Rows = Annotated[
-    int | None,
-    typer.Option(help="Random queries measured per window: estimates, at little cost.", show_default="all"),
+    int | None, typer.Option(help="Random queries measured per window: estimates, at little cost.", show_default="all")
 ]
 _Pool = Annotated[
     int | None,
@@ -87,15 +80,12 @@ _Pool = Annotated[
 _Until = Annotated[
     float | None,
     typer.Option(
-        help="Width of the widest 95% interval of a head's mean share at which to stop.",
-        rich_help_panel=_SCALE,
+        help="Width of the widest 95% interval of a head's mean share at which to stop.", rich_help_panel=_SCALE
     ),
 ]
 _Show = Annotated[
     str | None,
-    typer.Option(
-        metavar="L.H,...", help="Heads that the page shows token by token.", rich_help_panel=options.OUTPUT
-    ),
+    typer.Option(metavar="L.H,...", help="Heads that the page shows token by token.", rich_help_panel=options.OUTPUT),
 ]
 _TEXT = (
     "Files, folders or URLs of text, as .txt .md .jsonl .parquet; - is standard input. Also images (.png .jpg .webp), "
@@ -117,10 +107,7 @@ _TEXT = (
     "batch_size",
     "repair",
     *options.WRITING,
-    text=(
-        Annotated[list[options.PathOrUrl] | None, typer.Argument(parser=options.path_or_url, help=_TEXT)],
-        None,
-    ),
+    text=(Annotated[list[options.PathOrUrl] | None, typer.Argument(parser=options.path_or_url, help=_TEXT)], None),
     window=options.varied("window", show_default="the model's length, at most 2048"),
     limit=options.varied("limit", help="Largest number of windows or images."),
     batch_size=options.varied("batch_size", show_default="about 2048 tokens"),
@@ -196,9 +183,7 @@ def _shown(show: str | None, *, report: bool) -> list[tuple[int, int]] | None:
     """The heads that the page shows beside its own choice; None where there is no page."""
     heads = options.heads_of("--show", show)
     if heads and not report:
-        raise AttnscopeError(
-            "--show names heads of the page, and --no-report makes none: leave out one of them"
-        )
+        raise AttnscopeError("--show names heads of the page, and --no-report makes none: leave out one of them")
     return heads if report else None
 
 
@@ -211,9 +196,7 @@ def _reject_unused(observation: int | None, statistics: str | None) -> None:
         )
 
 
-def draw(
-    results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]
-) -> Path | None:
+def draw(results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]) -> Path | None:
     """Draw the page and the figures of a finished scan, unless they lie there already."""
     from attnscope.store.runs import RunFolder
 
@@ -233,14 +216,7 @@ def draw(
 
 def list_statistics() -> None:
     """What ``--statistics list`` prints."""
-    from attnscope.measure.quantities import (
-        DEFAULT,
-        OF_GROUPS,
-        OF_OFFSETS,
-        PATCH_STATISTICS,
-        STATISTICS,
-        SUMMARIES,
-    )
+    from attnscope.measure.quantities import DEFAULT, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 
     lines = [
         f"{name:28}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
@@ -260,9 +236,7 @@ def list_statistics() -> None:
     of_images = [f"{name:28}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
     images = "of images, beside entropy, max_weight, gini_simpson and learned_sink:"
     usual = "by default: all that are not marked; to add one to them: --statistics default,block_recall"
-    emit(
-        "".join(f"{line}\n" for line in (*lines, usual, "", more, *equal, *summaries, "", images, *of_images))
-    )
+    emit("".join(f"{line}\n" for line in (*lines, usual, "", more, *equal, *summaries, "", images, *of_images)))
 
 
 def _with_units(words: Wording) -> str:

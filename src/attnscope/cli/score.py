@@ -13,13 +13,10 @@ from attnscope.cli.output import emit, json_text, new_console, progress_bar
 def score(
     hypotheses: Annotated[
         list[Path],
-        typer.Argument(
-            help="Translations, one sentence a line; - is standard input. The first is the baseline."
-        ),
+        typer.Argument(help="Translations, one sentence a line; - is standard input. The first is the baseline."),
     ],
     target: Annotated[
-        list[Path],
-        typer.Option(help="Reference translations; given again for a second one of each sentence."),
+        list[Path], typer.Option(help="Reference translations; given again for a second one of each sentence.")
     ],
     tokenize: Annotated[
         str | None,
@@ -29,29 +26,19 @@ def score(
         ),
     ] = None,
     lowercase: Annotated[
-        bool,
-        typer.Option(
-            "--lowercase", "-lc", help="Case-insensitive scores, as in older papers with moses or none."
-        ),
+        bool, typer.Option("--lowercase", "-lc", help="Case-insensitive scores, as in older papers with moses or none.")
     ] = False,
     language: Annotated[
         str | None, typer.Option(help="Language of the targets, such as ja; for moses en by default.")
     ] = None,
-    text: Annotated[
-        Path | None, typer.Option(help="Sentences that were translated, for --by-length.")
-    ] = None,
+    text: Annotated[Path | None, typer.Option(help="Sentences that were translated, for --by-length.")] = None,
     by_length: Annotated[
-        str | None,
-        typer.Option(help="Upper limits of source length, with commas between, such as 10,20,30."),
+        str | None, typer.Option(help="Upper limits of source length, with commas between, such as 10,20,30.")
     ] = None,
     length_in: Annotated[str, typer.Option(help="Unit of length: words or characters.")] = "words",
-    resamples: Annotated[
-        int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")
-    ] = 1000,
+    resamples: Annotated[int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 12345,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="JSON on standard output instead of a table.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output instead of a table.")] = False,
 ) -> None:
     """How good are the translations? BLEU and chrF with signatures, intervals and paired tests."""
     from attnscope.lineage.score import score as run_score
@@ -61,9 +48,7 @@ def score(
     if sum(str(file) == "-" for file in files) > 1:
         raise AttnscopeError("standard input (-) can be only one of the files")
     if text and not by_length:
-        raise AttnscopeError(
-            "--text is for BLEU by its length: give limits too, such as --by-length 10,20,30"
-        )
+        raise AttnscopeError("--text is for BLEU by its length: give limits too, such as --by-length 10,20,30")
     with progress_bar("score") as show:
         result = run_score(
             list(hypotheses),

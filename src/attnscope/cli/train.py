@@ -18,17 +18,8 @@ from attnscope.support.numbers import count, percent
 if TYPE_CHECKING:
     from rich.console import Console
 
-_OF_ALIGNMENT = (
-    "error_rate",
-    "error_rate_lower",
-    "error_rate_upper",
-    "diagonal",
-    "chance",
-    "chance_level",
-)
-_CONFIG = Annotated[
-    Path | None, typer.Argument(help="YAML file of settings; flags take the place of its values.")
-]
+_OF_ALIGNMENT = ("error_rate", "error_rate_lower", "error_rate_upper", "diagonal", "chance", "chance_level")
+_CONFIG = Annotated[Path | None, typer.Argument(help="YAML file of settings; flags take the place of its values.")]
 _OUT = Annotated[
     Path,
     typer.Option(
@@ -75,12 +66,9 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
         rate, lower, upper, diagonal, chance, level = (
             percent(float(results.get(f"alignment_{name}", math.nan))) for name in _OF_ALIGNMENT
         )
+        console.print(f"alignments: error rate {rate} ({lower} to {upper}) against the known ones", highlight=False)
         console.print(
-            f"alignments: error rate {rate} ({lower} to {upper}) against the known ones", highlight=False
-        )
-        console.print(
-            f"to compare: the diagonal {diagonal}; random words {chance}, below {level} in 1 of 100",
-            highlight=False,
+            f"to compare: the diagonal {diagonal}; random words {chance}, below {level} in 1 of 100", highlight=False
         )
     _print_samples(console, out)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
@@ -98,9 +86,7 @@ def _print_samples(console: Console, out: Path) -> None:
     console.print("BLEU by words of the source, new sentences, with 95% intervals:", highlight=False)
     for bucket, sentences, bleu, lower, upper in samples.by_length:
         interval = f"{lower:.1f} to {upper:.1f}" if math.isfinite(lower) else ""
-        console.print(
-            f"  {bucket:>5}: {bleu:5.1f}  {interval:14}  {count(sentences, 'sentence')}", highlight=False
-        )
+        console.print(f"  {bucket:>5}: {bleu:5.1f}  {interval:14}  {count(sentences, 'sentence')}", highlight=False)
     for sentence in samples.shown:
         right = sentence.translation == sentence.right
         console.print(Text(f"\n  {sentence.source}"))
@@ -110,9 +96,7 @@ def _print_samples(console: Console, out: Path) -> None:
         if sentence.attended:
             looks = "  ".join(f"{word}\N{LEFTWARDS ARROW}{at}" for word, at in sentence.attended[:20])
             console.print(Text(f"  looks at: {looks}", style="dim"))
-    console.print(
-        "\none vector, attention and a Transformer side by side: attnscope compare", highlight=False
-    )
+    console.print("\none vector, attention and a Transformer side by side: attnscope compare", highlight=False)
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -129,9 +113,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         described, _, default = (field.description or "").partition("[default: ")
         shown = shown_default(name, default.rstrip("]") if default else str(field.default))
         option = typer.Option(
-            help=described.strip(),
-            metavar="|".join(choices) or None,
-            show_default=False if shown == "None" else shown,
+            help=described.strip(), metavar="|".join(choices) or None, show_default=False if shown == "None" else shown
         )
         annotation = Annotated[kind | None, option]
         parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))

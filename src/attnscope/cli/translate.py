@@ -17,9 +17,7 @@ from attnscope.support.numbers import with_nulls
 if TYPE_CHECKING:
     from attnscope.lineage.translate import Translation, Translations
 
-_Model = Annotated[
-    str, typer.Argument(help="Model: a folder of `attnscope train`, another model folder or a hub id.")
-]
+_Model = Annotated[str, typer.Argument(help="Model: a folder of `attnscope train`, another model folder or a hub id.")]
 _Text = Annotated[Path, typer.Argument(help="Sentences, one a line (UTF-8); - is standard input.")]
 _Out = Annotated[Path | None, typer.Option(help="File of the translations.", show_default="standard output")]
 _Beams = Annotated[int, typer.Option(min=1, help="Beam size: translations followed at a time; 1 is greedy.")]
@@ -33,9 +31,7 @@ _Overlong = Annotated[
     str, typer.Option(help="Treatment of lines longer than the model was trained for: refuse, split or cut.")
 ]
 _BatchTokens = Annotated[int, typer.Option(min=1, help="Source tokens times beams at a time.")]
-_Json = Annotated[
-    bool, typer.Option("--json", help="JSON Lines: source, and translations with their scores.")
-]
+_Json = Annotated[bool, typer.Option("--json", help="JSON Lines: source, and translations with their scores.")]
 
 
 @options.takes("model", *options.LOADING, "seed", model=(_Model, inspect.Parameter.empty))
@@ -109,8 +105,4 @@ def _lines(translations: Translations, *, n_best: int, as_json: bool) -> list[st
 
 
 def _as_json(translation: Translation) -> dict[str, str | float | int | None]:
-    return {
-        "text": translation.text,
-        "score": with_nulls(translation.score),
-        "left_out": translation.left_out,
-    }
+    return {"text": translation.text, "score": with_nulls(translation.score), "left_out": translation.left_out}

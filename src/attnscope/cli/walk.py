@@ -15,8 +15,7 @@ from attnscope.support.errors import AttnscopeError
 @options.takes("model", *options.LOADING)
 def walk(
     text: Annotated[
-        str | None,
-        typer.Argument(help="Sentence to follow, in quotes.", show_default="one about a tired animal"),
+        str | None, typer.Argument(help="Sentence to follow, in quotes.", show_default="one about a tired animal")
     ] = None,
     target: Annotated[
         str | None,
@@ -36,9 +35,7 @@ def walk(
             show_default="the last; of the default sentence 'it'",
         ),
     ] = None,
-    toy: Annotated[
-        bool, typer.Option("--toy", help="Example without a model: one head over random numbers.")
-    ] = False,
+    toy: Annotated[bool, typer.Option("--toy", help="Example without a model: one head over random numbers.")] = False,
     language: Annotated[str, typer.Option("--lang", help="Language of the explanation: en or ja.")] = "en",
     markdown: Annotated[Path | None, typer.Option(help="File for Markdown with LaTeX; - prints it.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the numbers of --toy.", show_default="0")] = None,
@@ -65,13 +62,7 @@ def walk(
             steps = walk_toy(seed=seed or 0, token=_number(query_token))
         else:
             steps = run_walk(
-                texts=text,
-                targets=target,
-                layer=layer,
-                head=head,
-                query_token=query_token,
-                **reading,
-                progress=show,
+                texts=text, targets=target, layer=layer, head=head, query_token=query_token, **reading, progress=show
             )
     if markdown is None:
         console = new_console()
@@ -87,9 +78,7 @@ def _check(*, toy: bool, has_text: bool, has_head: bool, has_loading: bool, has_
     if toy and has_text:
         raise AttnscopeError("--toy has numbers of its own: leave the sentence and --target out, or --toy")
     if toy and has_head:
-        raise AttnscopeError(
-            "--toy has one head of its own: leave the model, --layer and --head out, or --toy"
-        )
+        raise AttnscopeError("--toy has one head of its own: leave the model, --layer and --head out, or --toy")
     if toy and has_loading:
         raise AttnscopeError(
             "--device, --dtype, --tokenizer, --revision and --trust-remote-code are of a model, and --toy has none: "

@@ -87,9 +87,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         if without_end(str(name)) == name and name != "columns_left" and not str(name).endswith(VARIANCE)
     ]
     if not names:
-        raise AttnscopeError(
-            "the scan has no statistic with one number a head: give it some with --statistics"
-        )
+        raise AttnscopeError("the scan has no statistic with one number a head: give it some with --statistics")
     by_name = {name: results[name].transpose("text", *_GRID).values for name in names}
     repeated = repeated_statistics(names, [[values] for values in by_name.values()])
     names = [name for name in names if name not in repeated]
@@ -229,9 +227,7 @@ def describe_contrasts(tested: xr.Dataset) -> list[str]:
     sentences += describe_repeated(json.loads(tested.attrs["repeated"]))
     lengths = tested.length.values
     if np.isfinite(lengths).all() and lengths.max() > _UNLIKE * lengths.min():
-        each = ", ".join(
-            f"{value} {length:.0f}" for value, length in zip(tested.by.values, lengths, strict=True)
-        )
+        each = ", ".join(f"{value} {length:.0f}" for value, length in zip(tested.by.values, lengths, strict=True))
         sentences.append(
             f"Windows differ in length (tokens in the mean: {each}), and statistics with it: a difference need not "
             "be one of the texts' kind."

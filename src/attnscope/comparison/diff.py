@@ -37,17 +37,11 @@ class Changes(NamedTuple):
     low: Float[np.ndarray, ...]
     high: Float[np.ndarray, ...]
     p: Float[np.ndarray, ...]  # chance of so large a mean without any change; NaN where nothing can be said
-    changed: Bool[
-        np.ndarray, ...
-    ]  # whether it is told from 0, all looked at together; False where there is no `p`
+    changed: Bool[np.ndarray, ...]  # whether it is told from 0, all looked at together; False where there is no `p`
 
 
 def changes_by_document(
-    changes: Float[np.ndarray, "text ..."],
-    documents: Sequence[Hashable],
-    *,
-    level: float = LEVEL,
-    seed: int = 0,
+    changes: Float[np.ndarray, "text ..."], documents: Sequence[Hashable], *, level: float = LEVEL, seed: int = 0
 ) -> Changes:
     r"""Mean change over texts, tested by documents; windows of one document are not independent."""
     interval = by_document(changes, documents, seed=seed)
@@ -172,9 +166,7 @@ def diff(
     check_seed(seed)
     check_real(0.0, 1.0, level=level)
     if str(heads) not in get_args(Matching):
-        raise AttnscopeError(
-            f"heads (--heads) are {shortly(heads)}; expected one of {', '.join(get_args(Matching))}"
-        )
+        raise AttnscopeError(f"heads (--heads) are {shortly(heads)}; expected one of {', '.join(get_args(Matching))}")
     read = " or ".join(str(run) for run in (before, after) if not isinstance(run, xr.Dataset))
 
     def reading() -> AbstractContextManager[None]:
@@ -196,9 +188,7 @@ def diff(
     def made() -> xr.Dataset:
         with reading():
             return _compared(first, second, names, heads, level, seed).assign_attrs(
-                before=str(first.attrs["model"]),
-                after=str(second.attrs["model"]),
-                signature=signature.to_json(),
+                before=str(first.attrs["model"]), after=str(second.attrs["model"]), signature=signature.to_json()
             )
 
     if out is None:
@@ -230,9 +220,7 @@ def _opened(given: Scan) -> xr.Dataset:
     folder = local_folder(given)
     manifest = manifest_of(folder)
     if manifest is None or manifest.command != "scan" or not manifest.state.get("complete"):
-        what = (
-            "no run of attnscope" if manifest is None else f"an attnscope {manifest.command}, finished or not"
-        )
+        what = "no run of attnscope" if manifest is None else f"an attnscope {manifest.command}, finished or not"
         raise AttnscopeError(f"{folder} holds {what}; expected a finished run of attnscope scan")
     with RunFolder(folder, manifest.state.get("signature", {})) as run:
         return load_scan(run)
@@ -251,17 +239,12 @@ def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Si
     for name in _SETTINGS:
         values = [(settings.settings or {}).get(name) for settings in (own, other)]
         if values[0] != values[1]:
-            raise AttnscopeError(
-                f"the two scans differ in --{name}: {values[0]} and {values[1]}; scan both alike"
-            )
+            raise AttnscopeError(f"the two scans differ in --{name}: {values[0]} and {values[1]}; scan both alike")
     if any(first.sizes[dim] != second.sizes[dim] for dim in ("layer", "head", "text")):
         shapes = [
-            f"{run.sizes['layer']} x {run.sizes['head']} heads, {run.sizes['text']} {called}"
-            for run in (first, second)
+            f"{run.sizes['layer']} x {run.sizes['head']} heads, {run.sizes['text']} {called}" for run in (first, second)
         ]
-        raise AttnscopeError(
-            f"the models have {shapes[0]} and {shapes[1]}: only models of one shape are compared"
-        )
+        raise AttnscopeError(f"the models have {shapes[0]} and {shapes[1]}: only models of one shape are compared")
     _check_cut(first, second, reads)
 
 
@@ -341,16 +324,8 @@ def _compared(
             "change_low": (cells, changes.low, {"long_name": "Lower end of its 95% interval"}),
             "change_high": (cells, changes.high, {"long_name": "Upper end of its 95% interval"}),
             "p": (cells, changes.p, {"long_name": "Chance of so large a change", "units": "1"}),
-            "changed": (
-                cells,
-                changes.changed,
-                {"long_name": "Told from 0 at the false discovery rate", "units": "1"},
-            ),
-            "tested": (
-                cells,
-                np.isfinite(changes.p),
-                {"long_name": "Whether that was tested", "units": "1"},
-            ),
+            "changed": (cells, changes.changed, {"long_name": "Told from 0 at the false discovery rate", "units": "1"}),
+            "tested": (cells, np.isfinite(changes.p), {"long_name": "Whether that was tested", "units": "1"}),
             "size": (
                 cells,
                 sizes(changes.mean, before, after),

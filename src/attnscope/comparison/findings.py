@@ -66,15 +66,10 @@ def report(difference: xr.Dataset) -> Report:
         page=300,
         terminal=0 if same_everywhere(rows) else 20,
     )
-    heads, texts = (
-        count(difference.sizes["layer"] * difference.sizes["head"], "head"),
-        int(difference.attrs["texts"]),
-    )
+    heads, texts = (count(difference.sizes["layer"] * difference.sizes["head"], "head"), int(difference.attrs["texts"]))
     return Report(
         command="diff",
-        title=f"What changed from {before} to {after}"
-        if same
-        else f"What differs between {before} and {after}",
+        title=f"What changed from {before} to {after}" if same else f"What differs between {before} and {after}",
         model=f"{before} and {after}",
         read=f"{count(difference.sizes['statistic'], 'statistic')} of {heads} over "
         f"{count(texts, called['windows'].removesuffix('s'))}",
@@ -111,15 +106,7 @@ def _quantities(difference: xr.Dataset) -> list[Quantity]:
         Quantity("units", detail="page"),
         Quantity("before", before, "change", "mean over texts", like="change", unsigned=True),
         Quantity("after", after, "change", "mean over texts", like="change", unsigned=True),
-        Quantity(
-            "change",
-            change,
-            "change",
-            low="low",
-            high="high",
-            significant="changed",
-            interval=True,
-        ),
+        Quantity("change", change, "change", low="low", high="high", significant="changed", interval=True),
         Quantity(
             "size",
             unit="deviations",
@@ -137,10 +124,7 @@ def same_everywhere(rows: Sequence[Row]) -> bool:
 @reads("diff")
 def same_heads(difference: xr.Dataset) -> bool:
     """Whether pairs may be called the same heads, before and after: where nothing shows it, they are but pairs."""
-    return (
-        difference.attrs["matching"] == "number"
-        and difference.attrs.get("kinship", "untested") != "not shown"
-    )
+    return difference.attrs["matching"] == "number" and difference.attrs.get("kinship", "untested") != "not shown"
 
 
 @reads("diff")
@@ -182,13 +166,9 @@ def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
             f"{name} {sum(row['statistic'] == name for row in changed)}"
             for name in dict.fromkeys(map(str, difference.statistic.values))
         ]
-        sentences.append(
-            f"{'Heads changed' if same else 'Pairs that differ'}, by statistic: {'; '.join(parts)}."
-        )
+        sentences.append(f"{'Heads changed' if same else 'Pairs that differ'}, by statistic: {'; '.join(parts)}.")
         first = changed[0]
-        before, after = (
-            f"{value:.{places(first['change'], 2)}f}" for value in (first["before"], first["after"])
-        )
+        before, after = (f"{value:.{places(first['change'], 2)}f}" for value in (first["before"], first["after"]))
         head = f"head {first['layer']}.{first['head']}"
         values = f"{head}, {before} to {after}"
         if not same:
@@ -213,9 +193,7 @@ def _describe_matching(difference: xr.Dataset) -> str:
     if rule == "number":
         if not np.isfinite(difference.profile_distance.values).any():
             few = "the scans have no offset profiles that would tell whether these are the same heads."
-        sentence = (
-            f"Each head is compared with the one of its number{', as was asked for' if requested else ''}"
-        )
+        sentence = f"Each head is compared with the one of its number{', as was asked for' if requested else ''}"
         return (
             f"{sentence}: "
             + {

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnscope.comparison.spans import (
-    OwnOutputShare,
-    describe_own_output,
-    explain_dashes,
-    own_output_shares,
-    span_uses,
-)
+from attnscope.comparison.spans import OwnOutputShare, describe_own_output, explain_dashes, own_output_shares, span_uses
 from attnscope.measure.stored import notes_of
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table
 from attnscope.support.arguments import reads
@@ -21,10 +15,7 @@ if TYPE_CHECKING:
 
 _FIRST, _LAST = "First third of the new tokens", "Last third"
 _OWN = "weight on the model's own output in the last third of the new tokens"
-_EQUAL, _PLACES = (
-    "of uniform attention",
-    "of a head with the same weight at each distance and on the first token",
-)
+_EQUAL, _PLACES = ("of uniform attention", "of a head with the same weight at each distance and on the first token")
 _TURN = Quantity(
     "turn",
     unit="change",
@@ -57,11 +48,7 @@ _SPANS = (
     Quantity("places", "places", "share", _PLACES, group="All heads"),
     Quantity("layer", unit="count", detail="data"),
     Quantity(
-        "head",
-        "most above",
-        "head",
-        "the head furthest above the larger of uniform and places",
-        group="Most above",
+        "head", "most above", "head", "the head furthest above the larger of uniform and places", group="Most above"
     ),
     Quantity("most", "its weight", "share", group="Most above"),
     Quantity("most_equal", "its uniform", "share", group="Most above"),
@@ -110,12 +97,7 @@ def report(results: xr.Dataset) -> Report:
         ),
         tables=[
             Table("heads", "Who turns to its own output", (*_HEADS, *spans), heads, terminal=10),
-            Table(
-                "spans",
-                "Spans: mean weight over all texts and new tokens",
-                _SPANS,
-                [use.as_dict() for use in uses],
-            ),
+            Table("spans", "Spans: mean weight over all texts and new tokens", _SPANS, [use.as_dict() for use in uses]),
             Table(
                 "texts",
                 "Texts",
@@ -142,9 +124,7 @@ def _heads(results: xr.Dataset, turning: dict[tuple[int, int], OwnOutputShare]) 
         | {"attention": str(results.layer_kind.values[layers.index(at[0])])}
         | {
             f"weight {span}": with_nulls(float(value))
-            for span, value in zip(
-                results.span.values, weight[layers.index(at[0]), heads.index(at[1])], strict=True
-            )
+            for span, value in zip(results.span.values, weight[layers.index(at[0]), heads.index(at[1])], strict=True)
         }
         for at in dict.fromkeys([*turning, *every])
     ]

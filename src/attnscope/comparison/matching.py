@@ -19,9 +19,7 @@ _TIE = 1e-9  # distance that may be given up, a head, for numbers that lie close
 class Matched(NamedTuple):
     """Which heads are held against each other."""
 
-    partner: Int[
-        np.ndarray, "layer head"
-    ]  # ``(layer, head)``: the head of the second model beside each of the first
+    partner: Int[np.ndarray, "layer head"]  # ``(layer, head)``: the head of the second model beside each of the first
     rule: str  # ``number`` or ``profile``
     # whether the pairs are more alike than by chance: ``shown``, ``not shown``, or ``untested`` where there are too
     # few heads to tell
@@ -73,9 +71,7 @@ def match_heads(
     >>> turned.partner[0].tolist(), turned.rule, turned.kinship
     ([5, 0, 1, 2, 3, 4], 'profile', 'shown')
     """
-    if _comes_later(
-        before, after
-    ):  # always asked one way round: ties are broken alike, and the same halves drawn
+    if _comes_later(before, after):  # always asked one way round: ties are broken alike, and the same halves drawn
         found = match_heads(after, before, matching=matching, seed=seed)
         return found._replace(partner=np.argsort(found.partner, -1))
     layers, heads = before.shape[:2]
@@ -123,8 +119,7 @@ def _numbers_alike(distances: list[np.ndarray], seed: int) -> Kinship:
 
     def total(orders: list[np.ndarray]) -> float:
         return sum(
-            float(layer[np.arange(len(order)), order].sum())
-            for layer, order in zip(between, orders, strict=True)
+            float(layer[np.arange(len(order)), order].sum()) for layer, order in zip(between, orders, strict=True)
         )
 
     own = total([np.arange(count) for count in counts])

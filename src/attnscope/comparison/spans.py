@@ -58,13 +58,10 @@ def span_uses(results: xr.Dataset) -> list[SpanUse]:
         above = weight[number] - np.fmax(equal[number], places[number])
         layer, head = (int(index) for index in np.unravel_index(np.nanargmax(above), above.shape))
         known = ~np.isnan(weight[number])
-        mean, mean_equal, mean_places = (
-            float(value[number][known].mean()) for value in (weight, equal, places)
-        )
+        mean, mean_equal, mean_places = (float(value[number][known].mean()) for value in (weight, equal, places))
         is_above = bool(above[layer, head] > _ROUNDING)
         most, most_equal, most_places = (
-            float(value[number, layer, head]) if is_above else float("nan")
-            for value in (weight, equal, places)
+            float(value[number, layer, head]) if is_above else float("nan") for value in (weight, equal, places)
         )
         rows.append(
             SpanUse(
@@ -94,9 +91,7 @@ def explain_dashes(uses: Sequence[SpanUse]) -> str:
     return " ".join(sentences)
 
 
-_LEAST_TURN = (
-    0.02  # of a row's weight: places are known in bins, which alone turns an untrained ALiBi head by 0.006
-)
+_LEAST_TURN = 0.02  # of a row's weight: places are known in bins, which alone turns an untrained ALiBi head by 0.006
 _SHORTEST = 6  # new tokens of a text that tells of its beginning and its end
 _OWN = "own output"
 
@@ -169,9 +164,7 @@ def describe_own_output(rows: Sequence[OwnOutputShare]) -> str:
     if rows[0].beyond_chance is None:
         return f"Heads that turn to the model's own output beyond chance: not tested, fewer than {FEW} texts"
     turning = sum(row.beyond_chance is True for row in rows)
-    heads = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(
-        turning, f"{turning} heads of {len(rows)} turn"
-    )
+    heads = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(turning, f"{turning} heads of {len(rows)} turn")
     return (
         f"{heads} to the model's own output by more than its size and the head's places, by {_LEAST_TURN:.0%} of the "
         "weight or more and beyond chance (were there nothing, one would be found in at most 5% of such tables)"
@@ -254,9 +247,7 @@ class MeanGroupWeights:
         weight, places = (
             _mean(results[name].transpose(*order).values) for name in ("group_weight", "place_group_weight")
         )
-        equal = _mean(
-            results.equal_group_weight.transpose(*(name for name in order if name != "head")).values
-        )
+        equal = _mean(results.equal_group_weight.transpose(*(name for name in order if name != "head")).values)
         return cls(weight, np.where(np.isnan(weight), np.nan, equal[:, None]), places)
 
     @property
@@ -336,9 +327,7 @@ def explain_no_interval(pairs: Sequence[GroupPair]) -> str:
     return f"A pair without an interval: fewer than {LEAST} {short.over.partition(' ')[2]} have both groups. "
 
 
-def _beyond_chance(
-    results: xr.Dataset, means: MeanGroupWeights, documents: Sequence[Hashable]
-) -> np.ndarray | None:
+def _beyond_chance(results: xr.Dataset, means: MeanGroupWeights, documents: Sequence[Hashable]) -> np.ndarray | None:
     """Which weights are above both nulls beyond chance, ``(layer, head, query group, key group)``; None of too few."""
     names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
     if len(names) < FEW:  # one-sided over many means: skewed values of fewer would often be found
@@ -354,9 +343,7 @@ def _above(results: xr.Dataset, means: MeanGroupWeights) -> Iterator[np.ndarray]
     order = ("text", "head", "group_query", "group_key")
     for layer in range(results.sizes["layer"]):
         part = results.isel(layer=layer)
-        weight, places = (
-            part[name].transpose(*order).values for name in ("group_weight", "place_group_weight")
-        )
+        weight, places = (part[name].transpose(*order).values for name in ("group_weight", "place_group_weight"))
         equal = part.equal_group_weight.transpose("text", "group_query", "group_key").values[:, None]
         above = weight - np.where(means.equal[layer] >= means.places[layer], equal, places)
         yield np.nan_to_num(above).reshape(len(above), -1)  # a text without a group tells nothing

@@ -69,14 +69,8 @@ def needles_of(given: Needles | None) -> list[Needle]:
 _OURS = tuple(
     {"needle": needle, "question": question}
     for needle, question in (
-        (
-            "The secret word of the old harbour is marmalade.",
-            "What is the secret word of the old harbour?",
-        ),
-        (
-            "Anna keeps the key of the tower under the blue stone.",
-            "Where does Anna keep the key of the tower?",
-        ),
+        ("The secret word of the old harbour is marmalade.", "What is the secret word of the old harbour?"),
+        ("Anna keeps the key of the tower under the blue stone.", "Where does Anna keep the key of the tower?"),
         (
             "On the third day the ship came back with seven red lanterns.",
             "With what did the ship come back on the third day?",
@@ -87,11 +81,7 @@ _OURS = tuple(
 
 def _needle(value: Any, where: str) -> Needle:
     strings = isinstance(value, Mapping) and all(isinstance(value.get(name, ""), str) for name in _FIELDS)
-    if (
-        not strings
-        or not value.get("needle", "").strip()
-        or not (value.get("question") or value.get("prompt"))
-    ):
+    if not strings or not value.get("needle", "").strip() or not (value.get("question") or value.get("prompt")):
         raise AttnscopeError(
             f'{where}: expected a needle and a question, as in {{"needle": "The best pie is of plums.", "question": '
             '"Which pie is best?"}'
@@ -148,10 +138,7 @@ def _asked(
             "an answer: give a larger --window, or shorter needles"
         )
     text = [
-        token
-        for window in windows
-        for token, special in zip(window.ids, window.special, strict=True)
-        if not special
+        token for window in windows for token, special in zip(window.ids, window.special, strict=True) if not special
     ]
     hay = list(islice(cycle(text), room))
     cut = round(depth * room)

@@ -232,12 +232,7 @@ PATTERNS = ("previous_token_head", "duplicate_token_head", "induction_head")
 @preserve_model_state
 @torch.no_grad()
 def pattern_scores(
-    model: Model,
-    ids: Sequence[int],
-    pattern: str,
-    *,
-    exclude_bos: bool = False,
-    exclude_current_token: bool = False,
+    model: Model, ids: Sequence[int], pattern: str, *, exclude_bos: bool = False, exclude_current_token: bool = False
 ) -> xr.DataArray:
     r"""Share of each head's weight on the pairs of a pattern, as TransformerLens' ``detect_head`` gives it (``"mul"``).
 
@@ -307,12 +302,7 @@ def pattern_scores(
 
 
 def _share(
-    call: AttentionCall,
-    log_sum_exp: Tensor,
-    mass: Tensor,
-    keys: Tensor,
-    exclude_bos: bool,
-    exclude_current: bool,
+    call: AttentionCall, log_sum_exp: Tensor, mass: Tensor, keys: Tensor, exclude_bos: bool, exclude_current: bool
 ) -> Tensor:
     place = torch.arange(len(keys), device=keys.device)[:, None]
     excluded = torch.zeros_like(keys, dtype=torch.bool)
@@ -410,9 +400,7 @@ def delimiters_of(window: Window) -> list[bool]:
     ]
 
 
-def repeated_probe(
-    around: Window, words: Sequence[int], length: int, seed: int, batch_size: int | None
-) -> Probe:
+def repeated_probe(around: Window, words: Sequence[int], length: int, seed: int, batch_size: int | None) -> Probe:
     """16 texts of random tokens said twice, with the special tokens around them that a window has."""
     begins = list(around.special).index(False) if False in around.special else 0
     ends = list(reversed(around.special)).index(False) if False in around.special else 0
@@ -427,9 +415,7 @@ def repeated_probe(
     for number in range(_SEQUENCES):
         drawn = tuple(generator.choice(np.asarray(words), period, replace=False).tolist())
         windows.append(plain_window((*prefix, *drawn, *drawn, *suffix), f"random tokens {number + 1}"))
-    return Probe(
-        "repeated", tuple(windows), lambda _, call: RepeatedCalls.of(call, begins, period), batch_size
-    )
+    return Probe("repeated", tuple(windows), lambda _, call: RepeatedCalls.of(call, begins, period), batch_size)
 
 
 def plain_window(ids: Sequence[int], name: str) -> Window:

@@ -49,9 +49,7 @@ def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
         return ()
     unknown = [name for name in asked if name not in CONTROLS]
     if unknown:
-        raise AttnscopeError(
-            f"there is no control {shortly(unknown[0])}: choose from {', '.join(CONTROLS)}, or none"
-        )
+        raise AttnscopeError(f"there is no control {shortly(unknown[0])}: choose from {', '.join(CONTROLS)}, or none")
     return tuple(name for name in CONTROLS if name in asked)
 
 
@@ -67,9 +65,7 @@ def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
         other = _redrawn(model) if name == "initialised" else {key: _in_disorder(own[key]) for key in own}
     try:
         for key, parameter in model.named_parameters():
-            parameter.data = other[key].to(
-                own[key]
-            )  # not in place: graphs that hold the old values stay valid
+            parameter.data = other[key].to(own[key])  # not in place: graphs that hold the old values stay valid
         yield
     finally:
         for key, parameter in model.named_parameters():
@@ -88,9 +84,7 @@ def _in_disorder(values: torch.Tensor) -> torch.Tensor:
     return values.flatten()[order].view_as(values)
 
 
-def summed_up(
-    own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int
-) -> xr.Dataset:
+def summed_up(own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int) -> xr.Dataset:
     """Scores of all heads from those of windows; see `roles`."""
     names = [name for name in ROLES if name in own]
     cells = ("role", "layer", "head")
@@ -116,17 +110,11 @@ def summed_up(
         "equal": "Score of equal weights over what each query may see",
     }
     variables: dict[str, Any] = {
-        name: (
-            cells[:2] if name == "equal" else cells,
-            np.stack(values),
-            {"long_name": words[name], "units": "share"},
-        )
+        name: (cells[:2] if name == "equal" else cells, np.stack(values), {"long_name": words[name], "units": "share"})
         for name, values in columns.items()
     }
     if controls:
-        of_controls = [
-            np.stack([control[name].values.mean(0) for name in names]) for control in controls.values()
-        ]
+        of_controls = [np.stack([control[name].values.mean(0) for name in names]) for control in controls.values()]
         said = {"long_name": "Score with weights that know nothing", "units": "share"}
         variables["control_score"] = (("control", *cells), np.stack(of_controls), said)
     thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
@@ -210,8 +198,7 @@ def report(roles: xr.Dataset) -> Report:
     read += [f"{notes['repeated']} texts of random tokens, each repeated"] if "repeated" in notes else []
     read += [f"{notes['needle']} of {notes['prompts']} needles retrieved"] if "needle" in notes else []
     missing = [
-        f"no {ROLES[name].title if name in ROLES else name}: {reason}"
-        for name, reason in skipped_of(roles).items()
+        f"no {ROLES[name].title if name in ROLES else name}: {reason}" for name, reason in skipped_of(roles).items()
     ]
     return Report(
         command="roles",
@@ -257,9 +244,7 @@ def _counts(controls: Sequence[str]) -> list[Quantity]:
         *(Quantity(name, unit="count", meaning=untrained) for name in controls),
         Quantity("controls_best", "controls", "share", "highest score with such weights", detail="page"),
         Quantity(
-            "above",
-            unit="count",
-            meaning="heads above all of those; of an untrained model about one, or half a head",
+            "above", unit="count", meaning="heads above all of those; of an untrained model about one, or half a head"
         ),
         Quantity("layer", unit="count", detail="data"),
         Quantity("head", unit="head", meaning="the head with the highest score, layer.head"),

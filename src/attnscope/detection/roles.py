@@ -159,12 +159,7 @@ def roles(
     reject_modalities("roles", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus = texts_of(texts, field=field, by_line=by_line)
     loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
+        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
     )
     length = window_length(loaded, window) if window else min(_LONGEST, window_length(loaded, None))
     settings = {
@@ -179,16 +174,7 @@ def roles(
     signature = signature_of("roles", loaded, corpus, None, settings)
     windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
     job = _Job(
-        loaded,
-        windows,
-        names,
-        chosen,
-        hidden,
-        needles is not None,
-        length,
-        batch_size,
-        seed,
-        progress or no_progress,
+        loaded, windows, names, chosen, hidden, needles is not None, length, batch_size, seed, progress or no_progress
     )
     told = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
     if out is None:
@@ -282,9 +268,7 @@ class _Job:
         documents = [window.source for window in self.text.windows]
         made = summed_up(own, controls, documents, self.seed)
         lengths = [len(window) for window in self.text.windows]
-        self.notes |= {probe.kind: len(probe.windows) for probe in probes} | {
-            "tokens": [min(lengths), max(lengths)]
-        }
+        self.notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
         read = any(probe is self.text for probe in probes)
         left_out = left_out_note(self.windows, self.text.windows, self.length) if read else {}
         return made.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes), **left_out)
@@ -344,9 +328,7 @@ def measured(
     """Score each window: ``(text | repeated | needle, layer, head)`` for each role, NaN where it is not asked."""
     variables: dict[str, Any] = {}
     for probe in probes:
-        observer = _Observer(
-            probe, [name for name in names if ROLES[name].probe == probe.kind], with_equal=with_equal
-        )
+        observer = _Observer(probe, [name for name in names if ROLES[name].probe == probe.kind], with_equal=with_equal)
         for numbers in probe.batches():
             observer.numbers = numbers
             with watching(model, observer, weights_suffice=True):

@@ -156,9 +156,7 @@ def _there(measured: Tensor | None) -> Tensor:
 _RECEIVED_ROWS = 64  # whose weights are written out at once
 
 
-def received(
-    call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"]
-) -> Float[Tensor, "batch head key"]:
+def received(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"]) -> Float[Tensor, "batch head key"]:
     r"""Sum of the weights on each key, over all queries.
 
     :math:`\sum_i e^{s_{ij} - \mathrm{lse}_i}` is the exponential of a log-sum-exp with queries and keys exchanged and

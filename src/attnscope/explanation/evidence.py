@@ -57,9 +57,7 @@ class Layer:
         """How many query heads the layer has."""
         return self.band_sums[0].shape[0]
 
-    def matrices(
-        self, head: int, *, affine: bool
-    ) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:
+    def matrices(self, head: int, *, affine: bool) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:
         """W_Q and W_K of a head; with `affine`, biases are stacked below, for X with a column of ones."""
         check_range("head", [head], self.heads)
         query, query_bias, key, key_bias = self.projections.of_head(head)
@@ -118,9 +116,7 @@ class LayerSums:
 
 def no_layer(index: int, known: Sequence[int]) -> AttnscopeError:
     """What is said of a layer that does not exist."""
-    return AttnscopeError(
-        f"there is no self-attention layer {index}: choose from {', '.join(map(str, known))}"
-    )
+    return AttnscopeError(f"there is no self-attention layer {index}: choose from {', '.join(map(str, known))}")
 
 
 def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
@@ -249,9 +245,7 @@ def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
 
 def sums_of(labelled: xr.Dataset) -> dict[int, LayerSums]:
     """The sums that `labelled_sums` made arrays of."""
-    indices = sorted(
-        int(str(name).removeprefix(_BANDS)) for name in labelled.data_vars if str(name).startswith(_BANDS)
-    )
+    indices = sorted(int(str(name).removeprefix(_BANDS)) for name in labelled.data_vars if str(name).startswith(_BANDS))
     texts = labelled.sizes["text"]
     return {
         index: LayerSums(

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
 
 _SHORT = 6  # tokens of a window: below, no wave is read off the cross-spectrum
-_CROSSED = (
-    "its queries and keys have positions in different texts; see where its heads look with scan and align"
-)
+_CROSSED = "its queries and keys have positions in different texts; see where its heads look with scan and align"
 
 
 @validated
@@ -214,11 +212,7 @@ def _in_memory(
 
 
 def _by_task(
-    task: Task,
-    run: RunFolder,
-    study: Study,
-    attributes: dict[str, str],
-    ended: Callable[[RunFolder], xr.DataTree],
+    task: Task, run: RunFolder, study: Study, attributes: dict[str, str], ended: Callable[[RunFolder], xr.DataTree]
 ) -> xr.DataTree | None:
     """Do one task of the pass over the texts; where all others are done, end the run from what they have summed."""
     parts = do_share(task, run.path, run.signature, study.gather_units, attributes, repair=run.repair)
@@ -247,11 +241,7 @@ def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, 
 
 
 def _in_folder(
-    run: RunFolder,
-    study: Study,
-    more: Sequence[Analysis],
-    others: Sequence[OtherTable],
-    attributes: dict[str, str],
+    run: RunFolder, study: Study, more: Sequence[Analysis], others: Sequence[OtherTable], attributes: dict[str, str]
 ) -> xr.DataTree:
     """What the run lacks is made and kept; the tree is read from it, as a later call will."""
     study.stored = stored = StoredAnalyses(run)

@@ -131,11 +131,7 @@ class _Pass:
             whole.states[site] = _first(query_states)
             return output_of(call)
 
-        hooks = [
-            module.register_forward_hook(note)
-            for module in model.modules()
-            if isinstance(module, nn.LayerNorm)
-        ]
+        hooks = [module.register_forward_hook(note) for module in model.modules() if isinstance(module, nn.LayerNorm)]
         try:
             with watching_inputs(model, observe):
                 forward(model, inputs, lambda _: "the text")

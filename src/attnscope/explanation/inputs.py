@@ -113,18 +113,14 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
 
 
 @contextmanager
-def changing_input(
-    model: PreTrainedModel, sites: Sequence[Site], layer: int, change: Change
-) -> Generator[None]:
+def changing_input(model: PreTrainedModel, sites: Sequence[Site], layer: int, change: Change) -> Generator[None]:
     """Let one attention layer read ``change(X)`` in place of X; nothing else is touched, the residual stream
     neither.
     """
     name = next((site.name for site in sites if site.index == layer), None)
     if name is None:
         raise AttnscopeError(_no_layer(layer))
-    turn = sum(
-        site.name == name and site.index < layer for site in sites
-    )  # a module may serve several layers
+    turn = sum(site.name == name and site.index < layer for site in sites)  # a module may serve several layers
     calls = 0
 
     def recount(*_: Any) -> None:
@@ -153,9 +149,7 @@ def changing_input(
 
 
 def _states(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-    own = next(
-        (argument for argument in arguments[:1] if isinstance(argument, Tensor)), options.get(OWN_STATES)
-    )
+    own = next((argument for argument in arguments[:1] if isinstance(argument, Tensor)), options.get(OWN_STATES))
     other = other_states(options)
     return own, own if other is None else other
 

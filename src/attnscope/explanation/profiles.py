@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:
     """How many query-key pairs there are at each offset from ``-band`` to ``band``."""
-    return np.array(
-        [len(_with_offset(queries, keys, offset)) for offset in range(-band, band + 1)], np.float64
-    )
+    return np.array([len(_with_offset(queries, keys, offset)) for offset in range(-band, band + 1)], np.float64)
 
 
 def _with_offset(queries: int, keys: int, offset: int) -> range:
@@ -194,11 +192,7 @@ class Collected:
     def coordinates(self, band: int) -> dict[str, Any]:
         """Of dimensions ``layer, head, offset``."""
         sites = [self.sites[index] for index in sorted(self.sites)]
-        return {
-            **layer_coordinates(sites),
-            "head": np.arange(self.heads),
-            "offset": np.arange(-band, band + 1),
-        }
+        return {**layer_coordinates(sites), "head": np.arange(self.heads), "offset": np.arange(-band, band + 1)}
 
 
 def with_interval(
@@ -213,9 +207,7 @@ def with_interval(
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray, Mapping[str, str]]]:
     """The mean over texts as a variable, and the ends of its 95% interval, ``_low`` and ``_high``."""
     ends = interval(values, units, draws=draws, seed=seed)
-    return {
-        name + end: (dims, part, attrs or {}) for end, part in zip(("", "_low", "_high"), ends, strict=True)
-    }
+    return {name + end: (dims, part, attrs or {}) for end, part in zip(("", "_low", "_high"), ends, strict=True)}
 
 
 def profiles_of_variants(
@@ -261,12 +253,7 @@ def collect_profiles(
 
 
 def stacked_profiles(
-    collected: Collected,
-    band: int,
-    *,
-    documents: Sequence[Hashable] | None = None,
-    draws: int = 1000,
-    seed: int = 0,
+    collected: Collected, band: int, *, documents: Sequence[Hashable] | None = None, draws: int = 1000, seed: int = 0
 ) -> xr.Dataset:
     """``profile`` and ``effect`` (that of the first name minus that of each) over ``variant, layer, head, offset``."""
     profiles = np.stack([collected.stacked(name) for name in collected.parts], 1)  # text, variant, layer, ...

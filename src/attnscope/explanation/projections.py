@@ -46,9 +46,7 @@ class Projections:
     # ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``
     output: Float[np.ndarray, "head value_width model_width"] | None
     output_bias: Float[np.ndarray, " model_width"] | None
-    rotation: (
-        Rotation | None
-    )  # rotation of queries and keys, for the positions of the window that was looked at
+    rotation: Rotation | None  # rotation of queries and keys, for the positions of the window that was looked at
     # largest difference of the scores made of these matrices and those captured, as a share of the largest; NaN where
     # the form does not say how
     error: float
@@ -58,10 +56,7 @@ class Projections:
     def of_head(
         self, head: int
     ) -> tuple[
-        Float[np.ndarray, "width r"],
-        Float[np.ndarray, " r"],
-        Float[np.ndarray, "key_width r"],
-        Float[np.ndarray, " r"],
+        Float[np.ndarray, "width r"], Float[np.ndarray, " r"], Float[np.ndarray, "key_width r"], Float[np.ndarray, " r"]
     ]:
         """``W_Q, b_Q, W_K, b_K`` of one head."""
         if self.query is None or self.query_bias is None or self.key is None or self.key_bias is None:
@@ -95,9 +90,7 @@ class _Recorder:
     linears: list[LayerRun] = field(default_factory=list)
     norms: list[LayerRun] = field(default_factory=list)
     rotations: list[Rotation] = field(default_factory=list)
-    waiting: tuple[Callable[[LayerRun | None], Projections], Tensor] | None = (
-        None  # for the output projection
-    )
+    waiting: tuple[Callable[[LayerRun | None], Projections], Tensor] | None = None  # for the output projection
 
     def hooks(self, model: PreTrainedModel) -> Iterator[Any]:
         for name, module in model.named_modules():
@@ -181,11 +174,7 @@ def _to(turn: Rotation, like: Tensor) -> Rotation:
 
 def _rotations(cos: Any, sin: Any) -> Iterator[Rotation]:
     """Both layouts of what a rotary module gave: every angle twice (in one of two orders), or once."""
-    if (
-        not (isinstance(cos, Tensor) and isinstance(sin, Tensor))
-        or cos.shape != sin.shape
-        or cos.ndim not in {2, 3}
-    ):
+    if not (isinstance(cos, Tensor) and isinstance(sin, Tensor)) or cos.shape != sin.shape or cos.ndim not in {2, 3}:
         return
     if cos.ndim == 3:  # noqa: PLR2004
         cos, sin = cos[0], sin[0]
@@ -261,10 +250,7 @@ def _form(matches: dict[str, Match | None], states: tuple[Tensor, Tensor]) -> tu
             return "unknown", f"no linear layer gives its {role}"
         given = match.event.given
         if given.numel() != own.numel() or factor_of(given.reshape(own.shape), own) != 1.0:
-            return (
-                "unknown",
-                f"its {role} comes from {match.event.name}, which does not read the layer's input",
-            )
+            return ("unknown", f"its {role} comes from {match.event.name}, which does not read the layer's input")
     assert query is not None  # noqa: S101 looked at above
     assert key is not None  # noqa: S101
     if query.normalised or key.normalised:
@@ -286,9 +272,7 @@ def _error(made: Projections, call: AttentionCall, states: tuple[Tensor, Tensor]
             turn = Rotation(made.rotation.cos.cpu(), made.rotation.sin.cpu(), made.rotation.layout)
             query, key = turn(query), turn(key)
         mine = made.scale * query @ key.T
-        theirs = (
-            call.scale * call.query[0, head].double().cpu() @ call.key[0, head // call.group].double().cpu().T
-        )
+        theirs = call.scale * call.query[0, head].double().cpu() @ call.key[0, head // call.group].double().cpu().T
         worst = max(worst, float((mine - theirs).abs().max()))
         largest = max(largest, float(theirs.abs().max()))
     return worst / largest if largest else worst
@@ -415,10 +399,7 @@ def slices_of(out: int, heads: int, width: int, groups: int | None) -> Iterator[
     whole = np.arange(heads * width).reshape(heads, width)
     for start in range(0, out - heads * width + 1, width):  # side by side: q of all heads, then k, then v
         yield start + whole
-    for blocks in {
-        heads,
-        groups or heads,
-    }:  # head by head (GPT-NeoX), or with the keys of a group after its queries
+    for blocks in {heads, groups or heads}:  # head by head (GPT-NeoX), or with the keys of a group after its queries
         block = out // blocks
         if out % blocks or block == heads // blocks * width or block < heads // blocks * width:
             continue

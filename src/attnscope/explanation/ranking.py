@@ -52,12 +52,8 @@ class HeadExplanation:
     offset_of_correlation: float | None = None
     # share of position in the variance of the mean scores over offsets, where it prefers one
     position_share: float | None = None
-    peak_weight: float | None = (
-        None  # its largest mean weight at one offset, and what chance would give there
-    )
-    weight_level: float | None = (
-        None  # its largest mean weight at one offset, and what chance would give there
-    )
+    peak_weight: float | None = None  # its largest mean weight at one offset, and what chance would give there
+    weight_level: float | None = None  # its largest mean weight at one offset, and what chance would give there
     coherence: float | None = None  # coherence of its cross-spectrum over the band
     chance: float | None = None  # how often the readings of another head would agree with its weights
     # earlier layer whose query and key matrices its own layer uses again; None where it uses none again
@@ -102,8 +98,7 @@ def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
     rows = [_with_kernel(_row(verdict, place, kinds), kernel) for place in verdict.places]
     known = [row for row in rows if row.peak_weight is not None]
     return sorted(
-        known,
-        key=lambda row: (not row.agree, not row.positional, -(row.peak_weight or 0.0), row.layer, row.head),
+        known, key=lambda row: (not row.agree, not row.positional, -(row.peak_weight or 0.0), row.layer, row.head)
     )
 
 
@@ -113,9 +108,7 @@ class _Grid:
     def __init__(self, dataset: xr.Dataset) -> None:
         layers, heads = (dataset[name].values.tolist() for name in ("layer", "head"))
         self.places = {
-            (layer, head): (row, column)
-            for row, layer in enumerate(layers)
-            for column, head in enumerate(heads)
+            (layer, head): (row, column) for row, layer in enumerate(layers) for column, head in enumerate(heads)
         }
         alike = dataset["weights_of"].values.tolist() if "weights_of" in dataset.coords else layers
         self.earlier = {layer: first for layer, first in zip(layers, alike, strict=True) if first != layer}
@@ -289,9 +282,7 @@ def judged(readings_of: xr.Dataset) -> xr.Dataset:
         chance=xr.DataArray(chance, dims=dims).where(positional),
     )
     judged_of.asked.attrs = {"long_name": "Positional, and both readings find an offset"}
-    judged_of.agree.attrs = {
-        "long_name": "Both readings find the offset of the weights, of heads that are asked"
-    }
+    judged_of.agree.attrs = {"long_name": "Both readings find the offset of the weights, of heads that are asked"}
     judged_of.chance.attrs = {"long_name": "Chance that another head's scores would agree", "units": "share"}
     return judged_of
 

@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_WHERE, _ESTIMATES, _SCHEME, _SHARES = (
-    "Where it attends",
-    "Estimates from its scores",
-    "Position scheme",
-    "Shares",
-)
+_WHERE, _ESTIMATES, _SCHEME, _SHARES = ("Where it attends", "Estimates from its scores", "Position scheme", "Shares")
 _READ = (
     "offset at which the scores of queries and keys (without any bias), summed along offsets, have a peak that stands "
     "out of noise"
@@ -48,17 +43,11 @@ HEADS = (
     Quantity("attention", group=_WHERE),
     Quantity("peak_weight", "weight", "share", "largest mean weight at one offset", group=_WHERE),
     Quantity(
-        "offset_of_weights",
-        "offset",
-        "tokens",
-        "offset of that weight, if it is more than chance gives",
-        group=_WHERE,
+        "offset_of_weights", "offset", "tokens", "offset of that weight, if it is more than chance gives", group=_WHERE
     ),
     Quantity("prefers", "more than chance", meaning="whether it is more", detail="page", group=_WHERE),
     Quantity("weight_level", unit="share", detail="data", meaning="mean weight that chance gives there"),
-    Quantity(
-        "positional", detail="data", meaning="whether position gives more than half of its scores' profile"
-    ),
+    Quantity("positional", detail="data", meaning="whether position gives more than half of its scores' profile"),
     Quantity("offset_of_spectrum", "spectrum", "shift", _READ, group=_ESTIMATES),
     Quantity("offset_of_correlation", "correlation", "shift", _READ, group=_ESTIMATES),
     Quantity(
@@ -66,19 +55,11 @@ HEADS = (
         meaning="both estimates are within half a token of the offset of the weights, of heads that position explains",
         group=_ESTIMATES,
     ),
-    Quantity(
-        "chance", "by chance", "share", "how often the estimates of another head would be", group=_ESTIMATES
-    ),
-    Quantity(
-        "coherence", unit="share", detail="page", meaning="coherence of queries and keys", group=_ESTIMATES
-    ),
+    Quantity("chance", "by chance", "share", "how often the estimates of another head would be", group=_ESTIMATES),
+    Quantity("coherence", unit="share", detail="page", meaning="coherence of queries and keys", group=_ESTIMATES),
     Quantity("weights_of", unit="count", detail="data", meaning="earlier layer with the same matrices"),
-    Quantity(
-        "offset_of_kernel", "scheme", "tokens", "offset at which the {scheme} alone is largest", group=_SCHEME
-    ),
-    Quantity(
-        "kernel_agrees", "predicts", meaning="whether that is within 1 token of the weights'", group=_SCHEME
-    ),
+    Quantity("offset_of_kernel", "scheme", "tokens", "offset at which the {scheme} alone is largest", group=_SCHEME),
+    Quantity("kernel_agrees", "predicts", meaning="whether that is within 1 token of the weights'", group=_SCHEME),
     Quantity("kernel_chance", "by chance", "share", "how often it would be {random}", group=_SCHEME),
     Quantity("position_share", "position", "share", _SHARE, group=_SHARES),
     Quantity("kernel_share", "of scheme", "share", _SHARE, group=_SHARES),
@@ -92,26 +73,15 @@ _CHANGES = (
     Quantity("layer", unit="count", detail="data"),
     Quantity("head", unit="head"),
     Quantity("change"),
-    Quantity(
-        "offset", unit="tokens", meaning="the offset with the largest weight in the head's mean profile"
-    ),
+    Quantity("offset", unit="tokens", meaning="the offset with the largest weight in the head's mean profile"),
     Quantity("weight_before", "before", "weight", "mean weight there"),
     Quantity("weight_after", "after", "weight", "mean weight there, after words or positions were changed"),
-    Quantity(
-        "weight_change",
-        "difference",
-        "change",
-        "of the two",
-        low="weight_change_low",
-        high="weight_change_high",
-    ),
+    Quantity("weight_change", "difference", "change", "of the two", low="weight_change_low", high="weight_change_high"),
 )
 _FORMS = (
     Quantity("layer", unit="count"),
     Quantity("form"),
-    Quantity(
-        "error", unit="error", meaning="largest difference of the scores that the matrices give, relative"
-    ),
+    Quantity("error", unit="error", meaning="largest difference of the scores that the matrices give, relative"),
     Quantity("reason", "remark", "text"),
 )
 CARE = {
@@ -198,9 +168,7 @@ def _tables(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> list[Table]:
     if "forms" in tree.children:
         forms = tree["forms"].to_dataset()
         of_layer = {name: forms[name].values.tolist() for name in ("layer", "form", "error", "reason")}
-        lines: list[Row] = [
-            dict(zip(of_layer, line, strict=True)) for line in zip(*of_layer.values(), strict=True)
-        ]
+        lines: list[Row] = [dict(zip(of_layer, line, strict=True)) for line in zip(*of_layer.values(), strict=True)]
         title = "How each layer makes its scores, and how well the matrices reproduce them"
         tables.append(Table("forms", title, _FORMS, with_nulls(lines), terminal=0))
     return tables
@@ -228,9 +196,7 @@ def _works_against(tree: xr.DataTree, rows: Sequence[HeadExplanation]) -> str:
     if "position_content" not in tree.children or "position_share_high" not in tree["position_content"]:
         return ""
     high = tree["position_content"].to_dataset()["position_share_high"]
-    if not any(
-        float(high.sel(layer=row.layer, head=row.head)) < 0 for row in rows if row.position_share is not None
-    ):
+    if not any(float(high.sel(layer=row.layer, head=row.head)) < 0 for row in rows if row.position_share is not None):
         return ""
     return "A share of position below 0, with all of its interval: position works against that head's scores."
 

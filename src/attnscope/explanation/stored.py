@@ -50,11 +50,7 @@ class StoredAnalyses:
         return all(self.run.load(name) is not None for name in noted["names"])
 
     def finish(
-        self,
-        requested: Sequence[str],
-        names: Sequence[str],
-        skipped: dict[str, str],
-        attributes: dict[str, str],
+        self, requested: Sequence[str], names: Sequence[str], skipped: dict[str, str], attributes: dict[str, str]
     ) -> None:
         """Note which analyses there are, and why there are not more, in the order of the page."""
         if self.run is not None:

@@ -94,8 +94,7 @@ class Study:
         with borrowed(self.model):
             units = self._gathering.units()
             evidence = self._gathering.evidence(
-                self.stored_sums(texts) or self._gathering.read(texts, self._report_reading)
-                for texts in units
+                self.stored_sums(texts) or self._gathering.read(texts, self._report_reading) for texts in units
             )
         self.share = READING
         return evidence
@@ -216,12 +215,7 @@ def study(
     if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
         return Study(model, corpus.rows[:limit], band=band)  # token ids and a model object need no tokenizer
     loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
+        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
     )
     length = window_length(loaded, window)
     return Study(
@@ -236,9 +230,7 @@ def study(
     )
 
 
-def table_of_model(
-    model: Model | Study | None, part: str | None = None
-) -> Float[np.ndarray, "position column"]:
+def table_of_model(model: Model | Study | None, part: str | None = None) -> Float[np.ndarray, "position column"]:
     """Rows of a model's position table; no text is read, and no tokenizer needed."""
     if isinstance(model, (Study, LoadedModel)):
         model = model.model
@@ -248,9 +240,7 @@ def table_of_model(
 
 
 @contextmanager
-def studied(
-    analysis: Analysis, model: Model | Study | None, texts: Sources, reading: Reading
-) -> Generator[Study]:
+def studied(analysis: Analysis, model: Model | Study | None, texts: Sources, reading: Reading) -> Generator[Study]:
     """The study of an analysis that is called alone, which must admit it; its model is borrowed meanwhile.
 
     An analysis of several passes reads 8 windows by default; of a study, the first `limit` of its windows.
@@ -262,20 +252,14 @@ def studied(
     made = study(model, texts, **reading)
     with borrowed(made.model):
         if reason := made.lacks(analysis):
-            raise AttnscopeError(
-                f"{analysis.name} is not defined for {made.name}: {reason}. Choose another analysis"
-            )
+            raise AttnscopeError(f"{analysis.name} is not defined for {made.name}: {reason}. Choose another analysis")
         yield made
 
 
-def equal_windows(
-    corpus: Texts, loaded: LoadedModel, length: int, limit: int, *, target: bool = False
-) -> list[Window]:
+def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *, target: bool = False) -> list[Window]:
     """The windows that are full; if fewer than two are or may be, an error that says why."""
     if limit < 2:  # noqa: PLR2004
-        raise AttnscopeError(
-            f"limit (--limit) is {limit}; expected 2 windows or more, to tell position from text"
-        )
+        raise AttnscopeError(f"limit (--limit) is {limit}; expected 2 windows or more, to tell position from text")
     whole: list[Window] = []
     longest = 0
     tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer
@@ -329,9 +313,7 @@ class Picture:
     name: str  # its file, without suffix
     title: str = ""  # what it shows
     reading: str | Callable[[xr.DataTree], str] = ""  # how to read it: text or a function, as in a `Section`
-    draw: str = (
-        ""  # address of the function that draws it, ``package:function``: nothing here imports matplotlib
-    )
+    draw: str = ""  # address of the function that draws it, ``package:function``: nothing here imports matplotlib
     # what it draws: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``
     of: Literal["node", "heads", "tree"] = "node"
     # variable of the node that a general figure draws, such as ``attnscope.results.figures.scan:overview``, the grid

@@ -26,9 +26,7 @@ class PositionTable:
     """The vectors that a model adds to words (or patches) to tell their positions."""
 
     name: str  # where it lies in the model
-    rows: Float[
-        np.ndarray, "position width"
-    ]  # ``(position, width)``, float64: row p is what position p reads
+    rows: Float[np.ndarray, "position width"]  # ``(position, width)``, float64: row p is what position p reads
     reserved: int  # how many rows were left out at the start
     scheme: str  # ``"sinusoidal"`` where every column is a sampled sinusoid, else ``"learned"``
     # ``(position, model width)``: `rows` times the embedding projection of a model whose table is narrower than its
@@ -48,9 +46,7 @@ def position_table(model: PreTrainedModel, part: str | None = None) -> PositionT
     chosen = [table for table in tables if part is None or part in table.name]
     if not chosen:
         names = ", ".join(table.name for table in tables)
-        raise AttnscopeError(
-            f"no position table of {type(model).__name__} is called {part!r}: choose from {names}"
-        )
+        raise AttnscopeError(f"no position table of {type(model).__name__} is called {part!r}: choose from {names}")
     return chosen[0]
 
 
@@ -80,18 +76,14 @@ def position_scheme(model: PreTrainedModel) -> str:
     return named_scheme(model) or "how it tells positions is not known to attnscope"
 
 
-def is_sinusoidal(
-    rows: Float[np.ndarray, "position width"], tolerance: float = 1e-4
-) -> Bool[np.ndarray, " width"]:
+def is_sinusoidal(rows: Float[np.ndarray, "position width"], tolerance: float = 1e-4) -> Bool[np.ndarray, " width"]:
     r"""Say which columns are sampled sinusoids of one frequency each."""
     if len(rows) < 4:  # noqa: PLR2004 three rows satisfy it whatever they are
         return np.zeros(rows.shape[1], dtype=bool)
     around, here = rows[2:] + rows[:-2], rows[1:-1]
     power = np.maximum((here**2).sum(0), np.finfo(np.float64).tiny)
     factor = (around * here).sum(0) / power
-    rest = np.sqrt(
-        ((around - factor * here) ** 2).mean(0) / np.maximum((rows**2).mean(0), np.finfo(float).tiny)
-    )
+    rest = np.sqrt(((around - factor * here) ** 2).mean(0) / np.maximum((rows**2).mean(0), np.finfo(float).tiny))
     return (rest < tolerance) & (np.abs(factor) <= 2 + tolerance)
 
 
@@ -135,9 +127,7 @@ def replaced_positions(
     tensors = {table.name: (table.tensor, table.reserved) for table in stored_positions(model)}
     for name, rows in replacements.items():
         if name not in tensors:
-            raise AttnscopeError(
-                f"there is no position table {name!r}: choose from {', '.join(tensors) or 'none'}"
-            )
+            raise AttnscopeError(f"there is no position table {name!r}: choose from {', '.join(tensors) or 'none'}")
         tensor, reserved = tensors[name]
         if rows.shape[1] != tensor.shape[1] or len(rows) > len(tensor) - reserved:
             raise AttnscopeError(

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 Windows = Iterable["Window | Sequence[int]"]
 Inputs = dict[str, Tensor]  # arguments of a forward pass, by name
 TOKENS_AT_ONCE = 2048
-FOR_MATCHING = (
-    32  # tokens of a text are enough to tell which matrix gave which queries, and what stands around a layer
-)
+FOR_MATCHING = 32  # tokens of a text are enough to tell which matrix gave which queries, and what stands around a layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +44,7 @@ class Tokens:
 
     def __getitem__(self, texts: slice) -> Tokens:
         """Some of the texts."""
-        return replace(
-            self.each(lambda ids: ids[texts]), names=self.names[texts], documents=self.documents[texts]
-        )
+        return replace(self.each(lambda ids: ids[texts]), names=self.names[texts], documents=self.documents[texts])
 
     @property
     def length(self) -> int:
@@ -61,9 +57,7 @@ class Tokens:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
         """The same change on both sides."""
-        return replace(
-            self, ids=change(self.ids), target=None if self.target is None else change(self.target)
-        )
+        return replace(self, ids=change(self.ids), target=None if self.target is None else change(self.target))
 
 
 def token_ids(windows: Windows, *, least: int = 1) -> Tokens:

@@ -39,9 +39,7 @@ def _are_read(rows: Sequence[HeadExplanation]) -> bool:
 
 def _preferring(count: int, rows: Sequence[HeadExplanation]) -> str:
     heads = (
-        f"{count} of {len(rows)} heads {'puts' if count == 1 else 'put'}"
-        if count
-        else f"No head of {len(rows)} puts"
+        f"{count} of {len(rows)} heads {'puts' if count == 1 else 'put'}" if count else f"No head of {len(rows)} puts"
     )
     levels = [f"{row.weight_level:.2g}" for row in rows if row.weight_level is not None]
     level = " to ".join(dict.fromkeys([min(levels, key=float), max(levels, key=float)])) if levels else "–"
@@ -55,9 +53,7 @@ def _preferring(count: int, rows: Sequence[HeadExplanation]) -> str:
 def _agreement(positional: Sequence[HeadExplanation]) -> str:
     known = [row.agree for row in positional]
     agreeing = sum(agree is True for agree in known)
-    said = (
-        f"In {agreeing} of these {len(positional)} both readings of the scores find the offset of the weights"
-    )
+    said = f"In {agreeing} of these {len(positional)} both readings of the scores find the offset of the weights"
     unread = sum(agree is None for agree in known)
     if unread:
         said += f" (in {unread} a reading finds none)"
@@ -81,9 +77,7 @@ def _chances(positional: Sequence[HeadExplanation]) -> list[float]:
 def _shared(rows: Sequence[HeadExplanation]) -> str:
     """Why heads are not so many trials, where layers share weights; else empty."""
     first = {(row.layer if row.weights_of is None else row.weights_of, row.head) for row in rows}
-    return f"layers share weights, and the {len(rows)} heads are {len(first)} seen again" * (
-        len(first) < len(rows)
-    )
+    return f"layers share weights, and the {len(rows)} heads are {len(first)} seen again" * (len(first) < len(rows))
 
 
 def _rounded(probability: float) -> str:
@@ -167,11 +161,7 @@ def layer_numbers(tree: xr.DataTree) -> str:
     if "position_content" not in tree.children:
         return ""
     content = tree["position_content"].to_dataset()
-    return (
-        numbering_note([str(name) for name in content["layer_name"].values])
-        if "layer_name" in content
-        else ""
-    )
+    return numbering_note([str(name) for name in content["layer_name"].values]) if "layer_name" in content else ""
 
 
 @reads("explain")
@@ -287,8 +277,7 @@ def cause(tree: xr.DataTree, rows: Sequence[HeadExplanation] | None = None) -> s
         return ""
     removed = tree["wave_removal"].to_dataset()
     fit, low, high, others, chance, moved = (
-        float(removed[name])
-        for name in ("fit", "fit_low", "fit_high", "fit_of_others", "fit_chance", "moved")
+        float(removed[name]) for name in ("fit", "fit_low", "fit_high", "fit_of_others", "fit_chance", "moved")
     )
     first, last = removed.attrs["frequencies"]
     said = f"Without the waves of {first} to {last} cycles per {removed.attrs['length']} tokens in the position table, "

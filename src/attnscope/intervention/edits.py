@@ -48,17 +48,13 @@ if TYPE_CHECKING:
 HARDLY = 0.01  # share of a head's weight below which a rule can hardly change what it gives
 
 
-def rule_of(
-    offsets: Sequence[int], tokens: Sequence[str], tokenizer: Any, *, first: bool
-) -> Forbidden | None:
+def rule_of(offsets: Sequence[int], tokens: Sequence[str], tokenizer: Any, *, first: bool) -> Forbidden | None:
     """The rule that a caller's words stand for; None where nothing is forbidden."""
     for offset in offsets:
         check_whole(-(10**6), 10**6, forbid_offset=offset)
     if isinstance(tokens, str):
         raise AttnscopeError(f"forbid_tokens is {shortly(tokens)}; expected a list of strings")
-    ids = tuple(
-        dict.fromkeys(one_token(tokenizer, text, "the forbidden token (--forbid-token)") for text in tokens)
-    )
+    ids = tuple(dict.fromkeys(one_token(tokenizer, text, "the forbidden token (--forbid-token)") for text in tokens))
     rule = Forbidden(tuple(dict.fromkeys(offsets)), first, ids)
     return rule if rule.offsets or rule.first or rule.tokens else None
 
@@ -75,13 +71,7 @@ def describe_rule(offsets: Sequence[int], tokens: Sequence[str], *, first: bool)
 def check_rule(rule: Forbidden, windows: Sequence[Window]) -> None:
     """Refuse a rule that forbids nothing in these windows."""
     longest = max(max(len(window), len(window.target or ())) for window in windows)
-    ids = {
-        token
-        for window in windows
-        for side in (window, window.target)
-        if side is not None
-        for token in side.ids
-    }
+    ids = {token for window in windows for side in (window, window.target) if side is not None for token in side.ids}
     if rule.first or any(abs(offset) < longest for offset in rule.offsets) or ids & {*rule.tokens}:
         return
     raise AttnscopeError(
@@ -144,11 +134,7 @@ class Forbidden:
 
 @validated
 def knock_out(
-    session: PredictionSession,
-    rule: Forbidden,
-    *,
-    renormalise: bool = True,
-    progress: Tell | None = None,
+    session: PredictionSession, rule: Forbidden, *, renormalise: bool = True, progress: Tell | None = None
 ) -> xr.Dataset:
     """Forbid each head alone to look where a rule says, and measure what the predictions lose."""
     if not (rule.offsets or rule.first or rule.tokens):
@@ -160,9 +146,7 @@ def knock_out(
     for place in session.slices():
         asked = session.batch(place)
         with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
-            before = passes.plain(
-                asked.reading.inputs(session.model), asked.places, session.name(place.start)
-            )
+            before = passes.plain(asked.reading.inputs(session.model), asked.places, session.name(place.start))
             loss = asked.scores(before[None])["loss"]
             most = most_variants(asked, before, passes.outputs)
             heads = [output.shape[1] for output in passes.outputs]
@@ -186,11 +170,7 @@ def knock_out(
         sites = passes.sites
         changes.append(_joined(of_texts, heads))
         weights.append(_joined(shares, heads))
-        tell(
-            Progress(
-                "heads that may not look there", place.stop / len(session.windows), {"windows": place.stop}
-            )
-        )
+        tell(Progress("heads that may not look there", place.stop / len(session.windows), {"windows": place.stop}))
     dims = ("text", "layer", "head")
     return xr.Dataset(
         {
@@ -237,9 +217,7 @@ class _Knocked:
 
 def _joined(parts: list[list[Tensor]], heads: list[int]) -> np.ndarray:
     """``(text, layer, head)``."""
-    flat = (
-        torch.cat([torch.cat([tensor.cpu() for tensor in layer], 1) for layer in parts], 1).double().numpy()
-    )
+    flat = torch.cat([torch.cat([tensor.cpu() for tensor in layer], 1) for layer in parts], 1).double().numpy()
     return np.stack([of_layers(row, heads) for row in flat])
 
 
@@ -268,9 +246,7 @@ def shuffled_weights(
     for place in places:
         asked = session.batch(place)
         with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
-            before = passes.plain(
-                asked.reading.inputs(session.model), asked.places, session.name(place.start)
-            )
+            before = passes.plain(asked.reading.inputs(session.model), asked.places, session.name(place.start))
             calls = [_of_call(passes, asked, before, call, place.start, seed) for call in range(len(heads))]
         for name, values in parts.items():
             flat = np.concatenate([call[name] for call in calls], 1)
@@ -344,20 +320,13 @@ def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Gener
 
     def hook(_: nn.Module, arguments: tuple[Any, ...], returned: Any) -> Tensor | None:
         read = arguments[0] if arguments else None
-        if (
-            waiting
-            and isinstance(read, Tensor)
-            and isinstance(returned, Tensor)
-            and torch.equal(read, waiting[0])
-        ):
+        if waiting and isinstance(read, Tensor) and isinstance(returned, Tensor) and torch.equal(read, waiting[0]):
             waiting.pop(0)
             leaves.append(returned.detach().requires_grad_())
             return leaves[-1]
         return None
 
-    hooks = [
-        module.register_forward_hook(hook) for module in model.modules() if isinstance(module, nn.Embedding)
-    ]
+    hooks = [module.register_forward_hook(hook) for module in model.modules() if isinstance(module, nn.Embedding)]
     try:
         yield leaves
     finally:
@@ -381,20 +350,12 @@ def bleu_without_heads(
 ) -> xr.Dataset:
     """Translate once with all heads and once without each of some, and score every translation."""
     if session.kind != "translation":
-        raise AttnscopeError(
-            f"{session.loaded.name} does not translate: BLEU is of encoder-decoders with targets"
-        )
+        raise AttnscopeError(f"{session.loaded.name} does not translate: BLEU is of encoder-decoders with targets")
     if ablation not in {"zero", "mean"}:
-        raise AttnscopeError(
-            f"the ablation is {ablation!r}; expected zero or mean while a translation is made"
-        )
+        raise AttnscopeError(f"the ablation is {ablation!r}; expected zero or mean while a translation is made")
     sites, counts = session.sites, session.heads
     crossing = [place for place, site in enumerate(sites) if site.kind == "cross"]
-    chosen = (
-        [(layer, head) for layer in crossing for head in range(counts[layer])]
-        if heads is None
-        else list(heads)
-    )
+    chosen = [(layer, head) for layer in crossing for head in range(counts[layer])] if heads is None else list(heads)
     for layer, head in chosen:
         if not (0 <= layer < len(counts) and 0 <= head < counts[layer]):
             raise AttnscopeError(
@@ -415,17 +376,11 @@ def bleu_without_heads(
         tell(Progress("translations without a head", done / len(chosen), {"heads": done}))
     scores = score(systems, list(targets))
     layers, columns = np.array([(-1, -1), *chosen]).T
-    return scores.assign_coords(layer=("system", layers), head=("system", columns)).assign_attrs(
-        ablation=ablation
-    )
+    return scores.assign_coords(layer=("system", layers), head=("system", columns)).assign_attrs(ablation=ablation)
 
 
 def _translated(
-    session: PredictionSession,
-    texts: Sequence[str],
-    beams: int,
-    out: tuple[str, int] | None,
-    stands_in: Tensor | None,
+    session: PredictionSession, texts: Sequence[str], beams: int, out: tuple[str, int] | None, stands_in: Tensor | None
 ) -> list[str]:
     def observe(site: Site, call: AttentionCall) -> Tensor:
         output = output_of(call)

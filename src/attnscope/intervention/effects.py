@@ -94,11 +94,7 @@ def joint_ablation(
     rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
     batches = [rows] * len(session.slices())
     changes = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
-    single = (
-        effects.loss_change.sel(ablation=list(ablations))
-        .transpose("text", "ablation", "layer", "head")
-        .values
-    )
+    single = effects.loss_change.sel(ablation=list(ablations)).transpose("text", "ablation", "layer", "head").values
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
     units, called = units_of(session.documents)
     dims = ("ablation", "set")
@@ -108,11 +104,7 @@ def joint_ablation(
             changes,
             {"long_name": "Change of the loss without the heads", "units": "nats"},
         ),
-        "alone": (
-            dims,
-            alone.mean(0),
-            {"long_name": "Sum of the changes without each alone", "units": "nats"},
-        ),
+        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes without each alone", "units": "nats"}),
     }
     for name, values in (("effect", changes), ("between", changes - alone)):
         parts = by_document(values, units, seed=seed)

@@ -44,17 +44,12 @@ class InterventionInput:
     model: PreTrainedModel  # as it was given, or loaded
     windows: list[AnyWindow]  # windows of any length; with a target where a decoder reads one
     name: str  # the model's
-    mask_id: (
-        int | None
-    )  # the token that a masked language model predicts at; None where there is none, or no tokenizer
+    mask_id: int | None  # the token that a masked language model predicts at; None where there is none, or no tokenizer
 
     @property
     def documents(self) -> list[str]:
         """The text that each window is from: what intervals are drawn over."""
-        return [
-            getattr(window, "source", window_name(window, number))
-            for number, window in enumerate(self.windows)
-        ]
+        return [getattr(window, "source", window_name(window, number)) for number, window in enumerate(self.windows)]
 
 
 class InputOptions(TypedDict, total=False):

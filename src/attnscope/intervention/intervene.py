@@ -19,13 +19,7 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.signature import signature_of
 from attnscope.explanation.study import DEFAULT_TEXTS
-from attnscope.intervention.edits import (
-    check_rule,
-    describe_rule,
-    rule_of,
-    shuffled_weights,
-    without_forbidden,
-)
+from attnscope.intervention.edits import check_rule, describe_rule, rule_of, shuffled_weights, without_forbidden
 from attnscope.intervention.effects import checked_sets, joint_ablation
 from attnscope.intervention.given import StoredParts, load_intervention, tree_in_folder
 from attnscope.intervention.measured_effects import effects
@@ -189,17 +183,10 @@ def intervene(
         texts, targets, field=field, by_line=by_line or targets is not None, blank_lines=targets is not None
     )
     loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
+        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
     )
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
-    asked = prediction_session(
-        loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size
-    )
+    asked = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
     asked.check()
     sets = checked_sets(together, asked.cells)
     rule = rule_of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
@@ -258,9 +245,7 @@ def _checked(ablations: Sequence[str]) -> tuple[Ablation, ...]:
     unknown = [name for name in ablations if name not in ABLATIONS]
     if unknown or not ablations or isinstance(ablations, str):
         what = unknown[0] if unknown and not isinstance(ablations, str) else ablations
-        raise AttnscopeError(
-            f"ablations (--ablations) are {what!r}; expected one or more of {', '.join(ABLATIONS)}"
-        )
+        raise AttnscopeError(f"ablations (--ablations) are {what!r}; expected one or more of {', '.join(ABLATIONS)}")
     return tuple(name for name in ABLATIONS if name in ablations)
 
 
@@ -306,9 +291,7 @@ class InterventionJob:
             progress=lambda at: self.tell(replace(at, share=self._of_effects * at.share)),
         )
 
-    def parts(
-        self, measured: xr.Dataset, stored: StoredParts
-    ) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+    def parts(self, measured: xr.Dataset, stored: StoredParts) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
         """What the effects come to, and what is set beside them; what is not there, and why."""
         skipped: dict[str, str] = {}
         stored.get("heads", lambda: heads_of(measured, seed=self.seed))
@@ -334,8 +317,7 @@ class InterventionJob:
         if self.together:
             self.tell(Progress("chosen heads taken out together", self._of_effects + 0.09))
             stored.get(
-                "together",
-                lambda: joint_ablation(self.asked, self.together, self.ablations, measured, seed=self.seed),
+                "together", lambda: joint_ablation(self.asked, self.together, self.ablations, measured, seed=self.seed)
             )
         if self.search:
             self.tell(Progress("search by random sets", self._of_effects + 0.1))
@@ -372,9 +354,7 @@ class InterventionJob:
         if self.steps:
             for name in ("attribution", "integrated"):
                 orders[name] = of(
-                    lambda part, name=name: (
-                        part.estimate.sel(estimator=name, ablation=ablation).mean("text").values
-                    )
+                    lambda part, name=name: part.estimate.sel(estimator=name, ablation=ablation).mean("text").values
                 )
             orders["importance"] = of(lambda part: part.importance.mean("text").values)
         for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):

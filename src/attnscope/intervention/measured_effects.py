@@ -77,14 +77,11 @@ def _of_batch(
         before = passes.plain(asked.reading.inputs(session.model), asked.places, session.name(place.start))
         scores = {name: value[0] for name, value in asked.scores(before[None]).items()}
         stands_in: dict[Ablation, list[Tensor]] = {
-            ablation: session.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
-            for ablation in ablations
+            ablation: session.stand_ins(asked, passes.outputs, passes.sites, ablation, means) for ablation in ablations
         }
         most = variants or most_variants(asked, before, passes.outputs)
         layers = [
-            _of_layer(
-                passes, asked, before, call, {name: every[call] for name, every in stands_in.items()}, most
-            )
+            _of_layer(passes, asked, before, call, {name: every[call] for name, every in stands_in.items()}, most)
             for call in range(len(passes.outputs))
         ]
     changes = {name: _stacked([layer[name] for layer in layers]) for name in ("loss", "kl", "accuracy")}
@@ -115,12 +112,7 @@ def _of_batch(
 
 
 def _of_layer(
-    passes: StackedPasses,
-    asked: Questions,
-    before: Tensor,
-    call: int,
-    stands_in: Mapping[Ablation, Tensor],
-    most: int,
+    passes: StackedPasses, asked: Questions, before: Tensor, call: int, stands_in: Mapping[Ablation, Tensor], most: int
 ) -> dict[str, np.ndarray]:
     """Scores ``(text, ablation, head)`` without each head of one layer."""
     heads = passes.outputs[call].shape[1]
@@ -167,9 +159,7 @@ def _estimates(
     )
 
 
-def _gate_gradient(
-    outputs: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor], share: float
-) -> np.ndarray:
+def _gate_gradient(outputs: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor], share: float) -> np.ndarray:
     r"""Derivative of the loss in each head's gate, where every gate stands at `share`."""
     remaining = [(output, gradient / (1 - share)) for output, gradient in outputs]
     return _stacked(attribution(remaining, others))

@@ -166,12 +166,7 @@ def patch(
     check_seed(seed)
     given = _pairs(pairs, model, answer, wrong)
     loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
+        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
     )
     if what == "residual" or path is not None:
         steps = 0
@@ -246,9 +241,7 @@ def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: 
 
 def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int] | None:
     if by_position and what == "residual":
-        raise AttnscopeError(
-            "the residual stream is put in at one position at a time already: leave by position out"
-        )
+        raise AttnscopeError("the residual stream is put in at one position at a time already: leave by position out")
     if given is None:
         return None
     if what != "heads" or by_position:
@@ -299,8 +292,7 @@ class PatchJob:
         """Numbers of the pairs of each batch, and the pairs; those of a batch are as long in tokens."""
         masked = is_masked(self.loaded)
         lengths = [
-            token_count(pair, self.loaded.tokenizer, number, masked=masked)
-            for number, pair in enumerate(self.pairs, 1)
+            token_count(pair, self.loaded.tokenizer, number, masked=masked) for number, pair in enumerate(self.pairs, 1)
         ]
         longest = window_length(self.loaded, None)
         if max(lengths) > longest:
@@ -340,12 +332,7 @@ class PatchJob:
         """Differences and estimates of one batch."""
         if self.receiver is not None:
             patched_pairs = patched_through(
-                self.loaded,
-                encoded,
-                self.receiver,
-                direction=self.direction,
-                variants=self.variants,
-                skips=skips,
+                self.loaded, encoded, self.receiver, direction=self.direction, variants=self.variants, skips=skips
             )
         else:
             patched_pairs = patched(
@@ -402,11 +389,7 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         variables[name] = (dims, part.mean, {"long_name": words, "units": units})
         for end, said in (("low", "Lower"), ("high", "Upper")):
             value: np.ndarray = getattr(part, end)
-            variables[f"{name}_{end}"] = (
-                dims,
-                value,
-                {"long_name": f"{said} end of its 95% interval", "units": units},
-            )
+            variables[f"{name}_{end}"] = (dims, value, {"long_name": f"{said} end of its 95% interval", "units": units})
     together = {"long_name": "Effect told from 0, all places together", "units": "1"}
     variables["shown"] = (dims, plain.shown, together)
     variables["tested"] = (dims, plain.tested, {"long_name": "Whether that was tested", "units": "1"})
@@ -428,10 +411,7 @@ def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     rows = [order_agreement(pairs.estimate.sel(estimator=name).values, change, seed=seed) for name in names]
     columns = ("rank_correlation", "chance")
     return xr.Dataset(
-        {
-            name: ("estimator", np.array(values))
-            for name, values in zip(columns, zip(*rows, strict=True), strict=True)
-        },
+        {name: ("estimator", np.array(values)) for name, values in zip(columns, zip(*rows, strict=True), strict=True)},
         coords={"estimator": names},
     )
 

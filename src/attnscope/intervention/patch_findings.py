@@ -93,13 +93,9 @@ def report(tree: xr.DataTree) -> Report:
     tested = rows[0]["shown"] is not None
     care = dict(_CARE)
     if tested:
-        care["The interval is about more pairs like these."] = (
-            "Pairs of one template say little of other sentences."
-        )
+        care["The interval is about more pairs like these."] = "Pairs of one template say little of other sentences."
     if "agreement" in tree.children:
-        care["A gradient is a slope."] = (
-            "Estimates follow it where the change is not small; the panels show how far."
-        )
+        care["A gradient is a slope."] = "Estimates follow it where the change is not small; the panels show how far."
     model = str(tree.attrs.get("model", "the model"))
     heads = dict.fromkeys((row["layer"], row["head"]) for row in rows if row["shown"] and "head" in row)
     return Report(
@@ -142,11 +138,7 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     ]
     least = f"{LEAST} or more pairs"
     quantities = (*where, _EFFECT, _RECOVERED, *estimates)
-    tables = [
-        Table(
-            "patched", "What was patched", quantities, rows, corrected=f"for all {_kinds(rows)}", least=least
-        )
-    ]
+    tables = [Table("patched", "What was patched", quantities, rows, corrected=f"for all {_kinds(rows)}", least=least)]
     if "agreement" in tree.children:
         agreement = tree["agreement"].to_dataset()
         ranked = rows_of({str(name): agreement[name] for name in agreement}, agreement.rank_correlation)
@@ -190,9 +182,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     sentences.append(" ".join([_what_is_done(tree), *largest]))
     if number < LEAST:
         there = "is 1" if number == 1 else f"are {number}"
-        sentences.append(
-            f"There are no intervals: that takes {LEAST} or more pairs of one kind, and there {there}."
-        )
+        sentences.append(f"There are no intervals: that takes {LEAST} or more pairs of one kind, and there {there}.")
     else:
         shown = [row["recovered"] or 0 for row in rows if row["shown"]]
         towards = sum(share > 0 for share in shown)
@@ -208,10 +198,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     if "agreement" in tree.children:
         orders = tree["agreement"].to_dataset()
         agreement = describe_agreement(orders, orders.estimator.values.tolist())
-    return [
-        *sentences,
-        *([f"Rank correlation of estimates with the changes measured: {agreement}."] * bool(agreement)),
-    ]
+    return [*sentences, *([f"Rank correlation of estimates with the changes measured: {agreement}."] * bool(agreement))]
 
 
 def _unsolved(right: int, pairs: int) -> list[str]:
@@ -227,24 +214,18 @@ def _describe_share(row: Row, effect: Effect) -> str:
     """How far the prediction goes, with an interval where the effect has one."""
     share = recovered_of(row)
     share = share if np.isfinite(effect.low) else Effect(share.mean)
-    return (
-        f"{describe_patched_share(share)}, with {name_of(row) if 'block' in row else f'head {name_of(row)}'}"
-    )
+    return f"{describe_patched_share(share)}, with {name_of(row) if 'block' in row else f'head {name_of(row)}'}"
 
 
 def _what_is_done(tree: xr.DataTree) -> str:
     """What was put where, in one sentence."""
     pairs = tree["pairs"].to_dataset()
     what = {"heads": "one head's output", "residual": "the residual stream after one block, at one position"}
-    source, other = (
-        ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")
-    )
+    source, other = ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")
     words = what[pairs.attrs["what"]]
     if "receiver" in pairs.attrs:
         through = pairs.attrs["receiver"]
-        return (
-            f"Patched: what {words} of the {source} run changes in head {through} alone, in the {other} run."
-        )
+        return f"Patched: what {words} of the {source} run changes in head {through} alone, in the {other} run."
     where = ", at one position" if "position" in pairs.dims and pairs.attrs["what"] == "heads" else ""
     return f"Patched: {words}{where}, of the {source} run into the {other} one."
 

@@ -56,13 +56,9 @@ def activation_patch(
     r"""Put activations of one run into the other, one at a time, and see which run's answer the model gives."""
     loaded = load_model(model, tokenizer=tokenizer)
     encoded = encoded_pairs(loaded, pairs)
-    pairs_patched = patched(
-        loaded, encoded, what=what, by_position=by_position, direction=direction, variants=variants
-    )
+    pairs_patched = patched(loaded, encoded, what=what, by_position=by_position, direction=direction, variants=variants)
     if "position" in pairs_patched.dims:
-        pairs_patched = pairs_patched.assign_coords(
-            token=("position", np.array(encoded.labels(), dtype=object))
-        )
+        pairs_patched = pairs_patched.assign_coords(token=("position", np.array(encoded.labels(), dtype=object)))
     return with_recovered(pairs_patched).assign_attrs(model=loaded.name)
 
 
@@ -94,9 +90,7 @@ def _heads(runs: Runs, most: int, *, by_position: bool) -> np.ndarray:
     layers: list[np.ndarray] = []
     for call, donor in enumerate(runs.donors):
         heads = donor.shape[1]
-        cells = [
-            (head, place) for head in range(heads) for place in (range(length) if by_position else [None])
-        ]
+        cells = [(head, place) for head in range(heads) for place in (range(length) if by_position else [None])]
         parts: list[Tensor] = []
         for first in range(0, len(cells), most):
             some = cells[first : first + most]
@@ -208,9 +202,7 @@ def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
         return output
 
     between = {call: hold(call) for call in range(sender + 1, receiver)}
-    runs.passes.run(
-        {sender: replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders)
-    )
+    runs.passes.run({sender: replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders))
     return kept[0]
 
 
@@ -238,9 +230,7 @@ def estimated(
 ) -> xr.Dataset:
     """The estimates of each pair; see `attribution_patch`."""
     model = loaded.model
-    encoded = (
-        encoded if direction == "noising" else encoded.turned()
-    )  # from here on, clean is what is patched
+    encoded = encoded if direction == "noising" else encoded.turned()  # from here on, clean is what is patched
     with borrowed(model):
         with stacked_passes(model, skips=False) as passes:
             passes.plain({"input_ids": encoded.corrupted}, encoded.places)

@@ -135,9 +135,7 @@ _ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
     """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows."""
     results = statistics_of(loaded, windows, band=band)
-    beside = xr.Dataset(
-        {name: results[name].mean("text", keep_attrs=True) for name in _MEANS if name in results}
-    )
+    beside = xr.Dataset({name: results[name].mean("text", keep_attrs=True) for name in _MEANS if name in results})
     names = majority_names(results)
     if names is not None:
         beside["kind"] = (("layer", "head"), np.array(names, dtype=object))
@@ -189,9 +187,7 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
 
 
 @validated
-def trust_in_weights(
-    loaded: LoadedModel, windows: list[Window], *, band: int = 10
-) -> tuple[xr.Dataset | None, str]:
+def trust_in_weights(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> tuple[xr.Dataset | None, str]:
     """Whether what weights say of a head survives when the size of what they weigh is counted (Kobayashi et al.
     2020).
     """
@@ -200,9 +196,7 @@ def trust_in_weights(
     )
     shortest = min(map(len, given.windows))
     try:
-        contributions = contribution_profiles(
-            given, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1))
-        )
+        contributions = contribution_profiles(given, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1)))
     except AttnscopeError as error:
         return None, str(error)
     profile = contributions.profile_norms.mean("text")

@@ -54,9 +54,7 @@ class PredictionSession:
     kind: Kind  # what it is asked
     seed: int = 0  # seed of the words that are hidden from a masked language model
     batch_size: int | None = None
-    skips: bool = (
-        True  # whether passes leave out what does not differ: so where that was seen to give the same numbers
-    )
+    skips: bool = True  # whether passes leave out what does not differ: so where that was seen to give the same numbers
     sites: list[Site] = field(default_factory=list)
 
     @property
@@ -116,9 +114,7 @@ class PredictionSession:
         texts = [by_length[-1], by_length[0]]
         both = questions(self.kind, texts, self.loaded.tokenizer, self.seed, self.model.device)
         alone = [
-            questions(self.kind, [text], self.loaded.tokenizer, self.seed, self.model.device).reading.inputs(
-                self.model
-            )
+            questions(self.kind, [text], self.loaded.tokenizer, self.seed, self.model.device).reading.inputs(self.model)
             for text in texts
         ]
         if padding_difference(self.model, both.reading.inputs(self.model), alone) > 1:
@@ -146,12 +142,7 @@ class PredictionSession:
         return means
 
     def stand_ins(
-        self,
-        asked: Questions,
-        outputs: Outputs,
-        sites: Sequence[Site],
-        ablation: str,
-        means: HeadMeans | None,
+        self, asked: Questions, outputs: Outputs, sites: Sequence[Site], ablation: str, means: HeadMeans | None
     ) -> list[torch.Tensor]:
         """What stands in for every head of every call of a batch."""
         real = real_queries(asked, sites)
@@ -235,9 +226,7 @@ def log_probabilities(
     return chosen.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
-def predict(
-    model: PreTrainedModel, inputs: dict[str, Any], name: str
-) -> Float[Tensor, "batch prediction outcome"]:
+def predict(model: PreTrainedModel, inputs: dict[str, Any], name: str) -> Float[Tensor, "batch prediction outcome"]:
     """Log probabilities at every position."""
     return log_probabilities(forward(model, inputs, lambda _: name))
 
@@ -325,16 +314,10 @@ def check_pairs_differ(pairs: xr.Dataset) -> None:
         )
 
 
-def encoded_pairs(
-    loaded: LoadedModel, pairs: Iterable[Pair], numbers: Sequence[int] | None = None
-) -> EncodedPairs:
+def encoded_pairs(loaded: LoadedModel, pairs: Iterable[Pair], numbers: Sequence[int] | None = None) -> EncodedPairs:
     """Pairs as this model reads them."""
     return EncodedPairs.of(
-        pairs,
-        loaded.tokenizer,
-        masked=is_masked(loaded),
-        device=loaded.model.device,
-        numbers=numbers,
+        pairs, loaded.tokenizer, masked=is_masked(loaded), device=loaded.model.device, numbers=numbers
     )
 
 
@@ -409,9 +392,7 @@ def visible_keys(call: AttentionCall, head: int) -> Bool[Tensor, "query key"]:
     return call.allowed(0, head)
 
 
-def band_of(
-    matrix: Float[Tensor, "*head row key"], first: int, band: int
-) -> Float[Tensor, "*head row offset"]:
+def band_of(matrix: Float[Tensor, "*head row key"], first: int, band: int) -> Float[Tensor, "*head row offset"]:
     """The entries of rows at offsets ``-band..band`` from themselves, 0 beyond the text; `first` is the first row."""
     rows, keys = matrix.shape[-2:]
     offset = torch.arange(-band, band + 1, device=matrix.device)

@@ -47,9 +47,7 @@ def changes_by_sets(
     for place, of_batch in zip(places, sets, strict=True):
         asked = session.batch(place)
         with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
-            before = passes.plain(
-                asked.reading.inputs(session.model), asked.places, session.name(place.start)
-            )
+            before = passes.plain(asked.reading.inputs(session.model), asked.places, session.name(place.start))
             loss = asked.scores(before[None])["loss"]
             others = session.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
             most = variants or most_variants(asked, before, passes.outputs)
@@ -127,9 +125,7 @@ def removal_curves(
     sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[place]) for place in places]
     changes = changes_by_sets(session, sets, ablation, progress=progress)
     changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
-    by_order = np.concatenate(
-        [changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1
-    )
+    by_order = np.concatenate([changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1)
     return xr.Dataset(
         {
             "loss_change": (

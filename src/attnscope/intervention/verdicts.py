@@ -43,19 +43,12 @@ _LOSS = (
 HEADS = (
     Quantity("layer", unit="count", detail="data", meaning="layer of the head, from 0"),
     Quantity("head", unit="head", meaning="layer.head, from 0", group=_WHERE),
-    Quantity(
-        "attention",
-        "type",
-        detail="data",
-        meaning="self: its own text, causal: its past, cross: another text",
-    ),
+    Quantity("attention", "type", detail="data", meaning="self: its own text, causal: its past, cross: another text"),
     Quantity("kind", meaning="kind of the head, as scan has it", group=_WHERE),
     Quantity("profile", unit="profile", detail="drawn", group=_WHERE),
     Quantity("peak_offset", "peak", "tokens", _PEAK, group=_WHERE),
     Quantity("peak_weight", "weight", "share", "share of all weight at the peak", group=_WHERE),
-    Quantity(
-        "position_share", "pos.", "share", "share of the scores' profile that position explains", group=_WHY
-    ),
+    Quantity("position_share", "pos.", "share", "share of the scores' profile that position explains", group=_WHY),
     Quantity(
         "scores_agree",
         "scores agree",
@@ -71,9 +64,7 @@ HEADS = (
         detail="page",
         group=_TRUST,
     ),
-    Quantity(
-        "norm_weight", "share there", "share", "share of those at that peak", detail="page", group=_TRUST
-    ),
+    Quantity("norm_weight", "share there", "share", "share of those at that peak", detail="page", group=_TRUST),
     Quantity(
         "null_share",
         "unseen by output",
@@ -89,10 +80,7 @@ HEADS = (
         "to; near 0, it does not matter where the head attends (Jain and Wallace 2019)",
         group=_TRUST,
     ),
-    *(
-        effect_quantity(name, heading=name, meaning=_LOSS, group=_WHETHER)
-        for name in ("zero", "mean", "resample")
-    ),
+    *(effect_quantity(name, heading=name, meaning=_LOSS, group=_WHETHER) for name in ("zero", "mean", "resample")),
     Quantity(
         "searched",
         "search",
@@ -100,9 +88,7 @@ HEADS = (
         "change of the loss without the head by a sparse regression on random sets; 0 where it needs none",
         group=_WHETHER,
     ),
-    Quantity(
-        "importance", unit="nats", detail="data", meaning="size of the loss's slope in a gate on the head"
-    ),
+    Quantity("importance", unit="nats", detail="data", meaning="size of the loss's slope in a gate on the head"),
     Quantity("forbidden_weight", unit="share", detail="data"),
     effect_quantity("forbidden", detail="data"),
     Quantity(
@@ -228,9 +214,7 @@ def report(tree: xr.DataTree) -> Report:
         else "How far it would move with other texts is not known.",
     }
     if "zero" in ablations:
-        care[
-            "Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."
-        ] = ""
+        care["Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."] = ""
     if "agreement" in tree.children:
         care["An estimate is a straight line."] = (
             "It follows the slope of the loss at the model as it is, and is off where the loss bends; the panels show "
@@ -265,8 +249,7 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     tables = [Table("heads", "Where, why, whether", quantities, rows, corrected=_CORRECTED, least=_LEAST)]
     if "forbidden" in tree.children:
         known = sorted(
-            (row for row in rows if row["forbidden_mean"] is not None),
-            key=lambda row: -abs(row["forbidden_mean"]),
+            (row for row in rows if row["forbidden_mean"] is not None), key=lambda row: -abs(row["forbidden_mean"])
         )
         title = f"Heads that may not attend to {_forbidden_names(tree)}"
         tables.append(
@@ -382,9 +365,7 @@ def _describe_search(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence
     alone = sum(any(row[f"{name}_shown"] for name in ablations) for row in first)
     tested = any(row["matters"] is not None for row in first)
     beside = f"{alone or 'none'} of these {'has' if alone < 2 else 'have'} a significant effect alone"  # noqa: PLR2004
-    return [
-        f"{opening}most is due to {named} nats. It is an estimate without a test{f'; {beside}' * tested}."
-    ]
+    return [f"{opening}most is due to {named} nats. It is an estimate without a test{f'; {beside}' * tested}."]
 
 
 def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: str) -> list[str]:

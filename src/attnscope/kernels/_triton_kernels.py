@@ -67,9 +67,7 @@ def _tile(
     at = column + tl.arange(0, KEY_TILE)
     k = load_rows(key[0], at, key[1], keys, CHECKED, width, UPCAST)
     products = tl.dot(query, tl.trans(k), input_precision=PRECISION)
-    scores, seen = scored(
-        products, row[:, None], at[None, :], bounds, mask, bias, factors, queries, keys, CHECKED
-    )
+    scores, seen = scored(products, row[:, None], at[None, :], bounds, mask, bias, factors, queries, keys, CHECKED)
 
     largest = tl.max(scores, 1)
     of_tile = largest

@@ -97,9 +97,7 @@ def write_columns(
 
 
 @triton.jit
-def write_bins(
-    bin_sums, bins, state, maximum, place, is_row, weight, IN_NATS: tl.constexpr, BIN_TILE: tl.constexpr
-):
+def write_bins(bin_sums, bins, state, maximum, place, is_row, weight, IN_NATS: tl.constexpr, BIN_TILE: tl.constexpr):
     """The weights in the bins; the middle segment, which is none, is left out."""
     binned, since, opened, number, _low, _high = state
     binned = closed(binned, since, opened, number, maximum, IN_NATS, BIN_TILE) * weight

@@ -44,9 +44,7 @@ def block_size(tokens: int, most: int) -> int:
 
 
 @torch.no_grad()
-def block_weights(
-    call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"], size: int = BLOCK
-) -> Blocks:
+def block_weights(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"], size: int = BLOCK) -> Blocks:
     r"""Sum and maximum of the weights in each block of so many queries by so many keys, without their matrix.
 
     Scores are made anew, one tile at a time, and :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)` is reduced at once:
@@ -70,9 +68,7 @@ def block_weights(
         raise AttnscopeError(f"the size of a block is {size}: expected 1 or more")
     batch, heads, queries, _ = call.query.shape
     counts = [-(-length // size) for length in (queries, call.key.shape[2])]
-    total, largest = torch.zeros(
-        2, batch, heads, *counts, dtype=torch.float32, device=call.query.device
-    ).unbind()
+    total, largest = torch.zeros(2, batch, heads, *counts, dtype=torch.float32, device=call.query.device).unbind()
     # rows that may look nowhere, or whose bias forbids all, are left out as those of infinity are
     real = log_sum_exp.isfinite() & (log_sum_exp > torch.finfo(torch.float32).min / 2)
     level = log_sum_exp.masked_fill(~real, torch.inf)
@@ -95,9 +91,7 @@ def _by_head(call: AttentionCall, level: Tensor, size: int, total: Tensor, large
             scores = operands.scores(rows, keys)
             start, stop = operands.start[rows], operands.stop[rows]
             at = (text, head, slice(rows.start // size, None), slice(keys.start // size, None))
-            block_compiled(
-                scores, start, stop, level[text, head, rows], keys.start, size, total[at], largest[at]
-            )
+            block_compiled(scores, start, stop, level[text, head, rows], keys.start, size, total[at], largest[at])
 
     each_head(call, work)
 

@@ -83,9 +83,7 @@ class _Part:
     # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     key: Sequence[Tensor]
     value: Sequence[Tensor]
-    shared: (
-        list[int] | None
-    )  # which of these heads of keys each head of the part reads; None where each reads its own
+    shared: list[int] | None  # which of these heads of keys each head of the part reads; None where each reads its own
     # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     columns: Sequence[Tensor]
     marked: Sequence[Tensor | None]
@@ -152,9 +150,7 @@ class _Bounds:
 
 def _bounds(call: AttentionCall, text: int, together: int, blocks: Sequence[slice]) -> list[_Bounds]:
     """Those of each block of one text, for so many heads, whose rows follow each other."""
-    start, stop, own = (
-        each[min(text, len(each) - 1)].numpy() for each in (*call.extent, call.query_positions)
-    )
+    start, stop, own = (each[min(text, len(each) - 1)].numpy() for each in (*call.extent, call.query_positions))
     return [
         _Bounds(
             (np.tile(start[block], together), np.tile(stop[block], together), np.tile(own[block], together)),

@@ -21,6 +21,4 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"query is {query.shape[-1]} wide and key {key.shape[-1]}: they must be equally wide to be compared"
         )
     if key.shape[-2] != value.shape[-2]:
-        raise AttnscopeError(
-            f"there are {key.shape[-2]} keys and {value.shape[-2]} values: every key needs its value"
-        )
+        raise AttnscopeError(f"there are {key.shape[-2]} keys and {value.shape[-2]} values: every key needs its value")

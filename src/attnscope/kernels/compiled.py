@@ -40,9 +40,7 @@ def _maximum(_context, _a, _b):
 
     def generate(_target, builder, _signature, arguments):
         single = ir.FloatType()
-        function = builder.module.declare_intrinsic(
-            "llvm.maxnum", [single], ir.FunctionType(single, [single, single])
-        )
+        function = builder.module.declare_intrinsic("llvm.maxnum", [single], ir.FunctionType(single, [single, single]))
         return builder.call(function, arguments, fastmath=("nnan", "nsz"))
 
     return types.float32(types.float32, types.float32), generate
@@ -358,14 +356,7 @@ def _blocks(scores, start, stop, level, column, size, total, largest):
 
 
 def block_compiled(
-    scores: Tensor,
-    start: Tensor,
-    stop: Tensor,
-    level: Tensor,
-    column: int,
-    size: int,
-    total: Tensor,
-    largest: Tensor,
+    scores: Tensor, start: Tensor, stop: Tensor, level: Tensor, column: int, size: int, total: Tensor, largest: Tensor
 ) -> None:
     """Add a tile of scores of one head, and of whole blocks or within one, to its blocks: see `_blocks`."""
     tensors = (scores, start, stop, level)
@@ -385,9 +376,7 @@ def _band(query, key, start, stop, level, band):
             band[i, j - i + reach] = math.exp(score - level[i])
 
 
-def band_compiled(
-    query: Tensor, key: Tensor, start: Tensor, stop: Tensor, level: Tensor, band: Tensor
-) -> None:
+def band_compiled(query: Tensor, key: Tensor, start: Tensor, stop: Tensor, level: Tensor, band: Tensor) -> None:
     """Weights of one head at the offsets of `band`, ``(query, offset)``, which is filled; `query` is scaled."""
     _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))
 

@@ -256,9 +256,7 @@ def _global_positions(
         )
     outside = [position for position in wanted if not 0 <= position < length]
     if outside:
-        raise AttnscopeError(
-            f"there is no token {outside[0]} to be global: positions go from 0 to {length - 1}"
-        )
+        raise AttnscopeError(f"there is no token {outside[0]} to be global: positions go from 0 to {length - 1}")
     return torch.tensor(sorted(set(wanted)), dtype=torch.int64, device=device)
 
 

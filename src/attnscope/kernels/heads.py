@@ -205,7 +205,5 @@ class MultiHeadAttention(nn.Module):
         _, weights = attend(query, key, value, mask, self.scaling, bias=bias)
         return F.dropout(weights, self.dropout, self.training) @ value, weights
 
-    def _split(
-        self, projected: Float[Tensor, "batch token all_heads"]
-    ) -> Float[Tensor, "batch head token width"]:
+    def _split(self, projected: Float[Tensor, "batch token all_heads"]) -> Float[Tensor, "batch head token width"]:
         return projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)

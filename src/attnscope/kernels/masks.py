@@ -46,9 +46,7 @@ def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
     return extent_by_rows(lambda rows: mask[:, :, rows], queries, batch * heads * keys)
 
 
-def extent_by_rows(
-    written: Callable[[slice], Bool[Tensor, "batch head some key"]], queries: int, cells: int
-) -> Extent:
+def extent_by_rows(written: Callable[[slice], Bool[Tensor, "batch head some key"]], queries: int, cells: int) -> Extent:
     """Find the `extent_of` a mask that is never whole: ``written(rows)`` gives some rows of it."""
     step = max(1, MASK_ENTRIES // max(1, cells))
     parts = [_bounds(written(slice(at, min(at + step, queries)))) for at in range(0, max(1, queries), step)]
@@ -129,9 +127,7 @@ class RowMask(Tensor):
     def taken(self, queries: Int[Tensor, "_ row"]) -> RowMask:
         """Some queries of each text, by their numbers; with more rows of numbers than texts, equally many of each."""
         each = len(queries) // len(self.start)
-        start, stop = (
-            bound.repeat_interleave(each, 0).gather(1, queries) for bound in (self.start, self.stop)
-        )
+        start, stop = (bound.repeat_interleave(each, 0).gather(1, queries) for bound in (self.start, self.stop))
         return RowMask(start, stop, self.shape[-1])
 
     def some(self, start: Tensor, stop: Tensor, keys: int, part: Callable[[Tensor], Tensor]) -> RowMask:
@@ -342,9 +338,7 @@ def _shares_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         given = args[number] if number < len(args) else kwargs.get(argument.name)
         if argument.alias_info is not None and isinstance(given, OffsetBias):
             if argument.alias_info.is_write:
-                raise AttnscopeError(
-                    "a bias by offset cannot be written into: write into what .written() gives"
-                )
+                raise AttnscopeError("a bias by offset cannot be written into: write into what .written() gives")
             shares = True
     return shares
 

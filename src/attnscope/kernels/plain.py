@@ -66,14 +66,7 @@ class TileState:
 
 
 def absorb(
-    scores: Tensor,
-    state: TileState,
-    start: Tensor,
-    stop: Tensor,
-    bins: tuple[int, ...],
-    *,
-    own: Tensor,
-    column: int,
+    scores: Tensor, state: TileState, start: Tensor, stop: Tensor, bins: tuple[int, ...], *, own: Tensor, column: int
 ) -> Tensor:
     """Take one tile of scores into the running sums, in PyTorch; leave exp(score - maximum) in its place."""
     keys = scores.shape[-1]

@@ -32,9 +32,7 @@ def sinusoidal_table(length: int, width: int, *, base: float = 10000.0) -> Float
     """
     check_least(0, length=length)
     check_least(1, width=width)
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * rotation_rates(
-        (width + 1) // 2, width, base
-    )
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * rotation_rates((width + 1) // 2, width, base)
     return torch.stack([angles.sin(), angles.cos()], -1).reshape(length, -1)[:, :width]
 
 
@@ -202,9 +200,7 @@ class RelativeBias(nn.Module):
         As in `t5_buckets`.
     """
 
-    def __init__(
-        self, heads: int, *, bidirectional: bool = True, buckets: int = 32, farthest: int = 128
-    ) -> None:
+    def __init__(self, heads: int, *, bidirectional: bool = True, buckets: int = 32, farthest: int = 128) -> None:
         super().__init__()
         check_least(1, heads=heads)
         self.bidirectional, self.buckets, self.farthest = bidirectional, buckets, farthest
@@ -224,7 +220,5 @@ class RelativeBias(nn.Module):
         return self._of(_each_offset(queries, keys)).T
 
     def _of(self, offset: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape head"]:
-        bucket = t5_buckets(
-            offset, bidirectional=self.bidirectional, buckets=self.buckets, farthest=self.farthest
-        )
+        bucket = t5_buckets(offset, bidirectional=self.bidirectional, buckets=self.buckets, farthest=self.farthest)
         return self.weight[bucket.to(self.weight.device)]

@@ -77,9 +77,7 @@ def attend(
 
 
 def masked_softmax(
-    scores: Float[Tensor, "..."],
-    mask: Shaped[Tensor, "..."] | None = None,
-    sinks: Float[Tensor, "..."] | None = None,
+    scores: Float[Tensor, "..."], mask: Shaped[Tensor, "..."] | None = None, sinks: Float[Tensor, "..."] | None = None
 ) -> Float[Tensor, "..."]:
     """Softmax over the last dimension, of what the mask allows; all zeros where it allows nothing.
 

@@ -101,9 +101,7 @@ def pair_columns(layout: str, count: int) -> tuple[slice, slice]:
     return slice(0, 2 * count, 2), slice(1, 2 * count, 2)
 
 
-def rotation(
-    length: int, width: int, *, base: float = 10000.0, layout: str = "half", partial: float = 1.0
-) -> Rotation:
+def rotation(length: int, width: int, *, base: float = 10000.0, layout: str = "half", partial: float = 1.0) -> Rotation:
     r"""RoPE in its plain form: pair c turns by :math:`p\,\omega_c` at position p."""
     if layout not in {"half", "pairs"}:
         raise AttnscopeError(f"layout {layout!r} is not known: choose 'half' or 'pairs'")

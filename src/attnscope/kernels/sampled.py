@@ -38,10 +38,7 @@ def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasur
 def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"]) -> RowMeasures:
     """Measure some rows, whose scores alone are made; each key head may have its own."""
     if call.sinks is not None:  # a logit for each head: these cannot stand as texts of a batch
-        parts = [
-            measure(_of_key_head(call, head).take(queries[:, head]), need)[1]
-            for head in range(queries.shape[1])
-        ]
+        parts = [measure(_of_key_head(call, head).take(queries[:, head]), need)[1] for head in range(queries.shape[1])]
         return _each(parts, lambda values: torch.cat(values, 1))
     rows = measure(call.take_by_key_head(queries), need)[1]
     shape = call.query.shape[:2]
@@ -73,9 +70,7 @@ def _each(parts: list[RowMeasures], merge: Callable[[list[Tensor]], Tensor]) -> 
 
 def _can_fuse(call: AttentionCall) -> bool:
     narrow = call.value.shape[-1] <= call.key.shape[-1]
-    return (
-        narrow and call.query.dtype != torch.float64 and can_fuse(replace(call, sinks=None), Need()) is None
-    )
+    return narrow and call.query.dtype != torch.float64 and can_fuse(replace(call, sinks=None), Need()) is None
 
 
 def _fused(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor] | None:

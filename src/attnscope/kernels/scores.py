@@ -83,9 +83,7 @@ class DotScore(Score):
         check_width("keys", keys, self.width)
         return self.scale * keys
 
-    def terms(
-        self, query: Float[Tensor, "*batch query width"], keys: Float[Tensor, "*batch key width"]
-    ) -> ScoreTerms:
+    def terms(self, query: Float[Tensor, "*batch query width"], keys: Float[Tensor, "*batch key width"]) -> ScoreTerms:
         """States and keys as they are, and the scale beside them."""
         return ScoreTerms(query, keys, self.scale, None)
 
@@ -164,12 +162,8 @@ class AdditiveScore(Score):
     ) -> ScoreTerms:
         """No product gives these scores: queries and keys are zeros of width 1, and the bias is all of the scores."""
         prepared = self.prepare(keys)
-        rows = [
-            self.compare(row, prepared) for row in query.split(1, -2)
-        ]  # each holds `width` numbers a pair
-        return ScoreTerms(
-            torch.zeros_like(query[..., :1]), torch.zeros_like(keys[..., :1]), 1.0, torch.cat(rows, -2)
-        )
+        rows = [self.compare(row, prepared) for row in query.split(1, -2)]  # each holds `width` numbers a pair
+        return ScoreTerms(torch.zeros_like(query[..., :1]), torch.zeros_like(keys[..., :1]), 1.0, torch.cat(rows, -2))
 
 
 def look(

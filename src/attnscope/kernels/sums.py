@@ -31,9 +31,7 @@ def column_sums(
     r"""Sum of the weights on each key, :math:`\sum_i A_{ij}`: the column sums, exact and in O(n) memory."""
     if last is not None:
         check_least(1, last=last)
-        counted = last_of(
-            log_sum_exp.new_ones(1, log_sum_exp.shape[-1]) > 0 if counted is None else counted, last
-        )
+        counted = last_of(log_sum_exp.new_ones(1, log_sum_exp.shape[-1]) > 0 if counted is None else counted, last)
     return cast("Tensor", weight_sums(call, log_sum_exp, counted, received=True).received)
 
 
@@ -46,9 +44,7 @@ def last_of(counted: Bool[Tensor, "batch query"], last: int) -> Bool[Tensor, "ba
 class WeightSums:
     """Sums of the weights over queries, float64; what was not asked for is None."""
 
-    received: Float[Tensor, "batch head key"] | None = (
-        None  # ``(batch, head, key)``: over the column of each key
-    )
+    received: Float[Tensor, "batch head key"] | None = None  # ``(batch, head, key)``: over the column of each key
     # ``(batch, head, offset)``: over the diagonal of each offset, from ``-(queries - 1)`` to ``keys - 1``
     offsets: Float[Tensor, "batch head offset"] | None = None
 
@@ -158,9 +154,7 @@ def _batched(call: AttentionCall, level: Tensor, into: WeightSums) -> None:
     """All heads at once, in PyTorch: on any device, in any float type."""
     operands = batched_operands(call, torch.promote_types(call.query.dtype, torch.float32))
     level = by_group(call, level)
-    columns, diagonals = (
-        None if part is None else by_group(call, part) for part in (into.received, into.offsets)
-    )
+    columns, diagonals = (None if part is None else by_group(call, part) for part in (into.received, into.offsets))
     queries = call.query.shape[2]
     for rows, keys, scores in _tiles(operands, (level < torch.inf).flatten(0, -2).any(0), rows_at_once(call)):
         weights = scores.sub_(level[..., rows, None]).exp_()

@@ -162,11 +162,7 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
             (output, rows, column_sums, bin_sums, band_weights),
             (float(call.scale), None if call.softcap is None else float(call.softcap)),
             (heads, call.group, queries, keys, 2 * len(need.bins) + 1, need.band or 0),
-            (
-                *(side.stride()[:3] for side in (query, key, value)),
-                _strides(mask, batch, heads),
-                bias_strides,
-            ),
+            (*(side.stride()[:3] for side in (query, key, value)), _strides(mask, batch, heads), bias_strides),
             queries if start is not None and len(start) > 1 else 0,
             **fixed,
         )

@@ -164,12 +164,7 @@ def align(
     if every_head and judges is None:
         raise AttnscopeError("every head can be judged only with gold alignments: give gold (--gold FILE)")
     loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
+        model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
     )
     open_choice = layer is None and head is None
     work = Work(
@@ -217,9 +212,7 @@ class Aligned:
     chosen_on_gold: bool
     links: list[Links]  # for each sentence pair its links
     score: AlignmentScore | None  # against the gold alignments
-    heads: (
-        xr.Dataset | None
-    )  # ``error_rate``, ``precision`` and ``recall (layer, head)``, where every head was tried
+    heads: xr.Dataset | None  # ``error_rate``, ``precision`` and ``recall (layer, head)``, where every head was tried
     outside: int  # how many gold links point past the end of their sentence
     # some sentence pairs to look at, as many as were asked for; with gold, evenly from the best to the worst
     pairs: list[ShownPair]
@@ -243,9 +236,7 @@ def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
         lines = [] if measured is None else measured["links"].values
     alignments = [links_of_line(str(line)) for line in lines]
     names = ("source_words", "target_words")
-    lengths = (
-        [] if measured is None else [*zip(*(measured[name].values.tolist() for name in names), strict=True)]
-    )
+    lengths = [] if measured is None else [*zip(*(measured[name].values.tolist() for name in names), strict=True)]
     return Aligned(
         work.identity["name"],
         layer,
@@ -301,12 +292,7 @@ def _fits(lengths: tuple[int, int]) -> bool:
 
 
 def _pairs(
-    work: Work,
-    alignments: list[Links],
-    lengths: list[tuple[int, int]],
-    layer: int | None,
-    head: int | None,
-    shown: int,
+    work: Work, alignments: list[Links], lengths: list[tuple[int, int]], layer: int | None, head: int | None, shown: int
 ) -> list[ShownPair]:
     """Weights of some pairs, from a second pass over these alone: they are never held for the whole text."""
     short = [i for i, of_pair in enumerate(lengths) if _fits(of_pair)]
@@ -407,9 +393,7 @@ def write_alignment(aligned: Aligned, folder: Path) -> None:
         "chosen_on_gold": aligned.chosen_on_gold,
         "score": None if score is None else vars(score),
         "baselines": None if aligned.baselines is None else vars(aligned.baselines),
-        "heads": None
-        if heads is None
-        else {str(name): rates.values.tolist() for name, rates in heads.items()},
+        "heads": None if heads is None else {str(name): rates.values.tolist() for name, rates in heads.items()},
         "outside": aligned.outside,
         "pairs": [_parts(pair) for pair in aligned.pairs],
         "passed_over": aligned.passed_over,
@@ -456,9 +440,7 @@ def _shown(parts: dict[str, Any], alignments: list[Links]) -> ShownPair:
     words = WordAlignment(parts["source"], parts["target"], np.array(parts["weights"], dtype=np.float64))
     sure, possible = (frozenset((int(i), int(j)) for i, j in parts[name]) for name in ("sure", "possible"))
     links = alignments[parts["line"] - 1]
-    return ShownPair(
-        parts["line"], words, links, sure, possible, **_with_nan({"error_rate": parts["error_rate"]})
-    )
+    return ShownPair(parts["line"], words, links, sure, possible, **_with_nan({"error_rate": parts["error_rate"]}))
 
 
 def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
@@ -518,9 +500,7 @@ class Work:
             "target_sha256": _digest(self.targets),
         }
         if self.gold is not None:  # numbered as it was read
-            text["gold_sha256"] = _digest(
-                [*map(pharaoh, self.gold.sure), "", *map(pharaoh, self.gold.possible)]
-            )
+            text["gold_sha256"] = _digest([*map(pharaoh, self.gold.sure), "", *map(pharaoh, self.gold.possible)])
         return Signature(
             "align",
             model=self.identity,
@@ -556,10 +536,7 @@ def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:
     kinds = {"source_words": np.int64, "target_words": np.int64}
     return xr.Dataset(
         {
-            name: (
-                dims.get(name, ("text",)),
-                np.array([pair[name] for pair in pairs], kinds.get(name, object)),
-            )
+            name: (dims.get(name, ("text",)), np.array([pair[name] for pair in pairs], kinds.get(name, object)))
             for name in pairs[0]
         },
         coords={"text": np.arange(lines.start, lines.stop)},

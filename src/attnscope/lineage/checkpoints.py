@@ -94,10 +94,7 @@ METRICS = {
     "alignment_error_rate_upper": ("upper end of its 95% interval over sentence pairs", "share"),
     "alignment_diagonal": ("alignment error rate of the diagonal", "share"),
     "alignment_chance": ("mean alignment error rate of links to random words", "share"),
-    "alignment_chance_level": (
-        "alignment error rate that links to random words go below in 1 of 100",
-        "share",
-    ),
+    "alignment_chance_level": ("alignment error rate that links to random words go below in 1 of 100", "share"),
 }
 _LOGGED = {
     "loss": (
@@ -166,9 +163,7 @@ class Log:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
-                raise AttnscopeError(
-                    "tensorboard is not installed: pip install 'attnscope[tensorboard]'"
-                ) from None
+                raise AttnscopeError("tensorboard is not installed: pip install 'attnscope[tensorboard]'") from None
             self._board = SummaryWriter(folder.path / "tensorboard", purge_step=update + 1)
 
     def write(self, update: int, **values: Any) -> None:
@@ -224,14 +219,7 @@ class Checkpoints:
         """Numbers of the whole checkpoints, ascending."""
         return sorted({_update(name) for name in self.folder.files if name.startswith(_PLACE)})
 
-    def save(
-        self,
-        update: int,
-        model: nn.Module,
-        moments: Moments,
-        state: dict[str, Any],
-        keep: Iterable[int],
-    ) -> None:
+    def save(self, update: int, model: nn.Module, moments: Moments, state: dict[str, Any], keep: Iterable[int]) -> None:
         """Write one, and in the same moment remove all others but those to keep; the log grew with it."""
         place = f"{_PLACE}{update:08d}/"
         stay = {update, *keep}

@@ -23,14 +23,7 @@ from attnscope.lineage.compare_notes import learning_curves, training_effort
 from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
 from attnscope.lineage.data import HELD_OUT, training_pairs
 from attnscope.lineage.loop import threads_of_one
-from attnscope.lineage.parallel_text import (
-    Lines,
-    ParallelText,
-    TaskText,
-    generate_task,
-    lines_of_text,
-    read_parallel,
-)
+from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
 from attnscope.lineage.score import score
 from attnscope.lineage.train import finished_metrics, train
 from attnscope.lineage.translate import translate_lines
@@ -193,12 +186,7 @@ def compare(
             "compare",
             systems={name: output.signature for name, output in outputs.items()},
             scores=json.loads(scores.attrs["signature"]),
-            settings={
-                "baseline": chosen[0].name,
-                "by_length": limits,
-                "length_in": length_in,
-                "line": shown + 1,
-            },
+            settings={"baseline": chosen[0].name, "by_length": limits, "length_in": length_in, "line": shown + 1},
         )
         with explained(f"write to {out}", "Free some room and give the same command again"):
             folder.write(
@@ -221,9 +209,7 @@ def length_limits(sources: Sequence[str], length_in: str = "words") -> list[int]
     """Round limits of length that cut a text into about six buckets, the last one not empty."""
     lengths = [len(line.split()) if length_in == "words" else len("".join(line.split())) for line in sources]
     reach = float(np.quantile(lengths, 0.98))  # the very longest few do not make a bucket
-    wide = next(
-        step * 10**power for power in range(9) for step in (1, 2, 5) if reach <= _BUCKETS * step * 10**power
-    )
+    wide = next(step * 10**power for power in range(9) for step in (1, 2, 5) if reach <= _BUCKETS * step * 10**power)
     return [limit for limit in range(wide, wide * _BUCKETS, wide) if limit < reach] or [wide]
 
 
@@ -251,9 +237,7 @@ def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text
             f"alignment_{name}": [output.aligned.get(name, np.nan) for output in outputs.values()]
             for name in _OF_ALIGNMENT
         }
-    return xr.Dataset(
-        {name: ("system", numbers) for name, numbers in values.items()}, {"system": list(outputs)}
-    )
+    return xr.Dataset({name: ("system", numbers) for name, numbers in values.items()}, {"system": list(outputs)})
 
 
 def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput]) -> xr.Dataset:
@@ -345,9 +329,7 @@ class SystemOutputs:
         train(
             system.config,
             system.folder,
-            progress=lambda at: self.progress(
-                Progress(f"train {system.name}", _TRAINING * at.share, at.told)
-            ),
+            progress=lambda at: self.progress(Progress(f"train {system.name}", _TRAINING * at.share, at.told)),
             **{name: value for name, value in changed.items() if value is not None},
         )
 
@@ -438,9 +420,7 @@ class System:
 
     name: str  # by which the table, the page and the files call it
     folder: Path  # where the model lies, or will
-    config: (
-        TrainConfig | None
-    )  # its settings; None where something else than `attnscope train` made the folder
+    config: TrainConfig | None  # its settings; None where something else than `attnscope train` made the folder
     given: bool  # whether the folder was given, to be taken as it is
 
     @property
@@ -456,14 +436,8 @@ def read_systems(
     if systems is None:
         systems = PRESETS
     if not isinstance(systems, list | tuple | Mapping):
-        raise unexpected(
-            "files of settings, trained folders, or a mapping from names to them", systems, "systems"
-        )
-    pairs = (
-        systems.items()
-        if isinstance(systems, Mapping)
-        else ((_called(Path(system)), system) for system in systems)
-    )
+        raise unexpected("files of settings, trained folders, or a mapping from names to them", systems, "systems")
+    pairs = systems.items() if isinstance(systems, Mapping) else ((_called(Path(system)), system) for system in systems)
     named: list[tuple[str, str | Path | TrainConfig]] = list(pairs)
     if not named:
         raise AttnscopeError("there is no system to compare: give YAML files of settings, or trained folders")
@@ -491,9 +465,7 @@ def check_untrained(systems: Sequence[System]) -> None:
         texts = (config.source, config.target, config.valid_source, config.valid_target)
         for text in texts:
             if text is not None and not text.exists():
-                raise AttnscopeError(
-                    f"{system.name}: {shown(text)}: no such file: expected a text to train by"
-                )
+                raise AttnscopeError(f"{system.name}: {shown(text)}: no such file: expected a text to train by")
 
 
 def is_trained(config: TrainConfig, folder: Path) -> bool:
@@ -508,16 +480,12 @@ def _read(name: str, given: str | Path | TrainConfig, out: Path) -> System:
             "name in Python's mapping"
         )
     own = OwnedFolder(out, "compare").path_of(f"{SYSTEMS}/{name}")
-    check_kind(
-        "a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: given}
-    )
+    check_kind("a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: given})
     if isinstance(given, TrainConfig):
         return System(name, own, _of_translation(given, name), given=False)
     path = Path(given)
     if not path.exists():
-        raise AttnscopeError(
-            f"{path}: no such file or folder: give YAML files of settings, or trained folders"
-        )
+        raise AttnscopeError(f"{path}: no such file or folder: give YAML files of settings, or trained folders")
     if not path.is_dir():
         return System(name, own, _of_translation(read_config(path), path), given=False)
     if not (path / "config.json").is_file():
@@ -532,9 +500,7 @@ def _read(name: str, given: str | Path | TrainConfig, out: Path) -> System:
 
 def _of_translation(config: TrainConfig, where: str | Path) -> TrainConfig:
     if config.model == "masked-lm":
-        raise AttnscopeError(
-            f"{where} is of a masked language model: expected settings of a translation model"
-        )
+        raise AttnscopeError(f"{where} is of a masked language model: expected settings of a translation model")
     return config
 
 
@@ -550,17 +516,11 @@ def _unique(name: str, taken: Sequence[str]) -> str:
     return own
 
 
-TASK_SEED = (
-    1_000_003  # of the sentences that are translated: other ones than those the weights were chosen on
-)
+TASK_SEED = 1_000_003  # of the sentences that are translated: other ones than those the weights were chosen on
 
 
 def read_test_text(
-    systems: Sequence[System],
-    texts: Lines | None = None,
-    targets: Lines | None = None,
-    *,
-    join: int | None = None,
+    systems: Sequence[System], texts: Lines | None = None, targets: Lines | None = None, *, join: int | None = None
 ) -> ParallelText:
     """Read the text that was asked for; else sentences of the generated task; else the systems' validation text."""
     if (texts is None) != (targets is None):
@@ -644,12 +604,7 @@ def sample_translations(folder: Path) -> Samples | None:
     loaded = load_model(folder, device=config.device)
     translations = translate_lines(loaded.model, loaded.tokenizer, text.source, beams=1, overlong="cut")
     lines = translations.texts
-    scores = score(
-        {"trained": lines},
-        text.target,
-        texts=text.source,
-        by_length=length_limits(text.source),
-    )
+    scores = score({"trained": lines}, text.target, texts=text.source, by_length=length_limits(text.source))
     at = scores.sel(system="trained", metric="BLEU")
     columns = ("bucket", "sentences", "score_by_length", "lower_by_length", "upper_by_length")
     rows = zip(*(at[name].values for name in columns), strict=True)

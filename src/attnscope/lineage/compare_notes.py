@@ -25,10 +25,7 @@ def learning_curves(folders: Mapping[str, Path]) -> xr.Dataset:
             name: (
                 ("system", "validation"),
                 np.stack(
-                    [
-                        np.pad(curve[name], (0, longest - len(curve[name])), constant_values=np.nan)
-                        for curve in curves
-                    ]
+                    [np.pad(curve[name], (0, longest - len(curve[name])), constant_values=np.nan) for curve in curves]
                 ),
             )
             for name in (*_METRICS, "updates", *_SEEN)
@@ -41,9 +38,7 @@ def training_effort(folder: Path) -> dict[str, float]:
     """What a training took: median rate of the log's lines, target tokens and seconds in all; NaN without a log."""
     lines = [line for line in read_log(folder) if "tokens_per_second" in line]
     if not lines:
-        return dict.fromkeys(
-            ("training_tokens_per_second", "training_tokens", "training_seconds"), float("nan")
-        )
+        return dict.fromkeys(("training_tokens_per_second", "training_tokens", "training_seconds"), float("nan"))
     return {
         "training_tokens_per_second": float(np.median([line["tokens_per_second"] for line in lines])),
         "training_tokens": float(lines[-1]["tokens"]),
@@ -58,8 +53,7 @@ def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     at = [line["update"] for line in steps]
     seen = {name: np.interp(updates, at, [line[name] for line in steps]) for name in _SEEN}
     metrics = {
-        name: np.array([line.get(f"valid_{name}", np.nan) for line in looks], dtype=np.float64)
-        for name in _METRICS
+        name: np.array([line.get(f"valid_{name}", np.nan) for line in looks], dtype=np.float64) for name in _METRICS
     }
     return {"updates": updates, **seen, **metrics}
 

@@ -24,8 +24,7 @@ class TrainConfig(BaseModel):
 
     # data
     source: Path | None = Field(
-        None,
-        description="Source text: a file, a folder, or one file or folder of both sides (JSON Lines, folder).",
+        None, description="Source text: a file, a folder, or one file or folder of both sides (JSON Lines, folder)."
     )
     target: Path | None = Field(None, description="Target text, line by line with the source.")
     valid_source: Path | None = Field(
@@ -35,8 +34,7 @@ class TrainConfig(BaseModel):
     text: Path | None = Field(None, description="Plain text, for a masked language model.")
     valid_text: Path | None = Field(None, description="Plain text for validation of a masked language model.")
     sides: str = Field(
-        "source,target",
-        description="Names of the two sides (fields or suffixes) where one file or folder has both.",
+        "source,target", description="Names of the two sides (fields or suffixes) where one file or folder has both."
     )
     join: int = Field(
         1,
@@ -47,50 +45,35 @@ class TrainConfig(BaseModel):
     task_pairs: int = Field(
         20_000, ge=100, le=10_000_000, description="Pairs of the generated task, where no data is given."
     )
-    task_longest: int = Field(
-        40, ge=1, le=10_000, description="Words in the longest sentence of the generated task."
-    )
+    task_longest: int = Field(40, ge=1, le=10_000, description="Words in the longest sentence of the generated task.")
     vocabulary: int = Field(
         8_000, ge=300, le=1_000_000, description="Vocabulary size: joint subwords of source and target."
     )
     lowercase: bool = Field(False, description="Lower-casing of all text.")
     longest: int = Field(
-        128,
-        ge=2,
-        le=1_000_000,
-        description="Longest sentence in tokens; longer pairs are left out and counted.",
+        128, ge=2, le=1_000_000, description="Longest sentence in tokens; longer pairs are left out and counted."
     )
 
     # model
-    model: Literal["transformer", "recurrent", "masked-lm"] = Field(
-        "transformer", description="Kind of model."
-    )
+    model: Literal["transformer", "recurrent", "masked-lm"] = Field("transformer", description="Kind of model.")
     attention: Literal["none", "dot", "scaled_dot", "bilinear", "additive"] = Field(
-        "additive",
-        description="Attention of a recurrent model; none is the encoder-decoder with one fixed vector.",
+        "additive", description="Attention of a recurrent model; none is the encoder-decoder with one fixed vector."
     )
     cell: Literal["gru", "lstm"] = Field("gru", description="Cell of a recurrent model.")
-    embedding_width: int = Field(
-        256, ge=1, le=WIDEST, description="Width of the embeddings of a recurrent model."
-    )
-    encoder_width: int = Field(
-        256, ge=1, le=WIDEST, description="Width of one direction of a recurrent encoder."
-    )
+    embedding_width: int = Field(256, ge=1, le=WIDEST, description="Width of the embeddings of a recurrent model.")
+    encoder_width: int = Field(256, ge=1, le=WIDEST, description="Width of one direction of a recurrent encoder.")
     decoder_width: int = Field(512, ge=1, le=WIDEST, description="Width of a recurrent decoder.")
     width: int = Field(128, ge=1, le=WIDEST, description="Model width of a Transformer.")
     heads: int = Field(4, ge=1, le=1_024, description="Heads of each attention layer of a Transformer.")
     feed_forward: int = Field(
         256, ge=1, le=4 * WIDEST, description="Hidden width of a Transformer's feed-forward part."
     )
-    layers: int = Field(
-        4, ge=1, le=1_000, description="Layers of a Transformer's encoder, and of its decoder."
-    )
+    layers: int = Field(4, ge=1, le=1_000, description="Layers of a Transformer's encoder, and of its decoder.")
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"] = Field(
         "sinusoidal", description="Position scheme of a Transformer."
     )
     norm: Literal["pre", "post"] = Field(
-        "pre",
-        description="Place of LayerNorm in a Transformer: pre (before sublayers) or post (after the sum).",
+        "pre", description="Place of LayerNorm in a Transformer: pre (before sublayers) or post (after the sum)."
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="Dropout rate of embeddings and sublayers.")
 
@@ -139,8 +122,7 @@ class TrainConfig(BaseModel):
         "update (Provilkov et al. 2020); lengths count without.",
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto",
-        description="Precision of training; auto is bfloat16 where the processor multiplies it natively.",
+        "auto", description="Precision of training; auto is bfloat16 where the processor multiplies it natively."
     )
     threads: int | None = Field(
         None,
@@ -155,15 +137,12 @@ class TrainConfig(BaseModel):
     log_every: int = Field(50, ge=1, description="Updates between two lines of the log.")
     validate_every: int = Field(500, ge=1, description="Updates between validations, each with a checkpoint.")
     metric: Literal["bleu", "loss"] = Field(
-        "bleu",
-        description="Metric of early stopping and of the best checkpoint (see average).",
+        "bleu", description="Metric of early stopping and of the best checkpoint (see average)."
     )
     bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "char", "none"] = Field(
         "13a", description="Tokenizer of BLEU in validation."
     )
-    patience: int | None = Field(
-        None, ge=1, description="Validations without a better metric before training stops."
-    )
+    patience: int | None = Field(None, ge=1, description="Validations without a better metric before training stops.")
     average: int = Field(
         5,
         ge=1,
@@ -199,26 +178,17 @@ class TrainConfig(BaseModel):
         return self
 
 
-_NEEDS = {
-    "target": "source",
-    "valid_target": "valid_source",
-    "valid_source": "source",
-    "valid_text": "text",
-}
+_NEEDS = {"target": "source", "valid_target": "valid_source", "valid_source": "source", "valid_text": "text"}
 _TRANSFORMERS = ("transformer", "masked-lm")
 _TRANSLATORS = ("transformer", "recurrent")
 MODEL_SETTINGS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("attention", "cell", "embedding_width", "encoder_width", "decoder_width"), ("recurrent",)
-    ),
+    **dict.fromkeys(("attention", "cell", "embedding_width", "encoder_width", "decoder_width"), ("recurrent",)),
     **dict.fromkeys(("width", "heads", "feed_forward", "layers", "positions", "norm"), _TRANSFORMERS),
 }
 _OF_MODELS: dict[str, tuple[str, ...]] = {
     **MODEL_SETTINGS,
     **dict.fromkeys(("text", "valid_text", "mask_share"), ("masked-lm",)),
-    **dict.fromkeys(
-        ("source", "target", "valid_source", "valid_target", "join", "bpe_dropout"), _TRANSLATORS
-    ),
+    **dict.fromkeys(("source", "target", "valid_source", "valid_target", "join", "bpe_dropout"), _TRANSLATORS),
 }
 
 
@@ -251,11 +221,7 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
     unknown = [str(name) for name in values if name not in TrainConfig.model_fields]
     if unknown:
         nearest = difflib.get_close_matches(unknown[0], TrainConfig.model_fields, n=1, cutoff=0.5)
-        hint = (
-            f"did you mean {nearest[0]!r}?"
-            if nearest
-            else f"choose from {', '.join(TrainConfig.model_fields)}"
-        )
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(TrainConfig.model_fields)}"
         raise AttnscopeError(f"there is no setting {unknown[0]!r}: {hint}")
     try:
         config = TrainConfig(**values)
@@ -321,9 +287,7 @@ def _from_yaml(path: Path) -> dict[str, Any]:
 
 def config_bytes(config: TrainConfig) -> bytes:
     """Settings as YAML, which `read_config` reads."""
-    values = {
-        name: str(value) if isinstance(value, Path) else value for name, value in config.settings().items()
-    }
+    values = {name: str(value) if isinstance(value, Path) else value for name, value in config.settings().items()}
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode()
 
 

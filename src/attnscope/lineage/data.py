@@ -95,9 +95,7 @@ class Pairs(TrainingData):
         """Batches of the validation pairs, always cut as the tokenizer does it."""
         encoded = encode_pairs(self.tokenizer, self.valid, longest=self.config.longest)
         batches = epoch_batches(encoded.lengths(), self.config.batch_tokens, 0, 0)
-        return [
-            collate([encoded.source[i] for i in part], [encoded.target[i] for i in part]) for part in batches
-        ]
+        return [collate([encoded.source[i] for i in part], [encoded.target[i] for i in part]) for part in batches]
 
     def sha256(self) -> str:
         """Of the tokens of all pairs, and of the text for validation."""
@@ -140,9 +138,7 @@ class MaskedWindows(TrainingData):
         """Windows that start there, with some tokens masked."""
         whole = self._masked(self.train_ids, members, seed)
         rows = np.array_split(np.arange(len(members)), count)
-        return [
-            {name: values[part] for name, values in whole.items()} if len(part) else None for part in rows
-        ]
+        return [{name: values[part] for name, values in whole.items()} if len(part) else None for part in rows]
 
     def validation(self) -> list[Batch]:
         """All of the held-out text, window by window, masked the same way each time."""
@@ -191,9 +187,7 @@ def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pa
             "choose --bleu-tokenizer ja-mecab, zh or char"
         )
     if tokenizer is None:
-        tokenizer = train_subwords(
-            [*train.source, *train.target], config.vocabulary, lowercase=config.lowercase
-        )
+        tokenizer = train_subwords([*train.source, *train.target], config.vocabulary, lowercase=config.lowercase)
     tokenizer.model_max_length = config.longest
     encoded = encode_pairs(tokenizer, train, longest=config.longest)
     return Pairs(config, encoded, train, valid, tokenizer)
@@ -264,9 +258,7 @@ class EncodedText:
     source: list[list[int]]  # ids of each pair, ``</s>`` included
     target: list[list[int]]
     index: list[int]  # which pair of the parallel text each one is
-    left_out: dict[
-        str, int
-    ]  # how many pairs were left out, by reason: those of the parallel text, and ``too long``
+    left_out: dict[str, int]  # how many pairs were left out, by reason: those of the parallel text, and ``too long``
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -278,9 +270,7 @@ class EncodedText:
         return np.array([(len(source), len(target)) for source, target in pairs], np.int64).reshape(-1, 2)
 
 
-def encode_pairs(
-    tokenizer: PreTrainedTokenizerBase, text: ParallelText, *, longest: int | None = None
-) -> EncodedText:
+def encode_pairs(tokenizer: PreTrainedTokenizerBase, text: ParallelText, *, longest: int | None = None) -> EncodedText:
     """Encode both sides, and leave out the pairs that are too long."""
     source, target = encode_lines(tokenizer, text.source), encode_lines(tokenizer, text.target)
     short = [

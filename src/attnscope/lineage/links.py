@@ -48,14 +48,10 @@ class AlignmentScore:
     links: int  # how many links were made
 
 
-def links(
-    weights: Float[np.ndarray, "target source"], rule: str = "argmax", threshold: float = LEAST_WEIGHT
-) -> Links:
+def links(weights: Float[np.ndarray, "target source"], rule: str = "argmax", threshold: float = LEAST_WEIGHT) -> Links:
     """Read links off the weights of one sentence pair."""
     shaped("weights", weights, "target, source")
-    weights = np.asarray(
-        weights
-    )  # as precise as they are: a threshold is compared with them as it always was
+    weights = np.asarray(weights)  # as precise as they are: a threshold is compared with them as it always was
     if not threshold > 0:
         raise AttnscopeError(f"threshold must be above 0, found {threshold}")
     if rule == THRESHOLD:
@@ -71,9 +67,7 @@ def links(
     return frozenset((int(source), int(target)) for target, source in np.argwhere(chosen))
 
 
-def score_alignments(
-    aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]
-) -> AlignmentScore:
+def score_alignments(aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> AlignmentScore:
     """Compare links with people's over a corpus: AER, precision and recall."""
     check_parallel({"the alignment": aligned, "the sure links": sure, "the possible links": possible})
     made = wanted = hits = right = 0
@@ -182,10 +176,7 @@ class Baselines:
         elif self.below >= 0:
             diagonal += ", not told from it"
         best = f"the best of {self.heads} such heads " if self.heads > 1 else ""
-        return (
-            f"{diagonal}; random words {percent(self.chance)}, "
-            f"{best}below {percent(self.chance_level)} in 1 of 100"
-        )
+        return f"{diagonal}; random words {percent(self.chance)}, {best}below {percent(self.chance_level)} in 1 of 100"
 
 
 def baselines(
@@ -193,9 +184,7 @@ def baselines(
 ) -> Baselines:
     """Error rates that need no model: of the diagonal, and of random links."""
     diagonal = [
-        frozenset(
-            ((2 * target + 1) * sources // (2 * targets), target) for target in range(targets) if sources
-        )
+        frozenset(((2 * target + 1) * sources // (2 * targets), target) for target in range(targets) if sources)
         for sources, targets in lengths
     ]
     mean = variance = 0.0
@@ -260,13 +249,9 @@ def _interval_of_rate(rate: float, parts: Float[np.ndarray, " pair"]) -> tuple[f
         return lower, upper
     quantile = float(student.ppf(1 - _OUTSIDE / 2, count - 1))
     share = quantile**2 * variance / (rate * (1 - rate)) if variance else quantile**2 / count
-    middle, half = (
-        (rate + share / 2) / (1 + share),
-        math.sqrt(share * rate * (1 - rate) + share**2 / 4) / (1 + share),
-    )
+    middle, half = ((rate + share / 2) / (1 + share), math.sqrt(share * rate * (1 - rate) + share**2 / 4) / (1 + share))
     low, high = (
-        rate - math.sqrt(variance) * float(without_skewness(sign * quantile, np.array(skewness)))
-        for sign in (1, -1)
+        rate - math.sqrt(variance) * float(without_skewness(sign * quantile, np.array(skewness))) for sign in (1, -1)
     )
     lower = min(middle - half, low) if skewness < -_VERY_SKEWED else middle - half
     upper = max(middle + half, high) if skewness > _VERY_SKEWED else middle + half

@@ -39,17 +39,7 @@ from attnscope.store.signature import Signature, package_versions, tokenizer_sha
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
-_MAY_CHANGE = {
-    "updates",
-    "cooldown",
-    "patience",
-    "log_every",
-    "threads",
-    "device",
-    "tensorboard",
-    "average",
-    "keep",
-}
+_MAY_CHANGE = {"updates", "cooldown", "patience", "log_every", "threads", "device", "tensorboard", "average", "keep"}
 NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
 _MODEL = ("model", "config.json", "generation_config.json")  # prefixes of the model's files
 _log = logging.getLogger("attnscope")
@@ -69,20 +59,14 @@ class _State:
     tokens: int = 0
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     texts: str = ""  # their hash
-    since_log: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("loss", "tokens", "seconds"), 0.0)
-    )
+    since_log: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("loss", "tokens", "seconds"), 0.0))
 
 
 class Training:
     """One training in one folder."""
 
     def __init__(
-        self,
-        config: TrainConfig,
-        folder: OwnedFolder,
-        group: Processes,
-        progress: Tell | None = None,
+        self, config: TrainConfig, folder: OwnedFolder, group: Processes, progress: Tell | None = None
     ) -> None:
         self.config, self.folder, self.group = config, folder, group
         self.progress = (progress if group.first else None) or no_progress
@@ -96,9 +80,7 @@ class Training:
         texts = self.data.sha256()
         own = torch.tensor(int(texts[:12], 16), device=self.device)
         if int(group.sum(own.clone())) != group.world * int(own):
-            raise AttnscopeError(
-                "the texts changed while the processes were reading them: give the same command again"
-            )
+            raise AttnscopeError("the texts changed while the processes were reading them: give the same command again")
         done = self.checkpoints.updates()
         self.state = _State(texts=texts)
         if done:
@@ -272,9 +254,7 @@ class Training:
         if isinstance(self.data, Pairs):
             valid = self.data.valid
             with self._precision():
-                translations = translate_lines(
-                    self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut"
-                )
+                translations = translate_lines(self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut")
             # force: the generated task is tokenised, which sacreBLEU would warn of
             bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase, force=True)
             metrics["bleu"] = bleu.corpus_score(translations.texts, [valid.target]).score
@@ -306,9 +286,7 @@ class Training:
 
     def _signature(self) -> Signature:
         """What the weights depend on."""
-        settings = self.config.model_dump(
-            mode="json", include=self.config.settings().keys() - NO_MATTER.keys()
-        )
+        settings = self.config.model_dump(mode="json", include=self.config.settings().keys() - NO_MATTER.keys())
         return Signature(
             "train",
             model={"name": self.config.model, "class": type(self.model).__name__},
@@ -379,11 +357,7 @@ class Optimizers:
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
         parameters = list(model.parameters())
-        muon = [
-            each
-            for each in parameters
-            if config.optimizer == "muon" and each.ndim > 1 and id(each) not in tables
-        ]
+        muon = [each for each in parameters if config.optimizer == "muon" and each.ndim > 1 and id(each) not in tables]
         orthogonalised = {id(each) for each in muon}
         rest = [each for each in parameters if id(each) not in orthogonalised]
         groups: list[dict[str, Any]] = [  # matrices and tables decay, biases and LayerNorms do not
@@ -460,9 +434,7 @@ class Processes:
             [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters]
         )
         distributed.all_reduce(flat)
-        for parameter, part in zip(
-            parameters, flat.split([each.numel() for each in parameters]), strict=True
-        ):
+        for parameter, part in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
             parameter.grad = part.view_as(parameter).clone()
 
     def sum(self, values: Tensor) -> Tensor:

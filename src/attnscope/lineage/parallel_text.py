@@ -223,9 +223,7 @@ def read_lines(path: Path | str) -> list[str]:
     return lines_of(decode_utf8(read_bytes(path), name))
 
 
-Lines: TypeAlias = (
-    str | Path | Sequence[str]
-)  # sentences: a text of one a line, such a file, or a list of them
+Lines: TypeAlias = str | Path | Sequence[str]  # sentences: a text of one a line, such a file, or a list of them
 
 
 def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
@@ -351,9 +349,7 @@ class TaskText(ParallelText):
         return tuple(links)
 
 
-def generate_task(
-    pairs: int, seed: int, longest: int, *, shortest: int = 1, held_out: bool = False
-) -> TaskText:
+def generate_task(pairs: int, seed: int, longest: int, *, shortest: int = 1, held_out: bool = False) -> TaskText:
     """Write lists of dates and numbers in English words, and in a notation that has another order."""
     if pairs < 1 or not 1 <= shortest <= longest:
         raise AttnscopeError(

@@ -21,12 +21,7 @@ _ENDS = ("lower", "upper", "difference", "difference_lower", "difference_upper",
 _EFFORT = (
     Quantity("parameters", unit="count", detail="page"),
     Quantity("training_seconds", "training, s", "count", detail="page"),
-    Quantity(
-        "training_tokens_per_second",
-        "train tokens/s",
-        "count",
-        "target tokens in training, median of the log",
-    ),
+    Quantity("training_tokens_per_second", "train tokens/s", "count", "target tokens in training, median of the log"),
     Quantity("sentences_per_second", "lines/s", "rate", "while translating this text"),
     Quantity(
         "alignment_error_rate",
@@ -38,13 +33,7 @@ _EFFORT = (
     ),
 )
 #: Of a system in a comparison, beside what its columns show.
-_MORE = (
-    "training_tokens",
-    "alignment_diagonal",
-    "alignment_chance",
-    "alignment_chance_level",
-    "sentences_cut",
-)
+_MORE = ("training_tokens", "alignment_diagonal", "alignment_chance", "alignment_chance_level", "sentences_cut")
 CARE = {
     "One training each.": "Intervals and p-values are over sentences; another seed gives another system. Sizes and "
     "training times differ too: see the table.",
@@ -119,9 +108,7 @@ def _sentences(scores: xr.Dataset) -> list[str]:
 def _certainty(scores: xr.Dataset) -> str:
     tested = bool(scores["p_value"].notnull().any())
     return (
-        "p: paired bootstrap over sentences against the first system; one training of each"
-        if tested
-        else "not tested"
+        "p: paired bootstrap over sentences against the first system; one training of each" if tested else "not tested"
     )
 
 
@@ -148,9 +135,7 @@ def _tables(scores: xr.Dataset, effort: Sequence[Quantity]) -> list[Table]:
             for metric in metrics:
                 ends = (("", "score"), ("_lower", "lower"), ("_upper", "upper"))
                 for end, key in ends:
-                    line[f"{metric.lower()}{end}"] = value_of(
-                        of[f"{key}_by_length"].sel(metric=metric).item()
-                    )
+                    line[f"{metric.lower()}{end}"] = value_of(of[f"{key}_by_length"].sel(metric=metric).item())
             lengths.append(line)
     measured = [_score(metric, interval=not effort or metric == "BLEU") for metric in metrics]
     differences = [_difference(metric) for metric in metrics]

@@ -15,13 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from scipy.stats import t as student
 
-from attnscope.lineage.parallel_text import (
-    Lines,
-    check_parallel,
-    gives_entries,
-    is_unsegmented,
-    lines_of_text,
-)
+from attnscope.lineage.parallel_text import Lines, check_parallel, gives_entries, is_unsegmented, lines_of_text
 from attnscope.measure.documents import FEW, LEAST, SKEWED, long_tail, outside, reach
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_seed, check_whole, shortly, unexpected
@@ -153,9 +147,7 @@ def score(
         signatures[name] = _signature(metric, resamples if count >= LEAST else 0, seed)
     if prepare is not None:
         version = importlib.metadata.version("sacremoses")
-        signatures["BLEU"] = signatures["BLEU"].replace(
-            "tok:none", f"tok:moses.{language}-sacremoses.{version}"
-        )
+        signatures["BLEU"] = signatures["BLEU"].replace("tok:none", f"tok:moses.{language}-sacremoses.{version}")
 
     tell = progress or no_progress
     tell(Progress("all sentences", 0.0))
@@ -166,9 +158,7 @@ def score(
         for number, (name, chosen) in enumerate(buckets.items(), start=1):
             tell(Progress(f"{name} {length_in}", number / (len(buckets) + 1)))
             parts.append(_compare(metrics, statistics, chosen, resamples, seed))
-        joined = xr.concat(parts, "bucket")[["score", "lower", "upper"]].transpose(
-            "system", "metric", "bucket"
-        )
+        joined = xr.concat(parts, "bucket")[["score", "lower", "upper"]].transpose("system", "metric", "bucket")
         result = result.merge(joined.rename({name: f"{name}_by_length" for name in joined}))
         result["sentences"] = ("bucket", [len(chosen) for chosen in buckets.values()])
         result = result.assign_coords(bucket=list(buckets))
@@ -256,9 +246,7 @@ def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
         # force: text that is tokenised is the user's decision, which the signature records
         return BLEU(tokenize="none" if tokenize == "moses" else tokenize, lowercase=lowercase, force=True)
     except (ImportError, RuntimeError) as error:
-        raise AttnscopeError(
-            "ja-mecab needs MeCab and its dictionary: pip install 'attnscope[ja]'"
-        ) from error
+        raise AttnscopeError("ja-mecab needs MeCab and its dictionary: pip install 'attnscope[ja]'") from error
 
 
 def _moses(language: str) -> Callable[[str], str]:
@@ -275,10 +263,7 @@ def _moses(language: str) -> Callable[[str], str]:
 
 
 def _statistics(
-    metric: Any,
-    systems: list[Sequence[str]],
-    references: list[list[str]],
-    change: Callable[[str], str] | None,
+    metric: Any, systems: list[Sequence[str]], references: list[list[str]], change: Callable[[str], str] | None
 ) -> list[np.ndarray]:
     """What adds up over sentences, (sentence, statistic) for each system; references are read once."""
     if change is not None:
@@ -300,11 +285,7 @@ def _signature(metric: Any, resamples: int, seed: int) -> str:
 
 
 def _compare(
-    metrics: dict[str, Any],
-    statistics: dict[str, list[np.ndarray]],
-    chosen: np.ndarray,
-    resamples: int,
-    seed: int,
+    metrics: dict[str, Any], statistics: dict[str, list[np.ndarray]], chosen: np.ndarray, resamples: int, seed: int
 ) -> xr.Dataset:
     """Score the chosen sentences of all systems and test each system against the first."""
     names = ("score", "lower", "upper", "p_value", "difference", "difference_lower", "difference_upper")
@@ -328,9 +309,7 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     unbiased = np.sqrt(sentences * (sentences - 1)) / (sentences - 2)
     apart = drawn - drawn.mean(1, keepdims=True)
     third, spread = (apart**3).mean(1), (apart**2).mean(1) ** 1.5
-    skewness = unbiased * np.divide(
-        third, spread, out=np.zeros_like(third), where=np.ptp(drawn, axis=1) > _ROUNDING
-    )
+    skewness = unbiased * np.divide(third, spread, out=np.zeros_like(third), where=np.ptp(drawn, axis=1) > _ROUNDING)
     score = out["score"][:, column]
     low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
     error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
@@ -346,10 +325,7 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     out["p_value"][1:, column] = (beyond + 1) / (resamples + 1)
     most = int(0.05 * (resamples + 1) + 1e-9) - 1  # resamples beyond, where the p-value is 0.05 or less
     half = away[:, resamples - 1 - most] if most >= 0 else np.nan
-    out["difference_lower"][1:, column], out["difference_upper"][1:, column] = (
-        difference - half,
-        difference + half,
-    )
+    out["difference_lower"][1:, column], out["difference_upper"][1:, column] = (difference - half, difference + half)
 
 
 def _resampled(metric: Any, statistics: np.ndarray, resamples: int, seed: int) -> np.ndarray:
@@ -364,9 +340,7 @@ def _draws(count: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
     """How often each resample holds each sentence; the same draws as sacreBLEU's, one at a time to save memory."""
     generator = np.random.default_rng(seed)
     for _ in range(resamples):
-        yield np.bincount(generator.choice(count, size=count, replace=True), minlength=count).astype(
-            np.float64
-        )
+        yield np.bincount(generator.choice(count, size=count, replace=True), minlength=count).astype(np.float64)
 
 
 def _value(metric: Any, total: np.ndarray) -> float:

@@ -79,9 +79,7 @@ def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
         }
         below.append(wording["kinds"].format(this=wording[f"kind.{walk.kind}"], layer=walk.layer, **layers))
     if walk.target:
-        below.append(
-            wording["target.own" if walk.translated else "target.given"].format(target=spoken(walk.target))
-        )
+        below.append(wording["target.own" if walk.translated else "target.given"].format(target=spoken(walk.target)))
     below.append(wording["followed"].format(token=walk.token, name=spoken(walk.tokens[walk.token])))
     return wording[f"title{toy}"].format(**facts), tuple(below)
 
@@ -117,9 +115,7 @@ class _Writer:
             steps = [self._tokens(), *steps, self._heads(), self._result()]
         return [*steps, self._check()]
 
-    def _step(
-        self, title: str, text: Sequence[str], *tables: Table, latex: str = "", characters: str = ""
-    ) -> Step:
+    def _step(self, title: str, text: Sequence[str], *tables: Table, latex: str = "", characters: str = "") -> Step:
         return Step(self.say(title), latex, characters, tuple(text), tables)
 
     def _tokens(self) -> Step:
@@ -159,9 +155,7 @@ class _Writer:
                 continue
             x = "M" if "memory" in walk and symbol != "Q" else "X"
             made = f"{x} W_{symbol}" + (f" + b_{symbol}" if walk[f"b_{symbol}"].any() else "")
-            formulas.append(
-                f"{symbol} = R({made})" if walk.form == "rope" and symbol != "V" else f"{symbol} = {made}"
-            )
+            formulas.append(f"{symbol} = R({made})" if walk.form == "rope" and symbol != "V" else f"{symbol} = {made}")
             shapes.append(f"W_{symbol}: {self._shape(f'W_{symbol}')}")
         return self._step(
             "QKV",
@@ -185,9 +179,7 @@ class _Writer:
             product=float(walk["products"][self.at, self.best]),
             width=len(query),
         )
-        return self._step(
-            "products", [text], self._square("products", "Q Kᵀ"), latex=r"Q K^\top", characters="Q Kᵀ"
-        )
+        return self._step("products", [text], self._square("products", "Q Kᵀ"), latex=r"Q K^\top", characters="Q Kᵀ")
 
     def _division(self) -> Step:
         walk = self.walk
@@ -205,10 +197,7 @@ class _Writer:
         if walk.softcap is not None:
             cap = plain(walk.softcap)
             text.append(self.say("scale.cap", cap=walk.softcap))
-            latex, characters = (
-                rf"{cap} \tanh\left({latex} / {cap}\right)",
-                f"{cap} tanh({characters} / {cap})",
-            )
+            latex, characters = (rf"{cap} \tanh\left({latex} / {cap}\right)", f"{cap} tanh({characters} / {cap})")
         if "bias" in walk:
             text.append(self.say("scale.bias"))
             latex, characters = latex + " + B", characters + " + B"
@@ -286,12 +275,7 @@ class _Writer:
             return number(walk[name][self.at, key], digits[name]) if is_allowed else self.wording["masked"]
 
         lines = [
-            (
-                f"{i} {visible(walk.keys[i])}",
-                *(score(name, i) for name in headings),
-                number(row[i], 3),
-                _bar(row[i]),
-            )
+            (f"{i} {visible(walk.keys[i])}", *(score(name, i) for name in headings), number(row[i], 3), _bar(row[i]))
             for i in shown
         ]
         if not whole:
@@ -376,9 +360,7 @@ class _Writer:
 
     def _check(self) -> Step:
         comma = "、" if self.wording is words("ja") else ", "
-        errors = comma.join(
-            f"{self.wording['errors.' + name]} {error:.0e}" for name, error in self.walk.errors.items()
-        )
+        errors = comma.join(f"{self.wording['errors.' + name]} {error:.0e}" for name, error in self.walk.errors.items())
         key = "check.toy" if self.walk.is_toy else "check.text"
         return self._step("check", [self.say(key, errors=errors, model=self.walk.model), self.say("caution")])
 
@@ -474,34 +456,19 @@ def short(text: str, columns: int) -> str:
     return set_cell_size(text, columns - 1).rstrip() + "…"
 
 
-def corner(
-    values: np.ndarray,
-    caption: str,
-    rows: Named,
-    columns: int,
-    *,
-    marked: int | None = None,
-) -> Table:
+def corner(values: np.ndarray, caption: str, rows: Named, columns: int, *, marked: int | None = None) -> Table:
     """Some rows of a matrix and its first columns."""
     count = min(values.shape[1], columns)
     more = ["…"] * (values.shape[1] > count)
     part = values[[row for row, _ in rows], :count]
     digits = decimals_for(part if marked is None else values[marked, :count])
     cells = [
-        (name, *(number(value, digits) for value in line), *more)
-        for (_, name), line in zip(rows, part, strict=True)
+        (name, *(number(value, digits) for value in line), *more) for (_, name), line in zip(rows, part, strict=True)
     ]
     return Table(caption, ("", *map(str, range(count)), *more), tuple(cells), marked=_index(rows, marked))
 
 
-def square(
-    cells: np.ndarray,
-    caption: str,
-    rows: Named,
-    columns: Named,
-    *,
-    marked: int | None = None,
-) -> Table:
+def square(cells: np.ndarray, caption: str, rows: Named, columns: Named, *, marked: int | None = None) -> Table:
     """Some rows and columns of a matrix of tokens by tokens; its cells are text."""
     lines = [(name, *(str(cells[row, column]) for column, _ in columns)) for row, name in rows]
     names = (name.partition(" ") for _, name in columns)
@@ -604,7 +571,5 @@ def _terminal_table(table: Table, width: int) -> RichTable:
     for index, row in enumerate(table.rows):
         marked = index == table.marked
         name, *cells = row
-        shown.add_row(
-            Text(("▸ " if marked else "  ") + name), *map(Text, cells), style="bold" if marked else ""
-        )
+        shown.add_row(Text(("▸ " if marked else "  ") + name), *map(Text, cells), style="bold" if marked else "")
     return shown

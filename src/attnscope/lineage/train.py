@@ -74,11 +74,7 @@ def train(
     config = settings_for(config, **settings)
     folder = OwnedFolder(local_folder(out), "train")
     threads = own_threads(config.threads or threads_of_one())
-    with (
-        threads,
-        processes(usable_device(config.device).type) as group,
-        folder if group.first else nullcontext(),
-    ):
+    with threads, processes(usable_device(config.device).type) as group, folder if group.first else nullcontext():
         if finished_metrics(config, folder.look()) is None:
             Training(config, folder, group, progress).run()
         return training_results(folder.look())

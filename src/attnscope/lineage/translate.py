@@ -114,12 +114,7 @@ def translate(
     """
     lines = lines_of_text(texts, "the text")
     loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
+        model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
     )
     if not loaded.model.config.is_encoder_decoder:
         raise AttnscopeError(
@@ -182,10 +177,7 @@ def translate_lines(
         )
     if overlong not in OVERLONG:
         raise AttnscopeError(f"overlong is {overlong!r}: choose {', '.join(OVERLONG)}")
-    encoded, longest = (
-        encode_lines(tokenizer, lines),
-        min(int(tokenizer.model_max_length), positions_of(model)),
-    )
+    encoded, longest = (encode_lines(tokenizer, lines), min(int(tokenizer.model_max_length), positions_of(model)))
     pieces, owner = _pieces(encoded, lines, longest, overlong)
     _check_ids(model, pieces, owner)
     options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample}
@@ -280,9 +272,7 @@ def _generate(
     each = options["num_return_sequences"]
     with (
         quiet(),  # no reminder of a length that computed positions do not have
-        explaining(
-            f"{type(model).__name__} does not generate", "Is generation_config.json the one of this model?"
-        ),
+        explaining(f"{type(model).__name__} does not generate", "Is generation_config.json the one of this model?"),
     ):
         made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
         texts = tokenizer.batch_decode(made, skip_special_tokens=True)
@@ -305,9 +295,7 @@ def _scores(
     ends = torch.as_tensor(model.generation_config.eos_token_id, device=made.device).reshape(-1)
     tokens = made[:, 1:]
     ended = torch.isin(tokens, ends).cumsum(1)
-    counts = (ended == 0) | (
-        (ended == 1) & torch.isin(tokens, ends)
-    )  # the first end too, and nothing after it
+    counts = (ended == 0) | ((ended == 1) & torch.isin(tokens, ends))  # the first end too, and nothing after it
     inputs = {"input_ids": ids.repeat_interleave(each, 0), "attention_mask": mask.repeat_interleave(each, 0)}
     logits = model(**inputs, decoder_input_ids=made[:, :-1]).logits.float()
     words = logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]

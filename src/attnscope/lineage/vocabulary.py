@@ -66,12 +66,7 @@ def train_subwords(
     tokenizer.train_from_iterator(texts, trainer, length=len(texts))
     tokenizer.model = _with_bytes(tokenizer, special)
     tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace(SPACE, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return _wrap(tokenizer, masked=masked)
 
@@ -86,9 +81,7 @@ def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
     counts = Counter({character: count for character, count in counts.items() if character != " "})
     wanted = coverage * counts.total()
     if not wanted:
-        raise AttnscopeError(
-            "found no characters to learn a vocabulary from; expected sentences: give some text"
-        )
+        raise AttnscopeError("found no characters to learn a vocabulary from; expected sentences: give some text")
     alphabet: list[str] = []
     reached = 0
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
@@ -115,9 +108,7 @@ def _with_bytes(tokenizer: Tokenizer, special: Sequence[str]) -> models.BPE:
 def _wrap(tokenizer: Tokenizer, *, masked: bool) -> PreTrainedTokenizerFast:
     begin = "<s> " if masked else ""
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{begin}$A </s>",
-        pair=f"{begin}$A </s> $B </s>",
-        special_tokens=[("<s>", 1), ("</s>", 2)],
+        single=f"{begin}$A </s>", pair=f"{begin}$A </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
     )
     names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     if masked:

@@ -136,19 +136,12 @@ def walk(
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
     loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
+        model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
     )
     tell(Progress("walk", 0.5))
     source, target, translated = _read_texts(SENTENCE if texts is None else texts, targets, loaded)
     sides = {"input_ids": source} if target is None else {"input_ids": source, "decoder_input_ids": target}
-    inputs = {
-        name: torch.tensor([side.window.ids], device=loaded.model.device) for name, side in sides.items()
-    }
+    inputs = {name: torch.tensor([side.window.ids], device=loaded.model.device) for name, side in sides.items()}
     walked = walk_inputs(loaded.model, inputs, layer=layer, head=head, name=loaded.name)
     tell(Progress("walk", 1.0))
     queries = source if target is None or walked.kind == "self" else target
@@ -256,11 +249,7 @@ def _head_steps(
     X = _numbers(states[0][0])
     memory = X if states[1] is states[0] else _numbers(states[1][0])
     other = head // call.group  # the head of keys and values
-    own = {
-        "Q": _numbers(call.query[0, head]),
-        "K": _numbers(call.key[0, other]),
-        "V": _numbers(call.value[0, other]),
-    }
+    own = {"Q": _numbers(call.query[0, head]), "K": _numbers(call.key[0, other]), "V": _numbers(call.value[0, other])}
     matrices: Matrices = {}
     if projected.form in {"bilinear", "rope"}:
         W_Q, b_Q, W_K, b_K = projected.of_head(head)
@@ -317,11 +306,7 @@ def _numbers(tensor: Tensor) -> np.ndarray:
 
 
 def _own_result(
-    model: PreTrainedModel,
-    inputs: dict[str, Any],
-    layers: list[tuple[Site, Projections]],
-    site: Site,
-    name: str,
+    model: PreTrainedModel, inputs: dict[str, Any], layers: list[tuple[Site, Projections]], site: Site, name: str
 ) -> np.ndarray:
     """What the output projection gives when the model runs on its own attention."""
     # a module may serve several layers
@@ -381,9 +366,7 @@ def _window(name: str, text: str, tokenizer: Any, most: int) -> Window:
     length = max(len(text), most) * 4
     (window,) = cut_windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)
     if len(window) > most:
-        raise AttnscopeError(
-            f"{name} has {len(window)} tokens; at most {most} can be walked through: shorten it"
-        )
+        raise AttnscopeError(f"{name} has {len(window)} tokens; at most {most} can be walked through: shorten it")
     if len(window) < 2:  # noqa: PLR2004
         raise AttnscopeError(f"{name} is one token, which can only look at itself: give a longer one")
     return window
@@ -680,9 +663,7 @@ def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], Any]:
         for part in module.modules():
             if isinstance(part, nn.Linear):
                 hooks.callback(part.register_forward_hook(note).remove)
-        with explaining(
-            f"{type(module).__name__} does not take X of shape {tuple(x.shape)}", "Try another shape"
-        ):
+        with explaining(f"{type(module).__name__} does not take X of shape {tuple(x.shape)}", "Try another shape"):
             return layers, module(x)
 
 

@@ -143,9 +143,7 @@ class Forcing:
                 "to an encoder"
             )
         if not getattr(tokenizer, "is_fast", False):
-            raise AttnscopeError(
-                "the tokenizer gives no character offsets: a fast one (tokenizer.json) is needed"
-            )
+            raise AttnscopeError("the tokenizer gives no character offsets: a fast one (tokenizer.json) is needed")
         self.model, self.tokenizer, self.sources, self.targets = model, tokenizer, sources, targets
         self.cut, self.batch_size = words, batch_size
         self._checked = False
@@ -179,9 +177,7 @@ def _choose(weights: np.ndarray, layer: int | None, head: int | None) -> np.ndar
     return layers.mean(0) if head is None else layers[head]
 
 
-def _check_capture(
-    model: PreTrainedModel, tokenizer: Any, left: list[Pieces], right: list[Pieces], first: int
-) -> None:
+def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[Pieces], right: list[Pieces], first: int) -> None:
     """Refuse a model whose attention to the source is not seen as it is, on the start of the first pair with tokens."""
     pairs = enumerate(zip(left, right, strict=True), start=first)
     chosen = next((pair for pair in pairs if pair[1][0].ids and pair[1][1].ids), None)
@@ -264,9 +260,7 @@ def cut(tokenizer: Any, texts: list[str], words: str, *, target: bool) -> list[P
     return [Pieces(list(ids), *belongs(text, offsets, marks)) for text, ids, offsets, marks in rows]
 
 
-def _spaced(
-    text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int]
-) -> tuple[np.ndarray, list[str]]:
+def _spaced(text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int]) -> tuple[np.ndarray, list[str]]:
     """The word of each token, and the words between spaces."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     ends = [stop for _, stop in spans]
@@ -278,9 +272,7 @@ def _spaced(
     return np.array(word, dtype=np.int64), [text[start:stop] for start, stop in spans]
 
 
-def _each(
-    text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int]
-) -> tuple[np.ndarray, list[str]]:
+def _each(text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int]) -> tuple[np.ndarray, list[str]]:
     """Every token that is no mark is a word."""
     is_word = np.array(marks, dtype=np.int64) == 0
     word = np.where(is_word, np.cumsum(is_word) - 1, NO_WORD)

@@ -29,9 +29,7 @@ _EN = {
     "followed": "The row that is followed is that of token {token}, “{name}”; it is marked with ▸.",
     "tokens": "The sentence becomes tokens",
     "tokens.text": "The model does not read words but tokens, {count} of them here. Each has a position, from 0; ␣ is a space.",
-    "tokens.pieces": (
-        "The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."
-    ),
+    "tokens.pieces": ("The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."),
     "tokens.causal": "The target becomes tokens",
     "tokens.cross": "Source and target become tokens",
     "tokens.target": (

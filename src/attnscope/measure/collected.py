@@ -28,12 +28,8 @@ class MeasuredPass:
     """What was measured of the calls of one forward pass."""
 
     sites: list[Site] = field(default_factory=list)  # each call
-    measured: list[dict[str, Tensor]] = field(
-        default_factory=list
-    )  # statistics of each call, from `measure_call`
-    queries: list[Tensor] = field(
-        default_factory=list
-    )  # ``(batch,)`` for each call: its queries that are real tokens
+    measured: list[dict[str, Tensor]] = field(default_factory=list)  # statistics of each call, from `measure_call`
+    queries: list[Tensor] = field(default_factory=list)  # ``(batch,)`` for each call: its queries that are real tokens
     reach: int = 0  # the largest offset that there was
 
     def add(self, site: Site, measured: dict[str, Tensor], queries: Tensor, reach: int) -> None:
@@ -68,11 +64,7 @@ def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -
         )
         if layered:
             own = np.stack([counts.numpy() for counts in run.queries], axis=1)
-            part["queries"] = (
-                ("text", "layer"),
-                own,
-                {"long_name": "Queries of a layer", "units": "tokens"},
-            )
+            part["queries"] = (("text", "layer"), own, {"long_name": "Queries of a layer", "units": "tokens"})
         parts.append(part)
         first += run.texts
     results = joined(parts)

@@ -33,9 +33,7 @@ def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
 
 def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequence[Hashable], str]:
     """What the bootstrap draws of results along ``text``, and what it is called in them."""
-    sources = (
-        results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["text"]))
-    )
+    sources = results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["text"]))
     if known is not None:
         sources = [source for source, there in zip(sources, known, strict=True) if there]
     drawn, unit = units_of(sources)
@@ -91,9 +89,7 @@ def interval(
         drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws)
         for first in range(0, len(columns), _AT_ONCE):
             part = np.ix_(there, columns[first : first + _AT_ONCE])
-            low[part[1][0]], high[part[1][0]] = bootstrap_interval(
-                sums[part], sizes[part], drawn.astype(float)
-            )
+            low[part[1][0]], high[part[1][0]] = bootstrap_interval(sums[part], sizes[part], drawn.astype(float))
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 
@@ -113,9 +109,7 @@ def resampled(units: Sequence[Hashable], draws: int = DRAWS, seed: int = 0) -> n
     return drawn / drawn.sum(1, keepdims=True)
 
 
-def bootstrap_interval(
-    sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def bootstrap_interval(sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of the 95% interval of ratios of sums over units, 6 or more: the one interval of means over texts."""
     drawn_sizes = drawn @ sizes
     means = (drawn @ sums) / (drawn_sizes[:, None] if sizes.ndim == 1 else drawn_sizes)
@@ -195,9 +189,7 @@ def without_skewness(quantile: Any, skewness: Any) -> Any:
     return 3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1)
 
 
-_FEW = (
-    128  # effective rows; with fewer, a spread is taken to be skewed: a row that was not drawn may look far
-)
+_FEW = 128  # effective rows; with fewer, a spread is taken to be skewed: a row that was not drawn may look far
 _SPREAD_SKEW = 0.5  # at least, of the estimate from one window
 FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say
 _OF_HEADS = 2  # dimensions: layer, head
@@ -212,9 +204,7 @@ def intervals_note(results: xr.Dataset) -> str:
         for name, width in widths.items()
         if width.notnull().any()
     ]
-    untold = [
-        f"{name} of {number} heads" for name, width in widths.items() if (number := int(width.isnull().sum()))
-    ]
+    untold = [f"{name} of {number} heads" for name, width in widths.items() if (number := int(width.isnull().sum()))]
     note = f" Widest 95% intervals of a head's mean over these windows, from end to end: {', '.join(said)}."
     none = f" No interval is told where fewer than {FEWEST} rows carry an estimate: {', '.join(untold)}."
     return (note if said else "") + (none if untold else "")

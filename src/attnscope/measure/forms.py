@@ -31,9 +31,7 @@ Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 _SHARED = ("profile", "entropy", "first_token")  # with scan
 _OWN = {
     "weight_moved": Wording("Share of a row's weight that lies elsewhere than in full attention", "share"),
-    "output_error": Wording(
-        "Distance of the output from that of full attention, over the latter's size", "share"
-    ),
+    "output_error": Wording("Distance of the output from that of full attention, over the latter's size", "share"),
 }
 FULL = "full"
 
@@ -119,13 +117,9 @@ def usual_forms(*, reach: int = 8, causal: bool = False) -> dict[str, Form]:
     }
 
 
-def _statistics(
-    weights: Tensor, full: Tensor, output: Tensor, expected: Tensor, band: int
-) -> dict[str, np.ndarray]:
+def _statistics(weights: Tensor, full: Tensor, output: Tensor, expected: Tensor, band: int) -> dict[str, np.ndarray]:
     batch, _, queries, keys = weights.shape
-    own, other = (
-        torch.ones(batch, count, dtype=torch.bool, device=weights.device) for count in (queries, keys)
-    )
+    own, other = (torch.ones(batch, count, dtype=torch.bool, device=weights.device) for count in (queries, keys))
     reduced = reduce_call(_rows(weights, band, indicator_columns(other, ~other)), _SHARED, own, other)
     reduced["weight_moved"] = (weights - full).abs().sum(-1).mean(-1) / 2
     reduced["output_error"] = (output - expected).flatten(2).norm(dim=-1) / expected.flatten(2).norm(dim=-1)

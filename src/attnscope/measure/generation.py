@@ -21,13 +21,7 @@ from attnscope.capture.placement import device_of
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, full_pass_difference
-from attnscope.measure.generation_texts import (
-    generation_dataset,
-    patterns_of,
-    prompts_of,
-    reject_unmatched,
-    spans_of,
-)
+from attnscope.measure.generation_texts import generation_dataset, patterns_of, prompts_of, reject_unmatched, spans_of
 from attnscope.measure.sides import grouping_for, read_sides
 from attnscope.measure.windows import beyond_note, window_length
 from attnscope.read.chats import Chats
@@ -170,12 +164,7 @@ def generate(
     )
     grouping = grouping_for(groups, corpus)
     loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
+        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
     )
     _check_writes(loaded)
     if isinstance(corpus, Chats):
@@ -187,9 +176,7 @@ def generate(
     job = _Job(loaded, prompts, grouping, patterns, asked, progress or no_progress)
     signature = signature_of("generate", loaded, corpus, None, job.settings(length))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
-    attributes |= beyond_note(
-        loaded, _whole_length(loaded, length, new_tokens), "Texts, with what is written,"
-    )
+    attributes |= beyond_note(loaded, _whole_length(loaded, length, new_tokens), "Texts, with what is written,")
     if out is None:
         results = in_a_row([part for _, part in job.parts()], "sequence")
         return results.assign_attrs(attributes)
@@ -202,9 +189,7 @@ def _check_writes(loaded: LoadedModel) -> None:
     if loaded.model.can_generate():
         return
     is_bundled = loaded.name == MODEL.name
-    what = (
-        "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
-    )
+    what = "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
     raise AttnscopeError(f"{what} cannot generate: give a causal model or an encoder-decoder")
 
 
@@ -296,11 +281,7 @@ class _Job:
         spans = [spans_of(prompt, self.patterns, self.grouping) for prompt in prompts]
         model: Any = self.loaded.model
         call = GenerationCall(model, model.generate, (), self._arguments(prompts))
-        with (
-            own_random_numbers(),
-            quiet(),
-            explaining(f"{self.loaded.name} does not generate", "Try another cache"),
-        ):
+        with own_random_numbers(), quiet(), explaining(f"{self.loaded.name} does not generate", "Try another cache"):
             torch.manual_seed(self.asked["seed"] + numbers.start)
             _, texts = call.run(spans)
         checked: dict[str, str] = {}  # in the first piece, so that a run that resumes has it too
@@ -349,11 +330,7 @@ class _Job:
         ids = torch.full((len(prompts), longest), pad)
         mask = torch.zeros_like(ids)
         for row, prompt in enumerate(prompts):
-            at = (
-                slice(0, len(prompt))
-                if model.config.is_encoder_decoder
-                else slice(longest - len(prompt), None)
-            )
+            at = slice(0, len(prompt)) if model.config.is_encoder_decoder else slice(longest - len(prompt), None)
             ids[row, at], mask[row, at] = torch.tensor(prompt.ids), 1
         drawn = {"temperature": asked["temperature"], "top_p": asked["top_p"], "top_k": 0}
         caches: dict[str, dict[str, Any]] = {

@@ -84,21 +84,15 @@ class GenerationCall:
     def _check(self) -> None:
         name = type(self.model).__name__
         if _own_method(type(self.model)) is not GenerationMixin.__dict__["generate"]:
-            raise AttnscopeError(
-                f"{name} has a generate() of its own, and it is not known what it reads in each pass"
-            )
+            raise AttnscopeError(f"{name} has a generate() of its own, and it is not known what it reads in each pass")
         if self.model.training:
             raise AttnscopeError(f"{name} is in training mode: call model.eval() first")
         for setting, reason in _CANNOT.items():
             value = self._setting(setting)
             if value not in {None, False} and not (setting == "guidance_scale" and value == 1):
-                raise AttnscopeError(
-                    f"generate({setting}={value!r:.40}) cannot be watched: {reason}. Leave it out"
-                )
+                raise AttnscopeError(f"generate({setting}={value!r:.40}) cannot be watched: {reason}. Leave it out")
         if self._setting("cache_implementation") == "paged":
-            raise AttnscopeError(
-                "generate(cache_implementation='paged') cannot be watched: it mixes texts in a pass"
-            )
+            raise AttnscopeError("generate(cache_implementation='paged') cannot be watched: it mixes texts in a pass")
         if self._is_pair and (self.named.get("assistant_model") or self._setting("prompt_lookup_num_tokens")):
             raise AttnscopeError(f"assisted generation of {name}, an encoder-decoder, cannot be watched")
         mask = self._mask
@@ -127,9 +121,7 @@ class GenerationCall:
         known = [self.given[0] if self.given else self.named.get("inputs"), *map(self.named.get, usual)]
         main = next((value for value in known if isinstance(value, Tensor)), None)
         if main is None:
-            raise AttnscopeError(
-                "generate() was given nothing to go on with that can be watched: give input_ids"
-            )
+            raise AttnscopeError("generate() was given nothing to go on with that can be watched: give input_ids")
         return main
 
     @property
@@ -236,9 +228,7 @@ class ReadPass:
     start: int  # where the first measured query stands in the text, padding counted
     rows: int  # how many are measured; 0 in a part of the prompt
     ids: Tensor | None  # ``(batch, row)``: their tokens; None where the model was given embeddings
-    layers: dict[Layer, dict[str, Tensor]] = field(
-        default_factory=dict
-    )  # statistics of each layer; see `measure_rows`
+    layers: dict[Layer, dict[str, Tensor]] = field(default_factory=dict)  # statistics of each layer; see `measure_rows`
     calls: dict[str, int] = field(default_factory=dict)
 
 
@@ -299,10 +289,7 @@ class GenerationObserver:
             if now is not None and now.rows:
                 self.passes.append(now)
 
-        hooks = [
-            model.register_forward_pre_hook(begin, with_kwargs=True),
-            model.register_forward_hook(end),
-        ]
+        hooks = [model.register_forward_pre_hook(begin, with_kwargs=True), model.register_forward_hook(end)]
         try:
             yield
         finally:
@@ -314,9 +301,7 @@ class GenerationObserver:
         ids, states = arguments.get(f"{side}input_ids"), arguments.get(f"{side}inputs_embeds")
         read = ids if ids is not None else states
         if read is None:
-            raise AttnscopeError(
-                "a pass reads neither token ids nor embeddings: which text it writes is not known"
-            )
+            raise AttnscopeError("a pass reads neither token ids nor embeddings: which text it writes is not known")
         batch, queries = read.shape[:2]
         past = self._past(arguments.get("past_key_values"))
         end = past + queries

@@ -72,9 +72,7 @@ class KeyMarks:
         return self._columns[keys, shift]
 
 
-def measure_rows(
-    call: AttentionCall, first: int, place: int, marks: KeyMarks, *, is_cross: bool
-) -> dict[str, Tensor]:
+def measure_rows(call: AttentionCall, first: int, place: int, marks: KeyMarks, *, is_cross: bool) -> dict[str, Tensor]:
     """Statistics of the rows from `first` on: ``(batch, head, row)``, spans behind; one head for equal weights."""
     weights, allowed = row_weights(call, first)
     rows, keys = weights.shape[-2:]
@@ -128,9 +126,7 @@ def _bins(weights: Tensor, own: int | None) -> Tensor:
 def _own_key(call: AttentionCall, allowed: Tensor, rows: int) -> int:
     """The first measured query's own key: the last one that it may see."""
     keys = allowed.shape[-1]
-    if not call.query.shape[
-        -1
-    ]:  # weights alone: a cache holds the query's own key last, and nothing behind it
+    if not call.query.shape[-1]:  # weights alone: a cache holds the query's own key last, and nothing behind it
         return keys - rows
     last = keys - 1 - allowed.any(1).flip(-1).to(torch.uint8).argmax(-1)  # (batch, row)
     own = last - torch.arange(rows, device=last.device)
@@ -238,9 +234,7 @@ class Prompts:
         if given is None:
             return []
         if self.ids is None:
-            raise AttnscopeError(
-                "spans are of the tokens of a prompt, and the model was given none: give input_ids"
-            )
+            raise AttnscopeError("spans are of the tokens of a prompt, and the model was given none: give input_ids")
         texts = range(len(self.ids))
         if callable(given):
             each = [given(self.tokens(text)) for text in texts]
@@ -249,9 +243,7 @@ class Prompts:
         else:
             each = list(given) if isinstance(given, Iterable) else [given] * len(texts)
         if len(each) != len(texts):
-            raise AttnscopeError(
-                f"spans of {len(each)} prompts were given, and generate() reads {len(texts)}"
-            )
+            raise AttnscopeError(f"spans of {len(each)} prompts were given, and generate() reads {len(texts)}")
         return [_of_text(spans, len(self.tokens(text))) for text, spans in enumerate(each)]
 
 
@@ -264,9 +256,7 @@ def _of_text(spans: Any, length: int) -> dict[str, np.ndarray]:
 
 def _name(name: Any) -> str:
     if not isinstance(name, str) or not name.strip() or name in _TAKEN:
-        raise AttnscopeError(
-            f"a span has the name {name!r:.60}; expected another word than {', '.join(_TAKEN)}"
-        )
+        raise AttnscopeError(f"a span has the name {name!r:.60}; expected another word than {', '.join(_TAKEN)}")
     return name
 
 

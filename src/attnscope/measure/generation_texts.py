@@ -55,9 +55,7 @@ class Written:
     sites: Sequence[Site]  # one for each layer
     # names of the spans, and of each layer the spans that its keys may belong to, ``(layer, span)``
     spans: tuple[tuple[str, ...], np.ndarray]
-    measured: Mapping[
-        str, np.ndarray
-    ]  # ``(step, layer, head)``, spans or bins behind; of equal weights with one head
+    measured: Mapping[str, np.ndarray]  # ``(step, layer, head)``, spans or bins behind; of equal weights with one head
 
     @property
     def whole(self) -> list[int]:
@@ -66,19 +64,12 @@ class Written:
 
 
 def texts_of(
-    observer: GenerationObserver,
-    sequences: Tensor,
-    beams: Tensor | None,
-    ends: Sequence[int],
-    pad: int | None,
+    observer: GenerationObserver, sequences: Tensor, beams: Tensor | None, ends: Sequence[int], pad: int | None
 ) -> list[Written]:
     """A record of each sequence that `generate` gave."""
     rows = rows_of(observer)
     sequences = sequences.cpu()
-    prompts, before = (
-        observer.prompts,
-        rows.prompt if observer.is_pair or observer.prompts.ids is not None else 0,
-    )
+    prompts, before = (observer.prompts, rows.prompt if observer.is_pair or observer.prompts.ids is not None else 0)
     count = 1 if prompts.ids is None else len(prompts.ids)
     texts: list[Written] = []
     for number, sequence in enumerate(sequences):
@@ -207,9 +198,7 @@ def _length(new: Tensor, ends: Sequence[int], pad: int | None) -> int:
 ANY = "..."  # in a pattern: whatever stands between
 
 
-def prompts_of(
-    texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, limit: int | None
-) -> list[Window]:
+def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, limit: int | None) -> list[Window]:
     """The first `length` tokens of each text; a chat, whose end matters, must fit as a whole."""
     prompts: list[Window] = []
     if isinstance(texts, ChatTexts):
@@ -281,9 +270,7 @@ def patterns_of(given: object) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise AttnscopeError(
-            f'spans are {given!r:.60}; expected patterns by name, as {{"document": "<doc>...</doc>"}}'
-        )
+        raise AttnscopeError(f'spans are {given!r:.60}; expected patterns by name, as {{"document": "<doc>...</doc>"}}')
     named = cast("Mapping[Any, Any]", given)
     for name, pattern in named.items():
         if not isinstance(name, str) or not name.strip() or name in {PROMPT, SOURCE, START, OWN}:

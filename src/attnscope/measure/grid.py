@@ -78,9 +78,7 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
     places = [(0, 0), (0, min(1, columns - 1)), (min(1, rows - 1), 0), (rows - 1, columns - 1)]
     probes = pixels.repeat(1 + len(places), 1, 1, 1)
     for probe, (row, column) in zip(probes[1:], places, strict=True):
-        probe[:, row * size[0] : (row + 1) * size[0], column * size[1] : (column + 1) * size[1]] += pattern(
-            size, probe
-        )
+        probe[:, row * size[0] : (row + 1) * size[0], column * size[1] : (column + 1) * size[1]] += pattern(size, probe)
     seen = first_states(model, {"pixel_values": probes})
     if seen is None:
         return "its weights alone can be seen, which do not tell which token is which patch"
@@ -88,8 +86,7 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
         return f"its first layer attends in {seen.shape[0] / len(probes):g} windows of an image"
     changes = (seen[1:] - seen[:1]).abs().amax(-1)
     places_of = [
-        (change > NOTHING * change.amax()).nonzero()[:, 0].tolist() if change.amax() > 0 else []
-        for change in changes
+        (change > NOTHING * change.amax()).nonzero()[:, 0].tolist() if change.amax() > 0 else [] for change in changes
     ]
     first = places_of[0][0] if places_of[0] else 0
     if places_of != [[first + row * columns + column] for row, column in places]:
@@ -189,10 +186,7 @@ def _weights_of_row(call: AttentionCall, grid: Grid, row: int) -> Tensor:
     """Weights of the patches in one row, ``(batch, head, column, key)``."""
     first = grid.start + row * grid.columns
     part = slice(first, first + grid.columns)
-    cut = {
-        name: None if (tensor := getattr(call, name)) is None else tensor[..., part, :]
-        for name in ("mask", "bias")
-    }
+    cut = {name: None if (tensor := getattr(call, name)) is None else tensor[..., part, :] for name in ("mask", "bias")}
     return attend_in_full(replace(call, query=call.query[..., part, :], **cut))[1]
 
 
@@ -225,9 +219,7 @@ def jpeg(pixels: Tensor, processor: Processor) -> str:
     elif processor is None:
         values = (values - values.amin()) / (values.amax() - values.amin()).clamp_min(1e-9)
     bytes_ = (values.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    return _packed(
-        pillow.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_[..., :3]).convert("RGB")
-    )
+    return _packed(pillow.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_[..., :3]).convert("RGB"))
 
 
 def jpeg_of(pixels: np.ndarray, shape: float) -> str:
@@ -264,10 +256,7 @@ def patch_peaks(results: xr.Dataset) -> xr.Dataset:
     """At which neighbour each head looks most, by means over images."""
     shares = text_mean(patch_shares(results)).transpose("layer", "head", "row_offset", "column_offset")
     known = (
-        text_mean(results["patch_profile"])
-        .notnull()
-        .any(("row_offset", "column_offset"))
-        .transpose("layer", "head")
+        text_mean(results["patch_profile"]).notnull().any(("row_offset", "column_offset")).transpose("layer", "head")
     )
     stacked = shares.stack(place=("row_offset", "column_offset"))
     best = stacked.argmax("place").values

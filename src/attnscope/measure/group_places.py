@@ -33,9 +33,7 @@ class GroupPlaces:
     # ``(batch, query)``: the place of offsets that the first real key has, and its number among those that occur
     offset_of_first: Tensor
     first_at: Tensor
-    seen: (
-        Tensor  # ``(batch, query, place, group)``: how many keys of each group a query may see at each place
-    )
+    seen: Tensor  # ``(batch, query, place, group)``: how many keys of each group a query may see at each place
 
     @classmethod
     def of(cls, call: AttentionCall, need: Need, first: Tensor, groups: Tensor) -> GroupPlaces:
@@ -57,8 +55,7 @@ class GroupPlaces:
         offset_of_first = torch.bucketize(first_key[:, None] - own, edges, right=True) - 1
         occurring, first_at = offset_of_first.unique(return_inverse=True)
         at_first = (
-            one_hot(first_at, len(occurring))[..., None]
-            * (first_seen[..., None] * of_first[:, None])[:, :, None]
+            one_hot(first_at, len(occurring))[..., None] * (first_seen[..., None] * of_first[:, None])[:, :, None]
         )
         return cls(edges, need.bins[0], offset_of_first, first_at, torch.cat([offsets, at_first], dim=2))
 
@@ -74,9 +71,7 @@ class GroupPlaces:
         right_end = right[..., :1] - band[..., middle + self.far :].sum(-1, keepdim=True)
         each = torch.cat([left[..., :-1], left_end, band, right_end, right[..., 1:]], dim=-1)
         on_first = on_first.double()[..., None]
-        offset, at = (
-            place[:, None, :, None].expand_as(on_first) for place in (self.offset_of_first, self.first_at)
-        )
+        offset, at = (place[:, None, :, None].expand_as(on_first) for place in (self.offset_of_first, self.first_at))
         others = each.scatter_add(3, offset, -on_first).clamp_min(0.0)
         firsts = each.new_zeros(*each.shape[:3], self.seen.shape[2] - each.shape[3]).scatter(3, at, on_first)
         return torch.cat([others, firsts], dim=-1).where(counted[..., None], 0.0).sum(2)

@@ -99,9 +99,7 @@ class ImageTextReader(Reader):
         digest = hashlib.sha256(b"read")
         for placed in self.placed:
             window = placed.window
-            digest.update(
-                json.dumps([window.ids, window.tokens, window.special, window.roles]).encode() + b"\n"
-            )
+            digest.update(json.dumps([window.ids, window.tokens, window.special, window.roles]).encode() + b"\n")
         return digest.hexdigest()
 
     def _place(self, item: PicturedText) -> Placed:
@@ -137,9 +135,7 @@ class ImageTextReader(Reader):
                 kind == VIDEO
             )
         if tellers.unknown:
-            self.notes[key] = " ".join(
-                [self.notes.get(key, ""), f"No map over {part}: {tellers.unknown}."]
-            ).strip()
+            self.notes[key] = " ".join([self.notes.get(key, ""), f"No map over {part}: {tellers.unknown}."]).strip()
 
     def _together(self) -> str:
         """How many frames that were given are read as one, where that is not 1."""
@@ -150,15 +146,12 @@ class ImageTextReader(Reader):
             if (steps := sum((tile.kind, tile.image) == (VIDEO, number) for tile in placed.tiles))
         }
         most = max(shares, default=1)
-        return f" A frame is a step of up to {-(-most // 1):g} frames that were given, read as one." * (
-            most > 1
-        )
+        return f" A frame is a step of up to {-(-most // 1):g} frames that were given, read as one." * (most > 1)
 
     def _check(self) -> None:
         """Reject a decoder that attends over other positions than its tokens; find the layers that look back only."""
         first = max(
-            range(self.count),
-            key=lambda number: bool(self.placed[number].images or self.placed[number].videos),
+            range(self.count), key=lambda number: bool(self.placed[number].images or self.placed[number].videos)
         )
         read = self.read([self.texts[first]], [first])
         window = read.windows[0]
@@ -199,9 +192,7 @@ class ImageTextReader(Reader):
         """Where the tokens of images and videos are."""
         return picture_sizes(self.placed[numbers[0]], self.images, self.videos)
 
-    def illustrated(
-        self, sample: xr.Dataset, items: Sequence[PicturedText], reads: Sequence[Read]
-    ) -> xr.Dataset:
+    def illustrated(self, sample: xr.Dataset, items: Sequence[PicturedText], reads: Sequence[Read]) -> xr.Dataset:
         """The sample with the images and frames."""
         return with_views(
             sample,
@@ -225,9 +216,7 @@ class Placed:
 _OF_TEXTS = ("text", "special")
 
 
-def grouping_of_pictured(
-    asked: Grouping | None, windows: Sequence[Window], images: Sequence[str]
-) -> Grouping:
+def grouping_of_pictured(asked: Grouping | None, windows: Sequence[Window], images: Sequence[str]) -> Grouping:
     """Images, and beside them what was asked for; by default text and special tokens, of chats the roles."""
     used = {role for window in windows for role in window.roles}
     if asked is not None and asked.signature == "roles" and not used & set(ROLES):
@@ -284,9 +273,7 @@ def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
     return of_images | (_sizes(placed, VIDEO, placed.videos, videos, _OF_VIDEOS) if videos else {})
 
 
-def _sizes(
-    placed: Placed, kind: str, pieces: list[list[int]], most: int, named: dict[str, str]
-) -> dict[str, Any]:
+def _sizes(placed: Placed, kind: str, pieces: list[list[int]], most: int, named: dict[str, str]) -> dict[str, Any]:
     """Of one kind, ``(text, image)`` or ``(text, video)``."""
     sizes = {name: np.full((1, most), -1) for name in named}
     for image, tokens in enumerate(pieces):

@@ -208,9 +208,7 @@ def _there(names: Sequence[str], grid: Grid | None) -> list[str]:
         lacks |= set() if grid.registers else {"registers"}
     there = [name for name in names if name not in lacks]
     if not there:
-        raise AttnscopeError(
-            f"this model has no {names[0]}: ask for other statistics, such as entropy or max_weight"
-        )
+        raise AttnscopeError(f"this model has no {names[0]}: ask for other statistics, such as entropy or max_weight")
     return there
 
 
@@ -220,9 +218,7 @@ def _band(asked: int | None, grid: Grid | None) -> int:
     largest = max(grid.rows, grid.columns) - 1
     if asked is not None and asked > largest:
         shape = f"{grid.rows} x {grid.columns} patches"
-        raise AttnscopeError(
-            f"band (--band) is {asked}; in images of {shape} the largest offset is {largest}"
-        )
+        raise AttnscopeError(f"band (--band) is {asked}; in images of {shape} the largest offset is {largest}")
     return min(_BAND, largest) if asked is None else asked
 
 
@@ -264,9 +260,7 @@ class PatchObserver:
         output, numbers = measure_call(call, of_rows or ["entropy"], 0, 0, Marks(every, keys, ~keys))
         numbers = {name: values for name, values in numbers.items() if name.removeprefix(EQUAL) in of_rows}
         if batch != self.images:  # windows of each image, one after the other
-            numbers = {
-                name: values.unflatten(0, (self.images, -1)).mean(1) for name, values in numbers.items()
-            }
+            numbers = {name: values.unflatten(0, (self.images, -1)).mean(1) for name, values in numbers.items()}
         wanted = [name for name in self.names if name in PATCH_STATISTICS]
         if self._is_on_grid(call):
             numbers |= self._of_patches(call, wanted)
@@ -349,9 +343,7 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
     measured, equal = (_places(pooled, prefix).candidates for prefix in ("", "equal_"))
     allowed = beyond_chance(measured, equal, float(weights.sum()))
     codes = np.stack([_codes(results.isel(text=text, drop=True), names, allowed) for text in range(shape[0])])
-    exists = (
-        np.isfinite(results.same_row.transpose("text", "layer", "head").values).reshape(shape[0], -1).all(0)
-    )
+    exists = np.isfinite(results.same_row.transpose("text", "layer", "head").values).reshape(shape[0], -1).all(0)
     used = np.unique(codes[:, exists])
     labels = np.searchsorted(used, codes[:, exists])
     shares = label_shares(labels, len(used))
@@ -405,10 +397,7 @@ def _places(results: xr.Dataset, prefix: str = "") -> _Places:
         near=np.column_stack(
             [
                 np.zeros((len(square), 0)),
-                *(
-                    square[:, offsets <= reach][:, :, offsets <= reach].sum((1, 2))
-                    for reach in range(1, band + 1)
-                ),
+                *(square[:, offsets <= reach][:, :, offsets <= reach].sum((1, 2)) for reach in range(1, band + 1)),
             ]
         ),
         entropy=flat(results[f"{prefix}entropy"]),
@@ -425,9 +414,7 @@ def _codes(results: xr.Dataset, names: list[str], allowed: np.ndarray) -> np.nda
     shares = np.where(enough[:, :single], measured.single, 0.0)
     moved = np.abs(measured.single - equal.single).sum(-1) / 2
     aside = np.abs(measured.lines - equal.lines).max(-1)
-    alike = (np.maximum(moved, aside) <= ALIKE_PLACES) & (
-        np.abs(measured.entropy - equal.entropy) <= ALIKE_ENTROPY
-    )
+    alike = (np.maximum(moved, aside) <= ALIKE_PLACES) & (np.abs(measured.entropy - equal.entropy) <= ALIKE_ENTROPY)
     choices = [(shares.max(-1) >= SHARE, shares.argmax(-1)), (alike, names.index("uniform"))]
     within = range(single + lines, single + lines + measured.near.shape[1])
     order = (*within[:1], *range(single, single + lines), *within[1:])

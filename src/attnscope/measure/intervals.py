@@ -76,9 +76,7 @@ def differs_from_zero(
     return _reported(there, flipped[0], flipped.max(1, initial=-np.inf))
 
 
-def above_zero(
-    blocks: Iterable[Float[np.ndarray, "document mean"]], documents: int
-) -> list[Bool[np.ndarray, " mean"]]:
+def above_zero(blocks: Iterable[Float[np.ndarray, "document mean"]], documents: int) -> list[Bool[np.ndarray, " mean"]]:
     """Which means lie above 0, those of all blocks together, by 1,000 choices of signs: of each block by itself."""
     signs = _random_signs(np.random.default_rng(0), _DRAWS, documents)
     largest = np.full(_DRAWS, -np.inf)

@@ -56,9 +56,7 @@ def _centre(profiles: np.ndarray) -> int:
     """Where offset 0 stands in ``-n..n``."""
     offsets = profiles.shape[-1]
     if offsets % 2 == 0:
-        raise AttnscopeError(
-            f"found {offsets} offsets; expected an odd number, -n..n, of which 0 is in the middle"
-        )
+        raise AttnscopeError(f"found {offsets} offsets; expected an odd number, -n..n, of which 0 is in the middle")
     return offsets // 2
 
 
@@ -68,9 +66,7 @@ class Clustering:
 
     labels: Int[np.ndarray, " vector"]  # cluster of each vector, in the order of the names below
     centroids: Float[np.ndarray, "cluster offset"]  # share of the weight at each offset
-    names: tuple[
-        str, ...
-    ]  # by `name_profile`; a second cluster of the same name is called ``leftward (no. 2)``
+    names: tuple[str, ...]  # by `name_profile`; a second cluster of the same name is called ``leftward (no. 2)``
     inertia: float  # sum of squared distances to the centroids
 
 

@@ -37,11 +37,7 @@ def blocks_of(call: AttentionCall, log_sum_exp: Tensor, size: int) -> np.ndarray
 
 
 def long_dataset(
-    observed: Mapping[Place, np.ndarray],
-    size: int,
-    layers: int,
-    heads: int,
-    texts: Mapping[str, Window],
+    observed: Mapping[Place, np.ndarray], size: int, layers: int, heads: int, texts: Mapping[str, Window]
 ) -> xr.Dataset:
     """``block_sum`` and ``block_max (layer, head, block_query, block_key)`` of the first window, and its blocks'
     names.
@@ -57,9 +53,7 @@ def long_dataset(
     named = {
         f"{side}block_text": (
             f"{side}block",
-            np.array(
-                ["".join(text.tokens[at : at + WORDS]) for at in range(0, len(text), size)], dtype=object
-            ),
+            np.array(["".join(text.tokens[at : at + WORDS]) for at in range(0, len(text), size)], dtype=object),
         )
         for side, text in texts.items()
     }

@@ -38,9 +38,7 @@ class BlockSums:
     ) -> tuple[BlockSums, BlockSums]:
         """Those of a call and those of equal weights; `counted` is ``(batch, query)``, False on padding."""
         even = equal_call(call) if equal is None else equal
-        level = (
-            equal_rows(call, Need()).log_sum_exp if equal is None else measure(even, Need())[1].log_sum_exp
-        )
+        level = equal_rows(call, Need()).log_sum_exp if equal is None else measure(even, Need())[1].log_sum_exp
         own, null = (
             block_weights(each, lse.masked_fill(~counted[:, None], torch.inf), BLOCK).total
             for each, lse in ((call, log_sum_exp), (even, level))
@@ -100,11 +98,7 @@ def weight_rows(
 ) -> Iterator[Tensor]:
     """The first rows of one head's weights on one text, some at a time."""
     at = head // call.group
-    bias = (
-        None
-        if call.bias is None
-        else call.bias[min(text, len(call.bias) - 1), min(head, call.bias.shape[1] - 1)]
-    )
+    bias = None if call.bias is None else call.bias[min(text, len(call.bias) - 1), min(head, call.bias.shape[1] - 1)]
     rows = min(rows, call.query.shape[2])
     for first in range(0, rows, at_once):
         part = slice(first, min(rows, first + at_once))

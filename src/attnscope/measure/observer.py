@@ -106,8 +106,7 @@ def reduce_call(
     if groups is None:
         return reduced_to
     members = [
-        replace(reduced, counted=counted & (groups.queries == number)[:, None])
-        for number in range(groups.count)
+        replace(reduced, counted=counted & (groups.queries == number)[:, None]) for number in range(groups.count)
     ]
     return reduced_to | {
         f"{name}{BY_GROUP}": torch.stack([KNOWN[name].of(rows, equal=equal) for rows in members], -1)
@@ -130,13 +129,7 @@ class Asking:
 
     @classmethod
     def for_names(
-        cls,
-        names: Sequence[str],
-        observation: int,
-        reach: int,
-        chosen: Sequence[int] = (),
-        *,
-        equal: bool = False,
+        cls, names: Sequence[str], observation: int, reach: int, chosen: Sequence[int] = (), *, equal: bool = False
     ) -> Asking:
         """What these statistics need, of heads or of equal weights."""
         needs = {need for name in names for need in KNOWN[name].asks(equal=equal)}
@@ -239,9 +232,7 @@ def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Datase
     reasons: list[str] = []
     layers = results["layer"].values[~known.any(0)].tolist()
     if layers:
-        reasons.append(
-            f"none in layers {', '.join(map(str, layers))}, where the mask lets no query look there"
-        )
+        reasons.append(f"none in layers {', '.join(map(str, layers))}, where the mask lets no query look there")
     missing = int((~known.any(1)).sum())
     if missing:
         reasons.append(
@@ -254,13 +245,8 @@ SHARE = 0.3  # of all weight in one place: a head that looks there
 LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
 LOCAL = 0.5  # of all weight within some tokens: a local head
 MORE = 2.0  # times what equal weights give; of sides, times the odds
-SHARED_ODDS = (
-    6.0  # times the odds of equal weights, of a key that all rows share: random Llama models reach 5.5
-)
-ALIKE_PLACES, ALIKE_ENTROPY = (
-    0.1,
-    0.2,
-)  # share of weight that lies elsewhere than of equal weights; nats below them
+SHARED_ODDS = 6.0  # times the odds of equal weights, of a key that all rows share: random Llama models reach 5.5
+ALIKE_PLACES, ALIKE_ENTROPY = (0.1, 0.2)  # share of weight that lies elsewhere than of equal weights; nats below them
 CHANCE = 0.01  # that any head of a run gets a name by chance
 UNNAMED = ("uniform", "uniform over the past", "mixed", "flat")
 _SIDES = ("left", "right")
@@ -284,12 +270,8 @@ class _Candidates:
         first = measured.offset.shape[1]
         told[np.isnan(measured.columns_left), first : first + 2] = 0.0
         equal = _columns(places.equal)
-        columns = _fraction(
-            measured.columns_left, np.maximum(1.0 - measured.columns_left - measured.first, 0.0)
-        )
-        columns = np.where(
-            np.isnan(measured.columns_left), np.nan, columns
-        )  # not known: then no side is named
+        columns = _fraction(measured.columns_left, np.maximum(1.0 - measured.columns_left - measured.first, 0.0))
+        columns = np.where(np.isnan(measured.columns_left), np.nan, columns)  # not known: then no side is named
         equal[:, -2] = np.maximum(equal[:, -2], columns)
         equal[:, -1] = np.maximum(equal[:, -1], 1.0 - columns)
         return cls(_columns(measured), equal, told * places.rows[:, None])
@@ -304,9 +286,7 @@ def _columns(shares: Shares) -> np.ndarray:
     left, right = shares.near_left, shares.near_right
     fractions = (_fraction(left, right), _fraction(right, left))
     sides = (_fraction(shares.left, shares.right), _fraction(shares.right, shares.left))
-    return np.column_stack(
-        [shares.offset, shares.first, shares.special, shares.none, shares.near, *fractions, *sides]
-    )
+    return np.column_stack([shares.offset, shares.first, shares.special, shares.none, shares.near, *fractions, *sides])
 
 
 def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -315,9 +295,7 @@ def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def beyond_chance(
-    measured: Float[np.ndarray, "*cell"],
-    equal: Float[np.ndarray, "*cell"],
-    rows: Float[np.ndarray, "*cell"] | float,
+    measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"], rows: Float[np.ndarray, "*cell"] | float
 ) -> Bool[np.ndarray, "*cell"]:
     """Whether more lies in a place than so many rows that know nothing of places would put there by chance."""
     p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (measured, equal))
@@ -325,9 +303,7 @@ def beyond_chance(
     return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
 
 
-def beyond_shared(
-    measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"]
-) -> Bool[np.ndarray, "*cell"]:
+def beyond_shared(measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"]) -> Bool[np.ndarray, "*cell"]:
     """Whether a key that all rows share has `SHARED_ODDS` times the odds of equal weights."""
     return (measured > equal) & (measured * (1 - equal) >= SHARED_ODDS * equal * (1 - measured))
 
@@ -363,9 +339,7 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
         is_local = enough[:, near] & (candidates.measured[:, near] >= LOCAL)
         for number in range(len(_SIDES)):
             side = near + (1 + number) * reaches
-            choices.append(
-                (is_local & allowed[:, side] & candidates.lean(side), single + 3 * reach + 1 + number)
-            )
+            choices.append((is_local & allowed[:, side] & candidates.lean(side), single + 3 * reach + 1 + number))
         choices.append((is_local, single + 3 * reach))
     for number, share in enumerate((places.measured.left, places.measured.right)):
         side = single + 3 * reaches + number

@@ -89,9 +89,7 @@ class OffsetShares:
     def take(self, bins: slice) -> OffsetShares:
         """Some of the bins."""
         equal = None if self.equal is None else self.equal[:, bins]
-        return replace(
-            self, first=self.first[bins], last=self.last[bins], share=self.share[..., bins], equal=equal
-        )
+        return replace(self, first=self.first[bins], last=self.last[bins], share=self.share[..., bins], equal=equal)
 
     def seen(self) -> OffsetShares:
         """Without the ends at which nothing ever lies: the right side where no token may look right."""

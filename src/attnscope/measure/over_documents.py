@@ -211,9 +211,7 @@ class _Gathered:
             sums, _ = self.parts.setdefault(name, (DocumentSums(), statistic.isel(text=0, drop=True)))
             values = statistic.transpose("text", ...).values
             sums.add(values.reshape(len(values), -1).astype(np.float64), documents)
-        self.coords = {
-            name: coordinate for name, coordinate in piece.coords.items() if "text" not in coordinate.dims
-        }
+        self.coords = {name: coordinate for name, coordinate in piece.coords.items() if "text" not in coordinate.dims}
 
     def dataset(self, *, components: bool) -> xr.Dataset:
         """All of them, and where it is asked for what varies between documents."""
@@ -228,11 +226,7 @@ class _Gathered:
                 means[name + end] = like.copy(data=values.reshape(like.shape)).assign_attrs(_words(like, end))
         whole = xr.Dataset(means, attrs={"texts": texts, "documents": documents})
         return whole.assign_coords(
-            {
-                name: coordinate
-                for name, coordinate in self.coords.items()
-                if set(coordinate.dims) <= set(whole.dims)
-            }
+            {name: coordinate for name, coordinate in self.coords.items() if set(coordinate.dims) <= set(whole.dims)}
         )
 
 

@@ -74,16 +74,7 @@ class StatisticsObserver:
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
         return measure_call(
-            call,
-            self.names,
-            self.band,
-            self.reach,
-            marks,
-            mass,
-            equal,
-            self.sample,
-            self.observation,
-            self.chosen,
+            call, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
         )
 
     def stacked(self) -> dict[str, np.ndarray]:

@@ -22,9 +22,7 @@ class Shares:
     """Shares of all weight, for any number of heads: ``(head,)`` unless stated."""
 
     offset: Float[np.ndarray, "head offset"]  # ``(head, offset)``: at each offset of the band
-    first: Float[
-        np.ndarray, " head"
-    ]  # on the first token, on other special tokens, on no token (a learned sink)
+    first: Float[np.ndarray, " head"]  # on the first token, on other special tokens, on no token (a learned sink)
     special: Float[np.ndarray, " head"]
     none: Float[np.ndarray, " head"]
     # ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them
@@ -163,8 +161,6 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
     if "columns_left" in results:
         return results.assign(rows=rows)
     columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("text", "layer", "head")
-    if (
-        "frames" in results
-    ):  # Whisper also looks at frames that are no sound, of which the mean key tells nothing
+    if "frames" in results:  # Whisper also looks at frames that are no sound, of which the mean key tells nothing
         columns_left = columns_left.where(results.frames <= rows)
     return results.assign(rows=rows, columns_left=columns_left)

@@ -52,9 +52,7 @@ def in_pools(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[dict
     yield from unfilled.values()
 
 
-def _parts_of_documents(
-    numbered: Iterable[tuple[int, Window]], size: int
-) -> Iterator[tuple[dict[int, Window], bool]]:
+def _parts_of_documents(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[tuple[dict[int, Window], bool]]:
     """Documents as they end, and before that what is `size` windows before the last; and whether it is the end."""
     document: dict[int, Window] = {}
     source = ""
@@ -85,9 +83,7 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
         elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
             of = results.variables[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
             variables[name] = _weighted_nanmean(values, of)
-        elif (
-            name.removeprefix(EQUAL) in OF_OFFSETS
-        ):  # over all queries: those of windows that have none are at 0
+        elif name.removeprefix(EQUAL) in OF_OFFSETS:  # over all queries: those of windows that have none are at 0
             variables[name] = _weighted(values.fillna(0), rows).where(values.notnull().any("text"))
             variables[name].attrs = values.attrs
         elif name == "profile":
@@ -108,19 +104,14 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
                 }
                 variables[f"{name}{VARIANCE}"] = apart
                 alone = values.astype(np.float32)
-                variables[f"{OF_WINDOW}{name}"] = xr.Variable(
-                    ("window", *values.dims[1:]), alone.data, values.attrs
-                )
+                variables[f"{OF_WINDOW}{name}"] = xr.Variable(("window", *values.dims[1:]), alone.data, values.attrs)
         else:
             variables[name] = values
     if "group_weight" in results:
         counted = results.variables[GROUP_ROWS]
         known = _where(results.variables["group_weight"].notnull(), counted).sum("text")
         of = known.where(counted.notnull().all("text")).transpose(*variables["group_weight"].dims)
-        of.attrs = {
-            "long_name": "Queries of a group in windows that have the group of keys",
-            "units": "tokens",
-        }
+        of.attrs = {"long_name": "Queries of a group in windows that have the group of keys", "units": "tokens"}
         variables[GROUP_PAIR_ROWS] = of
     for name in IN_FULL:
         if name in results:

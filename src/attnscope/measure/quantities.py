@@ -145,9 +145,7 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
 
     def statistic(name: str, units: str, reading: str, reduce: Callable[[Tensor], Tensor]) -> Statistic:
         words = Wording(name + of, units, reading)
-        return Statistic(
-            words, lambda rows: reduce(getattr(rows, what)), (what,), has_equal=True, by_default=False
-        )
+        return Statistic(words, lambda rows: reduce(getattr(rows, what)), (what,), has_equal=True, by_default=False)
 
     return {
         f"{prefix}top_key": statistic(
@@ -193,15 +191,10 @@ STATISTICS: dict[str, Statistic] = {
         has_equal=True,
     ),
     "profile": Statistic(
-        Wording("Mean weight at each offset", "share"),
-        lambda rows: rows.profile,
-        ("band",),
-        along=("offset",),
+        Wording("Mean weight at each offset", "share"), lambda rows: rows.profile, ("band",), along=("offset",)
     ),
     "outside": Statistic(
-        Wording(
-            "Weight outside the band of offsets", "share", "Mass on tokens beyond the offsets of the profile."
-        ),
+        Wording("Weight outside the band of offsets", "share", "Mass on tokens beyond the offsets of the profile."),
         lambda rows: rows.outside,
         ("band",),
         has_equal=True,
@@ -287,9 +280,7 @@ STATISTICS: dict[str, Statistic] = {
         by_default=False,
     ),
     "learned_sink": Statistic(
-        Wording("Weight on a learned sink, on no token", "share"),
-        lambda rows: 1.0 - rows.mass,
-        by_default=False,
+        Wording("Weight on a learned sink, on no token", "share"), lambda rows: 1.0 - rows.mass, by_default=False
     ),
     **{f"within_{distance}": _within(distance) for distance in (64, 256, 1024, 4096)},
     "attention_distance": Statistic(
@@ -372,17 +363,14 @@ OF_OFFSETS: dict[str, Statistic] = {
         (CHOSEN,),
         along=("chosen_offset",),
         has_equal=True,
-    ),
+    )
 }
 GROUP_ROWS = "group_rows"
 #: What is measured beside these where windows come in pools: what a mean over windows is weighted by.
 OF_POOLED_GROUPS: dict[str, Statistic] = {
     GROUP_ROWS: Statistic(
-        Wording("Queries of each group", "tokens"),
-        lambda rows: rows.group_rows,
-        along=("group_query",),
-        has_equal=True,
-    ),
+        Wording("Queries of each group", "tokens"), lambda rows: rows.group_rows, along=("group_query",), has_equal=True
+    )
 }
 KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
@@ -396,27 +384,19 @@ def by_group(names: Sequence[str]) -> list[str]:
 PATCH_STATISTICS = {
     "patch_profile": Wording("Mean weight at each offset in rows and columns of patches", "share"),
     "same_row": Wording(
-        "Weight on the same row of patches",
-        "share",
-        "Mass of a patch's weight in its own row, itself counted.",
+        "Weight on the same row of patches", "share", "Mass of a patch's weight in its own row, itself counted."
     ),
     "same_column": Wording(
-        "Weight on the same column of patches",
-        "share",
-        "Mass of a patch's weight in its own column, itself counted.",
+        "Weight on the same column of patches", "share", "Mass of a patch's weight in its own column, itself counted."
     ),
     "class_token": Wording(
         "Weight of patches on the class token", "share", "Near 1: the head rests on the class token (a sink)."
     ),
     "registers": Wording(
-        "Weight of patches on registers",
-        "share",
-        "Mass on tokens that are neither patches nor the class token.",
+        "Weight of patches on registers", "share", "Mass on tokens that are neither patches nor the class token."
     ),
     "patch_distance": Wording(
-        "Mean distance",
-        "patches",
-        "Between the middles of two patches, under the weight that lies on patches.",
+        "Mean distance", "patches", "Between the middles of two patches, under the weight that lies on patches."
     ),
     "row_offset_mean": Wording(
         "Mean offset in rows (negative is up)",
@@ -440,9 +420,7 @@ SUMMARIES = {
     "cluster, centroid": Wording("Names of the kinds; their mean shares of the weight at each offset"),
     "label_share": Wording("Share of the texts with each label", "share"),
     "majority_share": Wording(
-        "Share of the texts with the most frequent label",
-        "share",
-        "1: the head has the same label on every text.",
+        "Share of the texts with the most frequent label", "share", "1: the head has the same label on every text."
     ),
     "effective_labels": Wording(
         "Effective number of labels, exp of their entropy", "", "Over texts; 1: always the same label."
@@ -534,9 +512,7 @@ def _unknown(name: str, known: Collection[str], of: str) -> str:
     if whole in OF_OFFSETS:
         return f"{name} comes with offsets, in a scan of texts: give them (--offsets -1,-64)"
     if whole in OF_POOLED_GROUPS:
-        return (
-            f"{name} comes with groups and a pool, in a scan of texts: give both (--groups kinds --pool 64)"
-        )
+        return f"{name} comes with groups and a pool, in a scan of texts: give both (--groups kinds --pool 64)"
     if whole in OF_GROUPS or (name.endswith(BY_GROUP) and whole in known):
         return f"{name} comes with groups, in a scan of texts: give them (--groups kinds)"
     if own != whole:

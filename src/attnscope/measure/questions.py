@@ -79,9 +79,7 @@ class ScanSettings:
         if self.rows is not None:
             RowSample(self.rows)
             if self.pool is not None:
-                raise AttnscopeError(
-                    "rows (--rows) are drawn of single windows: leave out rows or pool (--pool)"
-                )
+                raise AttnscopeError("rows (--rows) are drawn of single windows: leave out rows or pool (--pool)")
         if self.until is not None:
             check_real(0.0, 1.0, until=self.until)
             if self.task is not None:

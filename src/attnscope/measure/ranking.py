@@ -23,9 +23,7 @@ def queries(results: xr.Dataset) -> xr.DataArray:
         return results.queries.transpose("text", "layer")
     if "target_length" not in results:
         return results.length
-    return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose(
-        "text", "layer"
-    )
+    return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose("text", "layer")
 
 
 @reads("scan")
@@ -70,9 +68,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
     questions: list[Question] = []
     shares, told = _shares(results), _describe_rows(results)
     if shares is not None:
-        away = beyond(
-            shares.where(results.offset != 0), _shares(results, "equal_band_sum"), LEAST_SHARE, told
-        )
+        away = beyond(shares.where(results.offset != 0), _shares(results, "equal_band_sum"), LEAST_SHARE, told)
 
         def offset(layer: int, head: int) -> int:
             at = away.transpose("layer", "head", "offset").values[layer, head]

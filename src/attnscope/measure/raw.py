@@ -142,17 +142,13 @@ def weights(
         read = in_words(read)
     else:
         if window is not None or words is not None:
-            raise AttnscopeError(
-                "window and words are of texts, and these are not plain texts: leave them out"
-            )
+            raise AttnscopeError("window and words are of texts, and these are not plain texts: leave them out")
         if len(sense) > 1:
             raise _several(f"{len(sense)} images, videos, sounds or texts with images")
         if targets is not None and not isinstance(sense, Sounds):
             raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
         loading = Loading(revision, device, dtype, trust_remote_code)
-        asked = ScanSettings(
-            limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",)
-        )
+        asked = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
         read = READERS[type(sense)](given, sense, asked).observe_first(observe)
     shapes = {matrix.shape[1:] for _, matrix in heads.layers}
     if len(shapes) > 1:
@@ -163,10 +159,7 @@ def weights(
     ((rows, columns),) = shapes
     kind, beside = heads.layers[0][0].kind, read.target or read
     queries, keys = beside if kind != "self" else read, beside if kind == "causal" else read
-    named = {
-        "query_token": ("query", _names(queries, rows)),
-        "key_token": ("key", _names(keys, columns)),
-    }
+    named = {"query_token": ("query", _names(queries, rows)), "key_token": ("key", _names(keys, columns))}
     words_of = {"long_name": "Attention weight", "units": "share"}
     return heads.labelled("weights", ("query", "key"), named, words_of)
 
@@ -188,9 +181,7 @@ class ChosenHeads:
             return False
         heads = call.query.shape[1]
         if self.head is not None and self.head >= heads:
-            raise AttnscopeError(
-                f"there is no head {self.head} in layer {site.index}: it has {heads}, counted from 0"
-            )
+            raise AttnscopeError(f"there is no head {self.head} in layer {site.index}: it has {heads}, counted from 0")
         return True
 
     def add(self, site: Site, values: Tensor) -> None:
@@ -207,9 +198,7 @@ class ChosenHeads:
             )
         return [self.found[index] for index in sorted(self.found)]
 
-    def labelled(
-        self, name: str, dims: tuple[str, ...], coords: dict[str, Any], attrs: dict[str, str]
-    ) -> xr.DataArray:
+    def labelled(self, name: str, dims: tuple[str, ...], coords: dict[str, Any], attrs: dict[str, str]) -> xr.DataArray:
         """All of it as one array, without the dimension of what was chosen."""
         sites, values = zip(*self.layers, strict=True)
         array = xr.DataArray(
@@ -251,9 +240,7 @@ def observe_window(loaded: LoadedModel, window: Window, observe: Observer) -> No
 
 def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: int) -> Window:
     """The first window of the texts, with what a decoder reads beside it."""
-    corpus, other = texts_and_targets(
-        texts, targets, by_line=targets is not None, blank_lines=targets is not None
-    )
+    corpus, other = texts_and_targets(texts, targets, by_line=targets is not None, blank_lines=targets is not None)
     if texts is not None:
         _reject_several(corpus)
     if other is None or isinstance(corpus, EncodedTexts):
@@ -275,9 +262,7 @@ def _reject_several(corpus: Texts) -> None:
 
 
 def _several(found: str) -> AttnscopeError:
-    return AttnscopeError(
-        f"found {found}; expected one: choose it, or measure all of them with attnscope.scan"
-    )
+    return AttnscopeError(f"found {found}; expected one: choose it, or measure all of them with attnscope.scan")
 
 
 def _names(window: Window, count: int) -> np.ndarray:
@@ -380,9 +365,7 @@ def measure_weights(
         mass = torch.where((mass - 1).abs() <= slack, (mass > 0).double(), mass)
         mark = marked[:, : own.shape[3]].to(own.device)
         reach = max(own.shape[2:]) - 1
-        _, measured = measure_call(
-            call_of_weights(shares), names, band, reach, Marks(queries, keys, mark), mass
-        )
+        _, measured = measure_call(call_of_weights(shares), names, band, reach, Marks(queries, keys, mark), mass)
         measured = {name: value.cpu() for name, value in measured.items()}
         run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
     results = collected([run], names, band).assign_attrs(capture="weights")
@@ -563,9 +546,7 @@ def _checked(where: str, real: Tensor, slack: float, keys: Tensor) -> Tensor:
     if not bool(real.isfinite().all()):
         raise AttnscopeError(f"{where} holds NaN or infinity: expected weights from 0 to 1")
     if float(real.amin()) < 0:
-        raise AttnscopeError(
-            f"{where} holds {float(real.amin()):.4g}: expected weights from 0 to 1, after the softmax"
-        )
+        raise AttnscopeError(f"{where} holds {float(real.amin()):.4g}: expected weights from 0 to 1, after the softmax")
     mass = real.sum(-1)
     if float(mass.amax()) > 1 + slack:
         raise AttnscopeError(

@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.measure.row_samples import RowSample
 
-UNIT = (
-    16  # batches, at least: a piece of the run, which has its own cost to be written, read and put together
-)
+UNIT = 16  # batches, at least: a piece of the run, which has its own cost to be written, read and put together
 
 
 class Read(NamedTuple):
@@ -83,21 +81,14 @@ class Reader(ABC):
     count: int  # how many inputs are read
 
     def __init__(
-        self,
-        loaded: LoadedModel,
-        model: PreTrainedModel,
-        source: Hashed,
-        asked: ScanSettings,
-        names: Sequence[str],
+        self, loaded: LoadedModel, model: PreTrainedModel, source: Hashed, asked: ScanSettings, names: Sequence[str]
     ) -> None:
         self.loaded, self.model, self.source, self.asked, self.names = loaded, model, source, asked, names
         self.watched = model  # the part of the model whose attention is measured
         self.progress = asked.progress or no_progress
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
-        self.attributes: dict[str, str] = {"model": loaded.name} | (
-            {"reads": self.reads} if self.reads else {}
-        )
+        self.attributes: dict[str, str] = {"model": loaded.name} | ({"reads": self.reads} if self.reads else {})
         self.reader: Mapping[str, str] | None = None  # hashes of what reads for the model
 
     @abstractmethod
@@ -111,24 +102,13 @@ class Reader(ABC):
     def settings(self) -> dict[str, Any]:
         """What the numbers depend on beside the model and what it reads."""
         asked = self.asked
-        settings = {
-            "limit": asked.limit,
-            "statistics": list(self.names),
-            "band": self.band,
-            "seed": asked.seed,
-        }
+        settings = {"limit": asked.limit, "statistics": list(self.names), "band": self.band, "seed": asked.seed}
         return settings | settings_of(self.names, asked.observation)
 
     def signature(self) -> Signature:
         """All that the numbers depend on."""
         return signature_of(
-            "scan",
-            self.loaded,
-            self.source,
-            None,
-            self.settings(),
-            reader=self.reader,
-            packages=self.packages,
+            "scan", self.loaded, self.source, None, self.settings(), reader=self.reader, packages=self.packages
         )
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
@@ -152,16 +132,11 @@ class Reader(ABC):
     def verify(self, read: Read) -> None:
         """Reject a model that cannot be measured, on its first input."""
         self.sites, _ = verify(
-            self.watched,
-            read.batch.inputs(self.model),
-            text=self.name_of(read.windows[0], 0),
-            weights_suffice=True,
+            self.watched, read.batch.inputs(self.model), text=self.name_of(read.windows[0], 0), weights_suffice=True
         )
         self.notes |= capture_notes(self.watched)
 
-    def reject_other_positions(
-        self, read: Read, problem: Callable[[Site, AttentionCall], str | None]
-    ) -> None:
+    def reject_other_positions(self, read: Read, problem: Callable[[Site, AttentionCall], str | None]) -> None:
         """Reject a model that attends over other positions than its tokens, for the reason that `problem` gives."""
 
         def look(site: Site, call: AttentionCall) -> Tensor:
@@ -269,11 +244,7 @@ class Reader(ABC):
         listed = [shown_heads(results, asked, longest, count) for count in (1, *[WINDOWS] * (WINDOWS - 1))]
         others = len(self.sites) * heads - len(listed[0])
         layer_done = self.layer_done(len(reads) * len(self.sites))
-        last = (
-            settings_of(self.names, self.asked.observation).get("observation")
-            if self.shows_received
-            else None
-        )
+        last = settings_of(self.names, self.asked.observation).get("observation") if self.shows_received else None
         numbers = sum(tokens) * len(self.sites) * heads * (1 if last is None else 2)
         observed: list[MapObserver] = []
         for read, of_window in zip(reads, listed, strict=False):

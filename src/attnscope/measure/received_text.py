@@ -95,12 +95,7 @@ def received(
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
     loaded = load_model(
-        model,
-        tokenizer=tokenizer,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
+        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
     )
     tell(Progress("received", 0.5))
     read = first_window(loaded, texts, targets, window_length(loaded, window))

@@ -42,9 +42,7 @@ class RowSample:
     def __post_init__(self) -> None:
         check_whole(LEAST, rows=self.rows)
         if self.rows % 2:
-            raise AttnscopeError(
-                f"rows (--rows) is {self.rows}; expected an even number: they are drawn in pairs"
-            )
+            raise AttnscopeError(f"rows (--rows) is {self.rows}; expected an even number: they are drawn in pairs")
 
     def draw(self, lengths: Sequence[int], sizes: Tensor | None = None) -> Draw:
         """Draw rows of windows of these lengths."""
@@ -75,17 +73,13 @@ class Draw:
     """Rows that were drawn of some windows."""
 
     queries: Tensor  # ``(batch, kv_head or 1, row)``; neighbours 2h and 2h + 1 are of one stratum
-    weight: (
-        Tensor  # ``(batch, kv_head or 1, row)``: how many rows each stands for; 0 where a window has no more
-    )
+    weight: Tensor  # ``(batch, kv_head or 1, row)``: how many rows each stands for; 0 where a window has no more
     is_drawn: Tensor  # ``(batch,)``: False where all rows of a window were taken
 
     def of_heads(self, heads: int) -> Draw:
         """The same with queries and weights for each query head."""
         group = heads // self.queries.shape[1]
-        return Draw(
-            self.queries.repeat_interleave(group, 1), self.weight.repeat_interleave(group, 1), self.is_drawn
-        )
+        return Draw(self.queries.repeat_interleave(group, 1), self.weight.repeat_interleave(group, 1), self.is_drawn)
 
 
 def by_place(length: int) -> np.ndarray:
@@ -123,9 +117,7 @@ class ExactValues:
     keys: Tensor
     first_key: Tensor  # ``(batch,)``: place of the first real key
     rows: Tensor  # ``(batch, head)``: how many rows are counted
-    band: (
-        Tensor | None
-    )  # ``(batch, head, offset)``: the weights at each offset, summed over rows, if they are wanted
+    band: Tensor | None  # ``(batch, head, offset)``: the weights at each offset, summed over rows, if they are wanted
 
     @classmethod
     def of(cls, every: RowMeasures, valid: tuple[Tensor, Tensor]) -> ExactValues:
@@ -224,9 +216,7 @@ def sampled_statistics(
     some = measure_rows(call, replace(need, columns=None, band=None), queries)
     estimated = estimates(some, others, draw, known)
     if "bin_sum" in others:
-        estimated[f"bin_sum{EFFECTIVE}"].masked_fill_(
-            _beyond(call, need, estimated["bin_sum"])[:, None], torch.inf
-        )
+        estimated[f"bin_sum{EFFECTIVE}"].masked_fill_(_beyond(call, need, estimated["bin_sum"])[:, None], torch.inf)
     return output, exact | estimated
 
 
@@ -269,9 +259,7 @@ def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: ExactV
             f"{name}{ERROR}": variance.sqrt(),
             f"{name}{FREEDOM}": freedom,
             f"{name}{SKEWNESS}": (of.third_moment() / variance.pow(1.5)).where(variance > 0, 0.0),
-            f"{name}{EFFECTIVE}": of.effective().where(
-                is_drawn[(..., *(None,) * (estimate.ndim - 1))], torch.inf
-            ),
+            f"{name}{EFFECTIVE}": of.effective().where(is_drawn[(..., *(None,) * (estimate.ndim - 1))], torch.inf),
         }
     return made
 
@@ -280,11 +268,7 @@ def rows_note(count: int, names: Sequence[str]) -> str:
     """What a reader has to know of numbers that are estimates."""
     estimated = [name for name in STATISTICS if name in names and not set(KNOWN[name].needs) <= OF_ALL_ROWS]
     exact = [name for name in names if name not in estimated]
-    kinds = (
-        ", and kinds of heads rest on them"
-        if set(NEEDED) <= set(names) and set(NEEDED) & set(estimated)
-        else ""
-    )
+    kinds = ", and kinds of heads rest on them" if set(NEEDED) <= set(names) and set(NEEDED) & set(estimated) else ""
     known = f"some numbers are estimates{kinds}" if estimated else "no number here is an estimate"
     return (
         f"{count} queries of each window that has more, drawn at random, were measured: {known}. "

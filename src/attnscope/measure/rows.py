@@ -30,9 +30,7 @@ class GroupMarks:
     queries: Tensor  # ``(batch, query)`` and ``(batch, key)``
     keys: Tensor
     count: int  # how many groups there are
-    places: GroupPlaces | None = (
-        None  # where each group stands, as seen from each query; set by `measure_call`
-    )
+    places: GroupPlaces | None = None  # where each group stands, as seen from each query; set by `measure_call`
 
     def columns(self, numbers: Tensor) -> Tensor:
         """Indicators of the groups, ``(batch, token, group)``, float32."""

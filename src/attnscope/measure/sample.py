@@ -85,9 +85,7 @@ class MapObserver:
     last: int | None = field(default=None, kw_only=True)
     # tokens on a side of the blocks that all heads are kept in beside that, to the end of a long window; 0 for none
     block: int = 0
-    maps: dict[Place, tuple[np.ndarray, ...]] = field(
-        default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]]
-    )
+    maps: dict[Place, tuple[np.ndarray, ...]] = field(default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]])
     tiles: dict[Place, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]
     )
@@ -119,18 +117,12 @@ class MapObserver:
         return output
 
     def _receive(
-        self,
-        places: Sequence[Place],
-        call: AttentionCall,
-        rows: RowMeasures | None,
-        merged: MergedCall | None,
+        self, places: Sequence[Place], call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | None
     ) -> None:
         """What each key receives, and what it would of equal weights."""
         level = _level(call, rows, merged)
         even = evenly(call) if merged is None else merged.equal
-        level_of_equal = (
-            equal_rows(call, Need()) if merged is None else measure(even, Need())[1]
-        ).log_sum_exp
+        level_of_equal = (equal_rows(call, Need()) if merged is None else measure(even, Need())[1]).log_sum_exp
         kept: dict[int | None, Any] = {None: (self.received, self.equal)}
         if self.last is not None:
             kept[self.last] = self.recent, self.equal_recent
@@ -167,9 +159,7 @@ def sample_dataset(
     """Gather the maps of some windows."""
     places = [(window, place) for window, observer in enumerate(observed) for place in observer.maps]
     maps = [observed[window].maps[place] for window, place in places]
-    texts = {"": list(windows)} | (
-        {"target_": [window.target or window for window in windows]} if with_decoder else {}
-    )
+    texts = {"": list(windows)} | ({"target_": [window.target or window for window in windows]} if with_decoder else {})
     queries = max(len(text) for side in texts.values() for text in side)
     rows = max([min(queries, ROWS), *(len(parts[0]) for parts in maps)])
 
@@ -221,9 +211,7 @@ def sample_dataset(
     return sample.merge(keys).merge(long).assign_attrs(keys.attrs | long.attrs)
 
 
-def _received(
-    observed: Sequence[MapObserver], texts: dict[str, list[Window]], layers: int, heads: int
-) -> xr.Dataset:
+def _received(observed: Sequence[MapObserver], texts: dict[str, list[Window]], layers: int, heads: int) -> xr.Dataset:
     if not any(sample.received for sample in observed):
         return xr.Dataset()
     longest = max(len(keys) for sample in observed for keys in sample.received.values())
@@ -237,9 +225,7 @@ def _received(
 
     def of_layers(each: Sequence[dict[int, np.ndarray]]) -> np.ndarray:
         """What equal weights give, as of one head."""
-        return of_heads([{(layer, 0): keys for layer, keys in of_window.items()} for of_window in each])[
-            :, :, 0
-        ]
+        return of_heads([{(layer, 0): keys for layer, keys in of_window.items()} for of_window in each])[:, :, 0]
 
     named = {
         f"{side}position_token": (
@@ -337,15 +323,11 @@ class WordBatch:
 
 
 @torch.no_grad()
-def merge_call(
-    call: AttentionCall, queries: Int[Tensor, "batch query"], keys: Int[Tensor, "batch key"]
-) -> MergedCall:
+def merge_call(call: AttentionCall, queries: Int[Tensor, "batch query"], keys: Int[Tensor, "batch key"]) -> MergedCall:
     """Merge tokens to words, on either side by the number of each token's word; -1 is none (padding)."""
     weights, mass = _words_words(call, queries, keys, range(call.query.shape[1]))
     nothing = torch.zeros_like(call.query[:, :1])
-    flat = replace(
-        call, query=nothing, key=torch.zeros_like(call.key[:, :1]), value=call.value[:, :1], sinks=None
-    )
+    flat = replace(call, query=nothing, key=torch.zeros_like(call.key[:, :1]), value=call.value[:, :1], sinks=None)
     flat = replace(flat, bias=None if call.bias is None else _forbidding(call.bias[:, :1]))
     equal, _ = _words_words(flat, queries, keys, range(1))
     seen = (equal > 0) | (weights > 0).any(1, keepdim=True)
@@ -356,9 +338,7 @@ def _words_words(call: AttentionCall, queries: Tensor, keys: Tensor, heads: rang
     """Shares of each word's weight on each, ``(batch, head, word, word)``, and what they are shares of."""
     words = [int(side.max()) + 1 for side in (queries, keys)]
     wide = torch.promote_types(call.query.dtype, torch.float32)
-    merged = torch.zeros(
-        len(queries), len(heads), words[0] + 1, words[1] + 1, dtype=wide, device=queries.device
-    )
+    merged = torch.zeros(len(queries), len(heads), words[0] + 1, words[1] + 1, dtype=wide, device=queries.device)
     rows = torch.zeros(len(queries), len(heads), words[0] + 1, dtype=wide, device=queries.device)
     for text, (own, others) in enumerate(zip(queries % (words[0] + 1), keys % (words[1] + 1), strict=True)):
         for head in heads:

@@ -305,15 +305,12 @@ def _device_of(device: str | None, task: str | Task | None) -> str | None:
 
 
 def _placement(
-    device_map: str | Mapping[str, int | str | torch.device] | None,
-    max_memory: Mapping[int | str, int | str] | None,
+    device_map: str | Mapping[str, int | str | torch.device] | None, max_memory: Mapping[int | str, int | str] | None
 ) -> Placement | None:
     if device_map is not None:
         return Placement(device_map, max_memory)
     if max_memory is not None:
-        raise AttnscopeError(
-            "max_memory (--max-memory) says nothing without device_map (--device-map): give both"
-        )
+        raise AttnscopeError("max_memory (--max-memory) says nothing without device_map (--device-map): give both")
     return None
 
 

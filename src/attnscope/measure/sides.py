@@ -80,9 +80,7 @@ def _as_short_as(results: xr.Dataset, queries: int) -> tuple[int, int]:
 
 def _said(short: int, windows: int, results: xr.Dataset) -> str:
     called = called_in(results.attrs)["windows"]
-    return (
-        f"{short:,} of {windows:,} {called if windows > 1 else called[:-1]} {'have' if short > 1 else 'has'}"
-    )
+    return f"{short:,} of {windows:,} {called if windows > 1 else called[:-1]} {'have' if short > 1 else 'has'}"
 
 
 def read_sides(
@@ -120,9 +118,7 @@ def read_sides(
         given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by
     )
     if target is not None and stride is not None:
-        raise AttnscopeError(
-            "stride is of windows in running text; with targets every line is a window: leave it out"
-        )
+        raise AttnscopeError("stride is of windows in running text; with targets every line is a window: leave it out")
     return corpus, target
 
 

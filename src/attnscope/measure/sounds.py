@@ -116,9 +116,7 @@ class SoundReader(Reader):
     def signature(self) -> Signature:
         """All that the numbers depend on, the transcripts too."""
         signature = super().signature()
-        return (
-            signature if self.texts is None else replace(signature, target={"sha256": short_hash(self.texts)})
-        )
+        return signature if self.texts is None else replace(signature, target={"sha256": short_hash(self.texts)})
 
     def name_of(self, window: Window, number: int) -> str:  # noqa: ARG002
         """What to call a piece in an error."""
@@ -135,9 +133,7 @@ class SoundReader(Reader):
         frames, given, device = heard.frames, heard.given, device_of(self.model)
         names = tuple(f"{piece.start + number * heard.seconds:.2f}s" for number in range(frames))
         silent = tuple(number >= heard.sounding for number in range(frames))
-        window = Window(
-            (0,) * frames, silent, ((0, 0),) * frames, piece.source, piece.start, names, piece.said
-        )
+        window = Window((0,) * frames, silent, ((0, 0),) * frames, piece.source, piece.start, names, piece.said)
         keys = collate([window], 0).to(device)
         target = queries = Batch(keys.input_ids, keys.valid & ~keys.special, torch.zeros_like(keys.special))
         if piece.said is not None:
@@ -177,9 +173,7 @@ def _said(texts: list[str], speech: SpeechModel) -> list[Window]:
             raise AttnscopeError(f"transcript {number} is empty: leave its sound out, or write what it says")
         (said, *more) = cut_windows(Corpus.from_sources([text]), tokenizer, length=length)
         if more:
-            raise AttnscopeError(
-                f"transcript {number} has more than {length} tokens: cut sound and transcript"
-            )
+            raise AttnscopeError(f"transcript {number} has more than {length} tokens: cut sound and transcript")
         read = shifted(said, speech.tokenizer, start)
         if said.ids[0] == read.ids[0]:  # Whisper's tokenizer writes the start token itself
             kept = {name: getattr(said, name)[:-1] for name in ("ids", "special", "spans", "tokens")}

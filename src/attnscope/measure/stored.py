@@ -90,9 +90,7 @@ def load_heads(run: RunFolder) -> xr.Dataset | None:
     if heads is None:
         return None
     if summary is not None:
-        heads = heads.merge(
-            summary.drop_dims("text", errors="ignore"), compat="override", combine_attrs="no_conflicts"
-        )
+        heads = heads.merge(summary.drop_dims("text", errors="ignore"), compat="override", combine_attrs="no_conflicts")
     return heads.assign_attrs(
         {"signature": run.signature.to_json(), "model": run.signature.name} | run.state.get("attributes", {})
     )

@@ -44,9 +44,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     flat = shares.reshape(texts, layers * heads, offsets)
     exists = np.isfinite(flat).all((0, 2))
     present = flat[:, exists]
-    kinds = (
-        _named(results, exists) if clusters is None else _clustered(results, present, exists, clusters, seed)
-    )
+    kinds = _named(results, exists) if clusters is None else _clustered(results, present, exists, clusters, seed)
     names, labels = kinds.names, kinds.labels
     directions = direction(present)
 
@@ -62,10 +60,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
         {
             "label": (("text", "layer", "head"), by_head(labels, -1.0)),
             "centroid": (("cluster", "offset"), centroids),
-            "label_share": (
-                ("layer", "head", "cluster"),
-                np.moveaxis(by_head(np.moveaxis(label_share, 0, -1)), 0, -1),
-            ),
+            "label_share": (("layer", "head", "cluster"), np.moveaxis(by_head(np.moveaxis(label_share, 0, -1)), 0, -1)),
             "majority_share": (("layer", "head"), by_head(label_share.max(-1))),
             "effective_labels": (("layer", "head"), by_head(effective_labels(label_share))),
             "direction": (("layer", "head"), by_head(directions.mean(0))),
@@ -131,9 +126,7 @@ def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
     return _Kinds(labels, tuple(names))
 
 
-def _clustered(
-    results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clusters: int, seed: int
-) -> _Kinds:
+def _clustered(results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clusters: int, seed: int) -> _Kinds:
     """Clusters of profiles; named by the same criteria where all that they need was measured."""
     clustering = cluster_profiles(present.reshape(-1, present.shape[-1]), clusters=clusters, seed=seed)
     labels = clustering.labels.reshape(len(present), -1)
@@ -141,9 +134,7 @@ def _clustered(
         return _Kinds(labels, clustering.names, clustering.inertia)
     every = np.tile(exists, len(present))
     members = (
-        places_of(with_rows(results, queries(results)))
-        .take(every)
-        .pooled(clustering.labels, len(clustering.names))
+        places_of(with_rows(results, queries(results))).take(every).pooled(clustering.labels, len(clustering.names))
     )
     kinds, codes = kind_list(members), kind_codes(members, admissible(members))
     names = [kind_name(kinds[code], str(way)) for code, way in zip(codes, members.kinds, strict=True)]
@@ -183,11 +174,7 @@ def _numbers(
         numbers[kind] = {"heads": int(chosen.sum())}
         if chosen.any():
             estimates = independence(
-                labels[:, chosen],
-                directions[:, chosen],
-                profiles[:, chosen],
-                clusters=len(names),
-                documents=documents,
+                labels[:, chosen], directions[:, chosen], profiles[:, chosen], clusters=len(names), documents=documents
             )
             numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
     return numbers

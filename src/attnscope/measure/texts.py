@@ -22,14 +22,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.measure.observer import WindowBatch
 from attnscope.measure.offset_shares import bias_note
 from attnscope.measure.pools import in_pools, joined, pooled
-from attnscope.measure.quantities import (
-    OF_GROUPS,
-    OF_OFFSETS,
-    OF_POOLED_GROUPS,
-    SECOND_PASS,
-    STATISTICS,
-    choose,
-)
+from attnscope.measure.quantities import OF_GROUPS, OF_OFFSETS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
 from attnscope.measure.questions import BAND, ScanSettings
 from attnscope.measure.reader import UNIT, Read, Reader
 from attnscope.measure.row_samples import RowSample, rows_note
@@ -82,17 +75,9 @@ class TextReader(Reader):
         words: WordedWindows | None = None,
         chosen: Sequence[int] = (),
     ) -> None:
-        of_groups = (
-            () if grouping is None else (*OF_GROUPS, *(() if asked.pool is None else OF_POOLED_GROUPS))
-        )
+        of_groups = () if grouping is None else (*OF_GROUPS, *(() if asked.pool is None else OF_POOLED_GROUPS))
         super().__init__(loaded, loaded.model, corpus, asked, (*names, *of_groups))
-        self.windows, self.target, self.grouping, self.words, self.chosen = (
-            windows,
-            target,
-            grouping,
-            words,
-            chosen,
-        )
+        self.windows, self.target, self.grouping, self.words, self.chosen = (windows, target, grouping, words, chosen)
         self.groups = () if grouping is None else grouping.names
         self.reach, self.band = longest - 1, asked.band or BAND
         self.batch_size = asked.batch_size or max(1, 2048 // longest)
@@ -207,9 +192,7 @@ class TextReader(Reader):
         self.doubled += sum(has_twice(window) for window in batch)
         if not self.is_chat:
             looks_back = any(site.kind == "causal" for site in self.sites)
-            self.packed += sum(
-                is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in batch
-            )
+            self.packed += sum(is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in batch)
 
     def _note_unknown_tokens(self) -> None:
         """Say it where the tokenizer knows too little of the text for its numbers to be of this text."""

@@ -119,17 +119,13 @@ class Tiles:
             shape = rows_and_columns(len(tokens), pixels[source].shape[-2:])
             if shape is None:
                 height, width = pixels[source].shape[-2:]
-                return self._unknown(
-                    f"{len(tokens)} tokens fill no rows and columns of {height} x {width} pixels"
-                )
+                return self._unknown(f"{len(tokens)} tokens fill no rows and columns of {height} x {width} pixels")
             tiles.append(Tile(image, number, *shape, tuple(tokens), source))
         for tile in tiles:
             if len(tile.tokens) not in self._probed:
                 self._probed[len(tile.tokens)] = self.follows(tile, given)
             if not self._probed[len(tile.tokens)]:
-                return self._unknown(
-                    "its image tokens do not follow the pixels of their places (a resampler?)"
-                )
+                return self._unknown("its image tokens do not follow the pixels of their places (a resampler?)")
         return tiles
 
     def follows(self, tile: Tile, given: dict[str, Any]) -> bool:
@@ -139,10 +135,7 @@ class Tiles:
         before = self._states(given, tile)
         right = 0
         for row, column in sorted(places):
-            changed = {
-                **given,
-                tile.key: _changed(given[tile.key], tile, row, column, pixels_of(given, tile.key)),
-            }
+            changed = {**given, tile.key: _changed(given[tile.key], tile, row, column, pixels_of(given, tile.key))}
             moved = (self._states(changed, tile) - before).norm(dim=-1)
             right += int(moved.argmax()) == row * tile.columns + column
         return right >= min(_RIGHT, len(places))
@@ -180,11 +173,7 @@ def pixels_of(given: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
         height <= image.shape[1] and width <= image.shape[2]
         for image, (height, width) in zip(flat, shapes, strict=True)
     )
-    return (
-        [image[:, :height, :width] for image, (height, width) in zip(flat, shapes, strict=True)]
-        if fit
-        else flat
-    )
+    return [image[:, :height, :width] for image, (height, width) in zip(flat, shapes, strict=True)] if fit else flat
 
 
 def _changed(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Tensor] | None) -> Tensor:
@@ -195,9 +184,7 @@ def _changed(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Ten
     down = slice(row * height // tile.rows, (row + 1) * height // tile.rows)
     right = slice(column * width // tile.columns, (column + 1) * width // tile.columns)
     place = image[:, down, right]
-    place += torch.randn(place.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(
-        place
-    )
+    place += torch.randn(place.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(place)
     return changed
 
 
@@ -209,23 +196,15 @@ class Frames:
     unknown: str = ""  # why frames, or rows and columns, are not known, where they are not
     told: set[str] = field(default_factory=set[str])  # how frames are known: ``processor`` or ``pixels``
 
-    def of(
-        self, expanded: Expanded, given: dict[str, Any], images: int
-    ) -> tuple[list[list[list[int]]], list[Tile]]:
+    def of(self, expanded: Expanded, given: dict[str, Any], images: int) -> tuple[list[list[list[int]]], list[Tile]]:
         """The tokens of each frame of each video of a text, and the frames as tiles; both empty where not known."""
         pieces = expanded.video_tokens()
         if not any(pieces):
             return [], []
         grids: Any = given.get("video_grid_thw")
-        return (
-            self._by_grids(pieces, grids.tolist())
-            if grids is not None
-            else self._by_pixels(pieces, given, images)
-        )
+        return self._by_grids(pieces, grids.tolist()) if grids is not None else self._by_pixels(pieces, given, images)
 
-    def _by_grids(
-        self, pieces: list[list[int]], grids: list[list[int]]
-    ) -> tuple[list[list[list[int]]], list[Tile]]:
+    def _by_grids(self, pieces: list[list[int]], grids: list[list[int]]) -> tuple[list[list[list[int]]], list[Tile]]:
         """The processor tells steps in time, rows and columns of patches, of which the model merges squares."""
         side = merged_side(self.model.processor.video_processor)
         frames: list[list[list[int]]] = []
@@ -241,8 +220,7 @@ class Frames:
             size = rows * columns
             frames.append([tokens[step * size : (step + 1) * size] for step in range(steps)])
             tiles += [
-                Tile(number, step, rows, columns, tuple(own), -1, VIDEO)
-                for step, own in enumerate(frames[-1], start=1)
+                Tile(number, step, rows, columns, tuple(own), -1, VIDEO) for step, own in enumerate(frames[-1], start=1)
             ]
         self.told.add("processor")
         return frames, tiles
@@ -270,10 +248,7 @@ class Frames:
             inside = of[:, [number[token] for token in own]]
             sources = inside.any(1).nonzero()[:, 0].tolist()
             frames.append(
-                [
-                    [token for token, there in zip(own, inside[source], strict=True) if there]
-                    for source in sources
-                ]
+                [[token for token, there in zip(own, inside[source], strict=True) if there] for source in sources]
             )
             for step, (source, listed) in enumerate(zip(sources, frames[-1], strict=True), start=1):
                 shape = rows_and_columns(len(listed), pixels[source].shape[-2:])
@@ -299,9 +274,7 @@ class Frames:
         """How much each token changes with the pixels of one frame."""
         changed = given[key].clone()
         flat = changed.flatten(0, -4)  # a view
-        noise = torch.randn(
-            flat[frame].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
-        )
+        noise = torch.randn(flat[frame].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
         flat[frame] += noise.to(flat)
         states = self.model.decoder_inputs({**given, key: changed})["inputs_embeds"][0, tokens]
         return (states.double() - before).norm(dim=-1)

@@ -118,10 +118,7 @@ class VideoReader(Reader):
             f"right, {down:+d} the one below, {later:+d} the same patch one step later; at the end of a row and of a "
             "frame they run on into the next."
         )
-        counts = [
-            len(clip.video.frames) if isinstance(clip.video, Video) else len(clip.video)
-            for clip in self.clips
-        ]
+        counts = [len(clip.video.frames) if isinstance(clip.video, Video) else len(clip.video) for clip in self.clips]
         if max(counts) > self.shape[1]:
             said += f" Of longer videos {self.shape[1]} frames were read, at even steps."
         return said
@@ -153,8 +150,7 @@ class VideoReader(Reader):
             "video_columns": ("columns of tubelets in each", self.tubelets.columns),
         }
         return {
-            name: ("text", np.array([size]), {"long_name": words, "units": ""})
-            for name, (words, size) in sizes.items()
+            name: ("text", np.array([size]), {"long_name": words, "units": ""}) for name, (words, size) in sizes.items()
         }
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Clip], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
@@ -190,9 +186,7 @@ class Tubelets:
     columns: int
     together: int  # frames in one tubelet
     first: int  # the token of the first tubelet
-    strides: tuple[
-        int, int, int
-    ]  # how many tokens further the next one is in time, a row below, a column to the right
+    strides: tuple[int, int, int]  # how many tokens further the next one is in time, a row below, a column to the right
     tokens: int  # all tokens, also those that are no tubelets
 
     def places(self) -> np.ndarray:
@@ -261,9 +255,7 @@ def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tube
     if len(before) != 1:
         return f"its first layer attends in {len(before)} parts, each by itself, and not over the whole video"
     corners = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), tuple(count - 1 for count in counts)]
-    corners = [
-        tuple(min(place) for place in zip(corner, (c - 1 for c in counts), strict=True)) for corner in corners
-    ]
+    corners = [tuple(min(place) for place in zip(corner, (c - 1 for c in counts), strict=True)) for corner in corners]
     tokens = [_changed(model, given, key, before, size, corner) for corner in corners]
     if any(token is None for token in tokens):
         return "in its first layer a tubelet is not one token"

@@ -93,9 +93,7 @@ class WatchedCalls:
             output, of_call = measure_call(call, self._names, self._band, reach, marks)
         measured = {name: value.cpu() for name, value in of_call.items()}
         first = len(self)
-        check_finite(
-            where, _shown(seen).transpose(1, 2), lambda text: f"text {first + text + 1}", seen.queries
-        )
+        check_finite(where, _shown(seen).transpose(1, 2), lambda text: f"text {first + text + 1}", seen.queries)
         _reject_blind(where, measured, first)
         if seen.output is not None:
             _check_output(where, output, seen.output, seen.queries)
@@ -143,11 +141,7 @@ class WatchedCalls:
 @validated
 @contextmanager
 def watch(
-    module: nn.Module,
-    *,
-    statistics: Sequence[str] | str | None = None,
-    band: int = 10,
-    spans: GivenSpans | None = None,
+    module: nn.Module, *, statistics: Sequence[str] | str | None = None, band: int = 10, spans: GivenSpans | None = None
 ) -> Generator[WatchedCalls]:
     """Measure the attention inside any PyTorch module, while you call it in your own way.
 
@@ -218,10 +212,7 @@ def watch(
 
 @contextmanager
 def _generating(
-    module: nn.Module,
-    calls: ModuleCalls,
-    spans: GivenSpans | None,
-    keep: Callable[[Sequence[Written]], None],
+    module: nn.Module, calls: ModuleCalls, spans: GivenSpans | None, keep: Callable[[Sequence[Written]], None]
 ) -> Generator[None]:
     """Watch ``generate()`` of each model of transformers within a module, where it is called from outside."""
 
@@ -243,9 +234,7 @@ def _generating(
         return generate
 
     models = [
-        part
-        for part in module.modules()
-        if isinstance(part, PreTrainedModel) and isinstance(part, GenerationMixin)
+        part for part in module.modules() if isinstance(part, PreTrainedModel) and isinstance(part, GenerationMixin)
     ]
     before = {model: model.__dict__.get("generate") for model in models}
     try:

@@ -12,15 +12,7 @@ import xarray as xr
 from attnscope.measure.documents import called_in
 from attnscope.measure.offset_shares import without_profile
 from attnscope.measure.over_documents import heads_of_run
-from attnscope.measure.pools import (
-    Enough,
-    in_order,
-    joined,
-    pools_alone,
-    stretches,
-    windows_alone,
-    windows_of_pools,
-)
+from attnscope.measure.pools import Enough, in_order, joined, pools_alone, stretches, windows_alone, windows_of_pools
 from attnscope.measure.stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.store.files import read_as
 from attnscope.store.runs import RunFolder, is_finished
@@ -167,11 +159,7 @@ def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attrib
 
 
 def _batches(
-    job: Job,
-    asked: ScanSettings,
-    signature: Signature,
-    attributes: Mapping[str, str],
-    run: RunFolder | None,
+    job: Job, asked: ScanSettings, signature: Signature, attributes: Mapping[str, str], run: RunFolder | None
 ) -> Iterator[xr.Dataset]:
     """All that the run lacks, by this process or by Ray's actors; as many as it takes, where that was asked for."""
     held, batches = CompletedRanges(() if run is None else tuple(run.pieces)), job.batches

@@ -158,9 +158,7 @@ class EncoderConfig(TransformerConfig):
     model_type = "attnscope-encoder"
 
     is_encoder_decoder: bool = False
-    attribute_map: ClassVar[dict[str, str]] = TransformerConfig.attribute_map | {
-        "num_hidden_layers": "encoder_layers"
-    }
+    attribute_map: ClassVar[dict[str, str]] = TransformerConfig.attribute_map | {"num_hidden_layers": "encoder_layers"}
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:

@@ -74,9 +74,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
             for start in range(0, len(hidden), rows):
                 part = slice(start, start + rows)
                 wanted = labels[part, None]
-                low_logits, logits, shares = (
-                    buffer[: len(wanted)] for buffer in (made, logits_of, shares_of)
-                )
+                low_logits, logits, shares = (buffer[: len(wanted)] for buffer in (made, logits_of, shares_of))
                 logits.copy_(torch.mm(hidden_low[part], weight_low.T, out=low_logits))
                 torch.softmax(logits, 1, out=shares)  # the largest of them is never 0
                 norm = logits.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log()
@@ -103,9 +101,7 @@ class _FusedRDrop(torch.autograd.Function):
     """Loss and gradients with R-Drop: each block holds the same tokens of both passes."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, alpha: float
-    ) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, alpha: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         device = hidden.device.type
         low = _precision(hidden)
         hidden_low, weight_low = hidden.to(low), weight.to(low)

@@ -147,9 +147,7 @@ class RecurrentDecoder(nn.Module):
         self.first_state = nn.Linear(annotation, config.decoder_width)
         cell = nn.GRUCell if config.cell == "gru" else nn.LSTMCell
         self.cell = cell(config.embedding_width + annotation, config.decoder_width)
-        self.readout = nn.Linear(
-            config.decoder_width + annotation + config.embedding_width, config.embedding_width
-        )
+        self.readout = nn.Linear(config.decoder_width + annotation + config.embedding_width, config.embedding_width)
         self.dropout = Dropout(config.dropout)
 
     def start(

@@ -33,13 +33,9 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.around_feed_forward = Residual(config)
 
-    def forward(
-        self, states: Tensor, mask: Any, bias: Tensor | None, turn: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, states: Tensor, mask: Any, bias: Tensor | None, turn: Any) -> tuple[Tensor, Tensor | None]:
         """States of the next layer, and the weights if they were made."""
-        made, weights = self.self_attention(
-            self.around_attention.enter(states), mask=mask, bias=bias, rotation=turn
-        )
+        made, weights = self.self_attention(self.around_attention.enter(states), mask=mask, bias=bias, rotation=turn)
         states = self.around_attention.leave(states, made)
         made = self.feed_forward(self.around_feed_forward.enter(states))
         return self.around_feed_forward.leave(states, made), weights
@@ -70,9 +66,7 @@ class TransformerEncoder(nn.Module):
         reject_unused(others)
         states = self.add_positions(self.embedding(input_ids))
         length = input_ids.shape[1]
-        mask = create_bidirectional_mask(
-            config=self.config, inputs_embeds=states, attention_mask=attention_mask
-        )
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=attention_mask)
         bias = self.relative.bias(length, length, states.device)
         turn = self.relative.turn(length, states.device)
         weights: list[Tensor] = []
@@ -155,19 +149,14 @@ class TransformerDecoder(nn.Module):
             config=self.config, inputs_embeds=states, attention_mask=None, past_key_values=cache
         )
         source_mask = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=states,
-            attention_mask=attention_mask,
-            encoder_hidden_states=source,
+            config=self.config, inputs_embeds=states, attention_mask=attention_mask, encoder_hidden_states=source
         )
         bias = self.relative.bias(queries, keys, states.device)
         turn = self.relative.turn(keys, states.device)
         own: list[Tensor | None] = []
         cross: list[Tensor | None] = []
         for layer in self.layers:
-            states, on_target, on_source = layer(
-                states, source, (own_mask, source_mask), bias, turn, start, cache
-            )
+            states, on_target, on_source = layer(states, source, (own_mask, source_mask), bias, turn, start, cache)
             own.append(on_target)
             cross.append(on_source)
         return self.norm(states), tuple(own), tuple(cross)

@@ -13,10 +13,7 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from attnscope.models.layers import TiedModel, reject_unused
-from attnscope.models.loss import (
-    mean_cross_entropy,
-    shift_right,
-)
+from attnscope.models.loss import mean_cross_entropy, shift_right
 
 
 @dataclass(frozen=True, eq=False)

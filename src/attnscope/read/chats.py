@@ -26,9 +26,7 @@ TEMPLATE = "template"
 SECONDS = 10.0  # that a template may take for one chat
 ADDED = 1_000_000  # characters that it may add, beyond twice what is said
 _BARE = Frame((), (), {})  # the template brings its special tokens along
-_MARK = re.compile(
-    "\ue000(\\d+)\ue001"
-)  # stands for the content of a message, in characters that no text has
+_MARK = re.compile("\ue000(\\d+)\ue001")  # stands for the content of a message, in characters that no text has
 _ADVICE = "leave that chat out, or give another template (--chat-template FILE)"
 
 
@@ -43,9 +41,7 @@ class Region(NamedTuple):
 class Chats:
     """Chats before a template is known."""
 
-    def __init__(
-        self, given: object, *, field: str | None = None, template: str | Path | None = None
-    ) -> None:
+    def __init__(self, given: object, *, field: str | None = None, template: str | Path | None = None) -> None:
         given = as_list(given)
         if is_chat(given):
             given = [given]
@@ -78,9 +74,7 @@ class ChatTexts:
     corpus: Corpus  # messages as JSON
     tokenizer: Any  # whose template is taken
     template: str | None = None  # another template
-    to_answer: bool = (
-        False  # whether chats end where the assistant begins to speak: what it says last is left out
-    )
+    to_answer: bool = False  # whether chats end where the assistant begins to speak: what it says last is left out
 
     def __iter__(self) -> Iterator[Text]:
         """Each chat as it is written out."""
@@ -97,9 +91,7 @@ class ChatTexts:
     def windows(self, *, length: int, stride: int | None = None, limit: int | None = None) -> "ChatWindows":
         """Windows of the chats; none goes over from one to the next. See `cut_windows`."""
         check_limit(limit)
-        cut_windows(
-            [], self.tokenizer, length=length, stride=stride, frame=_BARE
-        )  # which checks what is asked
+        cut_windows([], self.tokenizer, length=length, stride=stride, frame=_BARE)  # which checks what is asked
         return ChatWindows(self, length, stride, limit)
 
     @cached_property
@@ -117,12 +109,8 @@ class ChatTexts:
             while self.to_answer and messages and group_of_role(messages[-1]["role"]) == "assistant":
                 messages.pop()
             if not messages:
-                raise AttnscopeError(
-                    f"{chat.name}: nobody but the assistant speaks, so there is nothing to answer"
-                )
-            text, regions = written_out(
-                messages, chat.name, self.tokenizer, self.template, to_answer=self.to_answer
-            )
+                raise AttnscopeError(f"{chat.name}: nobody but the assistant speaks, so there is nothing to answer")
+            text, regions = written_out(messages, chat.name, self.tokenizer, self.template, to_answer=self.to_answer)
             yield chat.name, text, regions
 
 
@@ -167,23 +155,14 @@ def are_chats(given: object, field: str | None = None) -> bool:
         return is_chat(first_row(first))
     if field is None and first.suffix.lower() in TABLES and (isinstance(first, Url) or first.is_file()):
         return chat_field(first) is not None
-    if (
-        field is not None
-        or inner_suffix(first) != ".jsonl"
-        or (isinstance(first, Path) and not first.is_file())
-    ):
+    if field is not None or inner_suffix(first) != ".jsonl" or (isinstance(first, Path) and not first.is_file()):
         return False
     _, value = next(json_objects(first, "text", unpacked(first, read_blocks(first))), (0, None))
     return is_chat(value)
 
 
 def written_out(
-    messages: list[dict[str, Any]],
-    name: str,
-    tokenizer: Any,
-    template: str | None = None,
-    *,
-    to_answer: bool = False,
+    messages: list[dict[str, Any]], name: str, tokenizer: Any, template: str | None = None, *, to_answer: bool = False
 ) -> tuple[str, list[Region]]:
     """A chat as a template writes it, and where the contents of its messages lie."""
     marked = [
@@ -191,8 +170,7 @@ def written_out(
         for number, message in enumerate(messages)
     ]
     text, skeleton = (
-        applied(several, name, tokenizer, template, add_generation_prompt=to_answer)
-        for several in (messages, marked)
+        applied(several, name, tokenizer, template, add_generation_prompt=to_answer) for several in (messages, marked)
     )
     said = [(str(message.get("content") or ""), group_of_role(message["role"])) for message in messages]
     return text, regions_between(text, skeleton, said, name)
@@ -207,9 +185,7 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
     """Where contents lie in a chat, from the chat and what the template writes with `mark` in place of each content."""
     between, numbers = _MARK.split(skeleton)[::2], [int(number) for number in _MARK.findall(skeleton)]
     if not numbers:
-        raise AttnscopeError(
-            f"{name}: the chat template writes {text!r:.40}, and nothing of what is said: {_ADVICE}"
-        )
+        raise AttnscopeError(f"{name}: the chat template writes {text!r:.40}, and nothing of what is said: {_ADVICE}")
     at = len(between[0])
     regions: list[Region] = []
     fits = text.startswith(between[0]) and max(numbers) < len(said)
@@ -229,9 +205,7 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
     left_out = [part for number, part in enumerate(said) if part[0].strip() and number not in numbers]
     if left_out:
         content, role = left_out[0]
-        raise AttnscopeError(
-            f"{name}: the chat template leaves out what the {role} says, {content!r:.40}: {_ADVICE}"
-        )
+        raise AttnscopeError(f"{name}: the chat template leaves out what the {role} says, {content!r:.40}: {_ADVICE}")
     return regions
 
 
@@ -246,23 +220,15 @@ def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple
     return tuple(roles)
 
 
-def applied(
-    messages: list[dict[str, Any]], name: str, writer: Any, template: str | None, **settings: Any
-) -> str:
+def applied(messages: list[dict[str, Any]], name: str, writer: Any, template: str | None, **settings: Any) -> str:
     """A chat of that name as a template writes it, by a tokenizer or a processor."""
     try:
         with _within(SECONDS):
-            text = str(
-                writer.apply_chat_template(messages, chat_template=template, tokenize=False, **settings)
-            )
+            text = str(writer.apply_chat_template(messages, chat_template=template, tokenize=False, **settings))
     except TimeoutError:
-        raise AttnscopeError(
-            f"{name}: the chat template does not end within {SECONDS:.0f} s: {_ADVICE}"
-        ) from None
+        raise AttnscopeError(f"{name}: the chat template does not end within {SECONDS:.0f} s: {_ADVICE}") from None
     except Exception as error:  # templates are programs: whatever theirs raises
-        raise AttnscopeError(
-            f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}"
-        ) from error
+        raise AttnscopeError(f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}") from error
     if len(text) > ADDED + 2 * len(str(messages)):
         raise AttnscopeError(
             f"{name}: the chat template writes {len(text):,} characters, far more than is said: {_ADVICE}"

@@ -109,10 +109,7 @@ def _batches(path: Path | Url, field: str, check: Callable[[Any], None]) -> Iter
             if field in file.schema_arrow.names:
                 yield from file.iter_batches(_ROWS, columns=[field])
         return
-    with (
-        _opened(path) as given,
-        pa.memory_map(str(path)) if given is path else pa.PythonFile(given) as source,
-    ):
+    with _opened(path) as given, pa.memory_map(str(path)) if given is path else pa.PythonFile(given) as source:
         try:
             file = ipc.open_file(source)
         except pa.ArrowInvalid:  # a stream, as datasets are saved
@@ -179,15 +176,7 @@ def _is_list(kind: Any) -> bool:
 
 _PLAIN = (".txt", ".md", ".jsonl")
 SUFFIXES = (*_PLAIN, *TABLES)  # ... or compressed
-NAMES_A_FILE = (
-    *SUFFIXES,
-    *COMPRESSED,
-    ".json",
-    ".csv",
-    ".tsv",
-    ".text",
-    ".html",
-)  # a single word that ends so
+NAMES_A_FILE = (*SUFFIXES, *COMPRESSED, ".json", ".csv", ".tsv", ".text", ".html")  # a single word that ends so
 LONGEST_NAME = 255  # characters; what is longer is no file's name
 
 

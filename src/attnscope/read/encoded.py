@@ -57,9 +57,7 @@ class EncodedTexts:
             if not self._masked:
                 _check_padding(row, f"text {number}", tokenizer)
         names = IdNames(tokenizer)
-        special = special_ids(tokenizer) | {
-            token for token, around in zip(*probe(tokenizer), strict=True) if around
-        }
+        special = special_ids(tokenizer) | {token for token, around in zip(*probe(tokenizer), strict=True) if around}
         return [
             Window(
                 ids=row,
@@ -97,23 +95,14 @@ def texts_and_targets(texts: Sources, targets: Sources, **options: Any) -> tuple
         raise AttnscopeError("a target is given and no text that it translates: give the source text too")
     target = texts_of(targets, **options)
     if isinstance(read, EncodedTexts) or isinstance(target, EncodedTexts):
-        raise AttnscopeError(
-            "found token ids beside a target; expected text on both sides: give strings or files"
-        )
+        raise AttnscopeError("found token ids beside a target; expected text on both sides: give strings or files")
     if all(any(map(is_standard_input, side.streams)) for side in (read, target)):
-        raise AttnscopeError(
-            "standard input (-) can be the text or the target, not both: name a file for one"
-        )
+        raise AttnscopeError("standard input (-) can be the text or the target, not both: name a file for one")
     return read, target
 
 
 def windows_of(
-    texts: Texts | ChatTexts,
-    tokenizer: Any,
-    *,
-    length: int,
-    stride: int | None = None,
-    limit: int | None = None,
+    texts: Texts | ChatTexts, tokenizer: Any, *, length: int, stride: int | None = None, limit: int | None = None
 ) -> Windows | ChatWindows | list[Window]:
     """Windows of texts in whatever form they were given."""
     if isinstance(texts, Corpus):
@@ -121,9 +110,7 @@ def windows_of(
     if isinstance(texts, ChatTexts):
         return texts.windows(length=length, stride=stride, limit=limit)
     if stride is not None:
-        raise AttnscopeError(
-            "stride is of windows in running text; token ids are windows already: leave it out"
-        )
+        raise AttnscopeError("stride is of windows in running text; token ids are windows already: leave it out")
     return texts.windows(tokenizer, length=length, limit=limit)
 
 
@@ -174,9 +161,7 @@ def _row(items: Sequence[Any], number: int) -> tuple[int, ...]:
 def _check_beside(given: Mapping[str, Any]) -> None:
     """Other inputs of a model would change what it does, and are not read."""
     for name in given.keys() - _BESIDE:
-        zeros = name == "token_type_ids" and not any(
-            _plain(token) for row in _rows(given[name]) for token in row
-        )
+        zeros = name == "token_type_ids" and not any(_plain(token) for row in _rows(given[name]) for token in row)
         if not zeros:
             raise AttnscopeError(
                 f"found {name!r} beside the token ids; only input_ids and attention_mask are read: leave it out if "
@@ -199,9 +184,7 @@ def _unmasked(row: tuple[int, ...], items: Sequence[Any], number: int) -> tuple[
     mask = [_plain(item) for item in items]
     ones = [place for place, item in enumerate(mask) if item == 1]
     if len(mask) != len(row) or len(ones) + mask.count(0) != len(mask):
-        raise AttnscopeError(
-            f"the attention_mask of text {number} does not fit; expected a 0 or 1 for each token"
-        )
+        raise AttnscopeError(f"the attention_mask of text {number} does not fit; expected a 0 or 1 for each token")
     if not ones or ones != list(range(ones[0], ones[-1] + 1)):
         raise AttnscopeError(
             f"the attention_mask of text {number} leaves out tokens between others, or all; expected it to leave out "

@@ -181,13 +181,7 @@ def check_characters(content: str, where: str) -> None:
 
 def _kind(value: object) -> str:
     """Name a JSON value's type as JSON names it."""
-    names: dict[type, str] = {
-        dict: "object",
-        list: "array",
-        str: "string",
-        bool: "boolean",
-        type(None): "null",
-    }
+    names: dict[type, str] = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
 
 
@@ -204,9 +198,7 @@ def is_standard_input(path: Path) -> bool:
 
 def shown(path: Path | Url | str) -> str:
     r"""Write a path so that it can be printed and hashed, whatever bytes and controls its name holds."""
-    return "".join(
-        _escaped(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in str(path)
-    )
+    return "".join(_escaped(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in str(path))
 
 
 def file_mode(path: Path) -> int:
@@ -216,9 +208,7 @@ def file_mode(path: Path) -> int:
     except FileNotFoundError as error:
         reject_path_of_url(path)
         what = "a link to nothing" if path.is_symlink() else "no such file or folder"
-        raise AttnscopeError(
-            f"{shown(path)}: {what}; expected a file, or a folder of them: check the path"
-        ) from error
+        raise AttnscopeError(f"{shown(path)}: {what}; expected a file, or a folder of them: check the path") from error
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):

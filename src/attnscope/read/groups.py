@@ -188,7 +188,5 @@ def _rule(value: Mapping[str, Any], where: str) -> tuple[str, list[str], list[st
         )
     wrong = [kind for kind in kinds if kind not in KINDS]
     if wrong:
-        raise AttnscopeError(
-            f"{where}: there is no kind of token {wrong[0]!r}; choose from {', '.join(KINDS)}"
-        )
+        raise AttnscopeError(f"{where}: there is no kind of token {wrong[0]!r}; choose from {', '.join(KINDS)}")
     return name, [token.strip() for token in tokens], kinds

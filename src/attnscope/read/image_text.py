@@ -100,9 +100,7 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
     if film is not None:
         raise reject_film(film, "")
     files = [_files_at(item) if isinstance(item, Path) else [] for item in many]
-    if not any(map(has_pictures, many)) and not any(
-        _has_pictured_lines(file) for each in files for file, _ in each
-    ):
+    if not any(map(has_pictures, many)) and not any(_has_pictured_lines(file) for each in files for file, _ in each):
         return None
     names = Names()
     read: list[PicturedText] = []
@@ -156,9 +154,7 @@ def _in_file(path: Path, name: str) -> list[PicturedText]:
 
 def _of(value: object, name: str, folder: Path | None) -> PicturedText:
     if not isinstance(value, Mapping):
-        raise AttnscopeError(
-            f"{name}: expected an object with text or messages, as the others that have images"
-        )
+        raise AttnscopeError(f"{name}: expected an object with text or messages, as the others that have images")
     named = cast("Mapping[str, Any]", value)
     text: Any = named.get("text")
     if isinstance(text, str):
@@ -186,9 +182,7 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
     path = source
     if isinstance(source, str | Path):
         if "://" in str(source) or str(source).startswith("data:"):
-            raise AttnscopeError(
-                f"{name}: the image {str(source)!r:.80} is an address: fetch it, and name the file"
-            )
+            raise AttnscopeError(f"{name}: the image {str(source)!r:.80} is an address: fetch it, and name the file")
         path = Path(source) if folder is None else folder / source
         if not is_path(path, "is_file"):
             raise AttnscopeError(f"{name}: there is no image {shown(path)[:200]}: check the path")
@@ -204,9 +198,7 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
     return path
 
 
-def written_in_parts(
-    item: PicturedText, processor: Any, template: str | None = None
-) -> tuple[str, list[Region]]:
+def written_in_parts(item: PicturedText, processor: Any, template: str | None = None) -> tuple[str, list[Region]]:
     """A chat as a template writes it, and where the texts of its messages lie."""
     template = template or getattr(processor, "chat_template", None) or processor.tokenizer.chat_template
     if not template:
@@ -268,20 +260,14 @@ class Expanded:
 
 
 def pictured_window(
-    expanded: Expanded,
-    tokenizer: Any,
-    places: Mapping[int, str],
-    frames: Sequence[Sequence[Sequence[int]]] = (),
+    expanded: Expanded, tokenizer: Any, places: Mapping[int, str], frames: Sequence[Sequence[Sequence[int]]] = ()
 ) -> Window:
     """The window of a text with images; `roles` says what each token is."""
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
     spans = without_added_spaces(expanded.text, names, expanded.spans)
     written = frozenset(tokenizer.all_special_tokens)
     tokens = list(shown_tokens(expanded.text, names, spans, written))
-    known = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {
-        tokenizer.unk_token_id,
-        tokenizer.mask_token_id,
-    }
+    known = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
     special = [token in known for token in expanded.ids]
     for first, last in (*expanded.images, *expanded.videos):
         for token, (start, end) in enumerate(spans):
@@ -295,9 +281,7 @@ def pictured_window(
     pieces = {f"{IMAGE} {number}": tokens for number, tokens in enumerate(expanded.image_tokens(), start=1)}
     for video, whole in enumerate(expanded.video_tokens(), start=1):
         apart = frames[video - 1] if video <= len(frames) else ()
-        pieces |= {
-            f"{VIDEO} {video} {FRAME} {number}": list(own) for number, own in enumerate(apart, start=1)
-        }
+        pieces |= {f"{VIDEO} {video} {FRAME} {number}": list(own) for number, own in enumerate(apart, start=1)}
         pieces |= {} if apart else {f"{VIDEO} {video}": whole}
     for name, own in pieces.items():
         for number, token in enumerate(own, start=1):

@@ -126,9 +126,7 @@ def images_of(given: Any) -> Images | None:
             )
     names = Names()
     items = [
-        (names.new(item[0]), item[1]) if isinstance(item, tuple) else item
-        for several, _ in read
-        for item in several
+        (names.new(item[0]), item[1]) if isinstance(item, tuple) else item for several, _ in read for item in several
     ]
     if len({_is_tensor(item) for item in items}) > 1:
         raise AttnscopeError("pixel_values stand beside images that no processor has read: give either")

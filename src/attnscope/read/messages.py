@@ -29,8 +29,7 @@ def messages_of(chat: object, where: str, field: str | None = None) -> list[dict
     if not isinstance(chat, list) or not chat:
         raise AttnscopeError(f"{where}: expected a list of messages, one at least, as the chat")
     return [
-        _message(message, f"{where}, message {number}")
-        for number, message in enumerate(cast("list[Any]", chat), 1)
+        _message(message, f"{where}, message {number}") for number, message in enumerate(cast("list[Any]", chat), 1)
     ]
 
 
@@ -41,9 +40,7 @@ def is_chat(value: object) -> bool:
     if not isinstance(value, list) or not value:
         return False
     first: Any = cast("list[Any]", value)[0]
-    return isinstance(first, Mapping) and (
-        {"role", "content"} <= first.keys() or {"from", "value"} <= first.keys()
-    )
+    return isinstance(first, Mapping) and ({"role", "content"} <= first.keys() or {"from", "value"} <= first.keys())
 
 
 def without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,8 +74,6 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(role, str) or group_of_role(role) not in _KNOWN:
         raise AttnscopeError(f"{where}: has the role {role!r:.40}; expected one of {', '.join(_KNOWN)}")
     if content is not None and not isinstance(content, str):
-        raise AttnscopeError(
-            f"{where}: its content is not a string; expected text alone, no pictures or sound"
-        )
+        raise AttnscopeError(f"{where}: its content is not a string; expected text alone, no pictures or sound")
     check_characters(content or "", where)
     return fields

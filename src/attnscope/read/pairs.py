@@ -46,14 +46,7 @@ class LinePairs:
     """Sentences and their translations, line by line: each pair a window whose `target` the decoder reads."""
 
     def __init__(
-        self,
-        texts: Corpus,
-        targets: Corpus,
-        tokenizer: Any,
-        start: Start,
-        *,
-        length: int,
-        limit: int | None = None,
+        self, texts: Corpus, targets: Corpus, tokenizer: Any, start: Start, *, length: int, limit: int | None = None
     ) -> None:
         check_limit(limit)
         self._texts, self._targets = texts, targets
@@ -79,9 +72,7 @@ class LinePairs:
         for text, target in zip(self._texts, self._targets, strict=False):  # `check` counts them
             blank = [not side.content.strip() for side in (text, target)]
             if any(blank) and not all(blank):
-                name, here, there = (
-                    (text.name, "text", "target") if blank[0] else (target.name, "target", "text")
-                )
+                name, here, there = (text.name, "text", "target") if blank[0] else (target.name, "target", "text")
                 raise AttnscopeError(
                     f"{name} of the {here} is blank, and that line of the {there} is not: fill it, or leave out both"
                 )

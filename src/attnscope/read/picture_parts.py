@@ -58,9 +58,7 @@ def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]],
         for message, parts in zip(chat, split, strict=True)
     ]
     messages: list[dict[str, Any]] = []
-    for message, parts in zip(
-        messages_of(plain, where), split, strict=True
-    ):  # which refuses what is no message
+    for message, parts in zip(messages_of(plain, where), split, strict=True):  # which refuses what is no message
         bare = [{"type": part["type"]} if part["type"] in KINDS else part for part in parts]
         messages.append({**message, "content": bare})
     return messages, {kind: _in_places(value, split, kind, where) for kind in KINDS}
@@ -110,9 +108,7 @@ def _parts(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     if isinstance(content, list):
         return [_part(given, where) for given in cast("list[Any]", content)]
     if not isinstance(content, str):
-        raise AttnscopeError(
-            f"{where}: its content is {str(content)!r:.40}; expected a string, or a list of parts"
-        )
+        raise AttnscopeError(f"{where}: its content is {str(content)!r:.40}; expected a string, or a list of parts")
     return [
         {"type": _KIND_OF[text]} if text in _KIND_OF else {"type": "text", "text": text}
         for text in _SPLIT.split(content)
@@ -129,16 +125,12 @@ def _part(given: Any, where: str) -> dict[str, Any]:
     if kind != "text":
         raise AttnscopeError(f"{where}: has a part of type {kind!r:.40}; expected text, image or video")
     if not isinstance(part.get("text"), str):
-        raise AttnscopeError(
-            f"{where}: has a part of type text without a text; expected a string in its field text"
-        )
+        raise AttnscopeError(f"{where}: has a part of type text without a text; expected a string in its field text")
     return {"type": kind, "text": part["text"]}
 
 
 def _kind(part: Any) -> str:
-    named = (
-        str(cast("Mapping[str, Any]", part).get("type")) if isinstance(part, Mapping) else type(part).__name__
-    )
+    named = str(cast("Mapping[str, Any]", part).get("type")) if isinstance(part, Mapping) else type(part).__name__
     return {f"{kind}_url": kind for kind in KINDS}.get(named, named)
 
 

@@ -35,9 +35,7 @@ def shown_tokens(
         reached, follows = max(reached, end), name.strip(MARKS) != ""
 
 
-def _shown(
-    name: str, covered: str, before: str, characters: str, written: frozenset[str], *, follows: bool
-) -> str:
+def _shown(name: str, covered: str, before: str, characters: str, written: frozenset[str], *, follows: bool) -> str:
     """One token, of which the characters may be numbered, with what the tokenizer left out `before` it."""
     # an empty span is a space: one that the tokenizer cut off from its token, or one that it put in
     shown = characters or before or " "
@@ -219,9 +217,7 @@ def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
     return tried["input_ids"], tried["special_tokens_mask"]
 
 
-def without_added_spaces(
-    text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
+def without_added_spaces(text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Empty the span of a space that the tokenizer put before a word and gave the word's first character."""
     result = [*spans]
     for i, name in enumerate(names[:-1]):

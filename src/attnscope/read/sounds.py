@@ -94,15 +94,11 @@ class Sounds:
         if not any(there):
             return None
         if not all(there):
-            name = next(
-                self._name(item) for item, is_there in zip(self._items, there, strict=True) if not is_there
-            )
+            name = next(self._name(item) for item, is_there in zip(self._items, there, strict=True) if not is_there)
             raise AttnscopeError(
                 f"{name} has no transcript (.txt) beside it, and others have: add it, or take the others away"
             )
-        return [
-            decode_utf8(place.read_bytes(), shown(place)).strip() for place in places if place is not None
-        ]
+        return [decode_utf8(place.read_bytes(), shown(place)).strip() for place in places if place is not None]
 
     def sha256(self) -> str:
         """Hash names and contents in order: of files their bytes, of arrays rate and numbers."""

@@ -13,16 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from attnscope.read.columns import (
-    SUFFIXES,
-    TABLES,
-    Names,
-    Spool,
-    chat_column,
-    column,
-    holds_text,
-    list_columns,
-)
+from attnscope.read.columns import SUFFIXES, TABLES, Names, Spool, chat_column, column, holds_text, list_columns
 from attnscope.read.files import (
     STANDARD_INPUT,
     Unchanged,
@@ -266,10 +257,7 @@ def open_path(path: Path, field: str, names: Names) -> list[Source]:
         return [DatasetRows(path, field)]
     mode = file_mode(path)
     if stat.S_ISDIR(mode):
-        return [
-            _opened_file(file, names.new(file.relative_to(path).as_posix()), field)
-            for file in _text_files(path)
-        ]
+        return [_opened_file(file, names.new(file.relative_to(path).as_posix()), field) for file in _text_files(path)]
     name = names.new(path.name)
     if not stat.S_ISREG(mode):
         return [Stream(name, path)]
@@ -332,9 +320,7 @@ def as_list(given: Any) -> Any:
     if columns is not None:  # a table, whose items are its rows or the names of its columns
         raise AttnscopeError(_no_column(given, columns))
     if isinstance(given, bytes | bytearray | memoryview):
-        raise AttnscopeError(
-            "the texts are bytes; expected strings: decode them first, with .decode('utf-8')"
-        )
+        raise AttnscopeError("the texts are bytes; expected strings: decode them first, with .decode('utf-8')")
     if isinstance(given, set | frozenset):
         raise AttnscopeError("the texts are a set, which has no order; expected a list: give list(...)")
     if hasattr(given, "read"):
@@ -377,9 +363,7 @@ def _text(item: Any, number: int) -> str | Path | Url:
         advice = "token ids are whole numbers"
     else:
         advice = "give the strings themselves, in one list"
-    raise AttnscopeError(
-        f"item {number} of the texts is {kind(item)}; expected a string or a pathlib.Path: {advice}"
-    )
+    raise AttnscopeError(f"item {number} of the texts is {kind(item)}; expected a string or a pathlib.Path: {advice}")
 
 
 def _no_column(table: object, names: Iterable[Any]) -> str:
@@ -463,9 +447,7 @@ def _parts(path: Path) -> tuple[str, str | None, str | None]:
 
 def _only_split(path: Path, splits: list[str]) -> str:
     if len(splits) != 1:
-        raise AttnscopeError(
-            f"{path}: has the splits {', '.join(splits)}: name one, as in {path}:{splits[-1]}"
-        )
+        raise AttnscopeError(f"{path}: has the splits {', '.join(splits)}: name one, as in {path}:{splits[-1]}")
     return splits[0]
 
 

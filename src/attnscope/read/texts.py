@@ -60,9 +60,7 @@ class Corpus:
                 opened = open_url(url, field, names)
                 if by is not None and not chats:
                     opened = [grouped_by(source, by, shown(url)) for source in opened]
-                opened_sources.extend(
-                    as_requested(opened, url, field, chats=chats, lines=by_line, blank=blank_lines)
-                )
+                opened_sources.extend(as_requested(opened, url, field, chats=chats, lines=by_line, blank=blank_lines))
             elif isinstance(source, str):
                 strings += 1
                 name = f"text {strings}"
@@ -71,9 +69,7 @@ class Corpus:
                         f"{name} is a string, which has no field {by!r} (--by): name .jsonl files, or leave it out"
                     )
                 if chats:
-                    raise AttnscopeError(
-                        f"{name} is a string; expected a chat: a list of messages, or JSON Lines"
-                    )
+                    raise AttnscopeError(f"{name} is a string; expected a chat: a list of messages, or JSON Lines")
                 reject_file_name(source, name)
                 text = String(name, source)
                 last = opened_sources[-1] if opened_sources else None
@@ -90,12 +86,8 @@ class Corpus:
                 )
         corpus = cls(opened_sources)
         if sum(map(is_standard_input, corpus.streams)) > 1:
-            raise AttnscopeError(
-                "standard input is given more than once, and can be read only once: give it once"
-            )
-        if field is not None and not any(
-            isinstance(source, (*OF_RECORDS, ChatLines)) for source in opened_sources
-        ):
+            raise AttnscopeError("standard input is given more than once, and can be read only once: give it once")
+        if field is not None and not any(isinstance(source, (*OF_RECORDS, ChatLines)) for source in opened_sources):
             raise AttnscopeError(
                 f"field {field!r} is given for .jsonl files, tables and data sets, and no source is one: "
                 "leave it out, or name a .jsonl, .parquet or .arrow file"
@@ -107,9 +99,7 @@ class Corpus:
     @property
     def streams(self) -> list[Path]:
         """What of it can be read only once."""
-        wholes = (
-            source.whole if isinstance(source, Lines | ChatLines) else source for source in self._sources
-        )
+        wholes = (source.whole if isinstance(source, Lines | ChatLines) else source for source in self._sources)
         return [stream.path for stream in wholes if isinstance(stream, Stream)]
 
     def __iter__(self) -> Iterator[Text]:
@@ -160,6 +150,4 @@ def _no_text_but_url(given: str) -> str:
 
 def _no_text(count: int) -> AttnscopeError:
     said = f"found nothing but white space (texts: {count})" if count else "found no text at all"
-    return AttnscopeError(
-        f"no text: {said}; expected at least one word: give a string or a file that has some"
-    )
+    return AttnscopeError(f"no text: {said}; expected at least one word: give a string or a file that has some")

@@ -121,9 +121,7 @@ def _said(url: Url, action: str, error: Exception) -> str:
         why = "" if url.name in reason else f" ({reason})"
         return f"nothing is there{why}; expected a file, or a folder of them: check the address"
     if isinstance(error, PermissionError) or _status(error) in _NO_RIGHT:
-        return (
-            f"no permission ({reason}): check bucket and credentials, as the store's own programs take them"
-        )
+        return f"no permission ({reason}): check bucket and credentials, as the store's own programs take them"
     if "Credentials" in type(error).__name__:
         return (
             f"no credentials ({reason}): set them as the store's own programs take them; for a public bucket "
@@ -166,9 +164,7 @@ def files_below(url: Url) -> list[Url] | None:
     """All files of a folder and its subfolders, in the order of `pathlib`; hidden ones are left out. None of a file."""
     if url.is_web:
         if url.inner.endswith("/"):
-            raise AttnscopeError(
-                f"{url}: a folder of the web, which cannot be listed: name the files themselves"
-            )
+            raise AttnscopeError(f"{url}: a folder of the web, which cannot be listed: name the files themselves")
         return None
     with explained(url):
         if _info(url)["type"] != "directory":

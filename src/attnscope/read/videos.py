@@ -43,9 +43,7 @@ class Clip:
 
     # path of its folder inside the given one, file and line (``clips.jsonl:1``), or ``video 1`` for an object
     name: str
-    video: (
-        Video | Tensor
-    )  # its frames; or what a processor made of them, ``(frame, channel, row, column)`` float
+    video: Video | Tensor  # its frames; or what a processor made of them, ``(frame, channel, row, column)`` float
 
 
 class Videos:
@@ -75,9 +73,7 @@ class Videos:
     @property
     def files(self) -> list[Path]:
         """The files of all frames."""
-        return [
-            file for clip in self._clips if isinstance(clip.video, Video) for file in clip.video.frames.files
-        ]
+        return [file for clip in self._clips if isinstance(clip.video, Video) for file in clip.video.frames.files]
 
     def sha256(self) -> str:
         """Hash names and frames in order.
@@ -183,9 +179,7 @@ def _in_lines(path: Path) -> list[tuple[str, Video | Tensor]]:
 def _named_in(line: Mapping[str, Any], where: str, folder: Path | None) -> Video:
     source = line.get(VIDEO)
     if source is None:
-        raise AttnscopeError(
-            f"{where}: has no video, and others have one: name a folder of frames, or a list"
-        )
+        raise AttnscopeError(f"{where}: has no video, and others have one: name a folder of frames, or a list")
     return video_of(source, line.get("fps"), where, folder)
 
 

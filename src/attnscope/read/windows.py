@@ -30,9 +30,7 @@ class Window:
     target: "Window | None" = None
     # in a chat, who says each token, ``template`` for the marks of its template; else empty
     roles: tuple[str, ...] = ()
-    groups: tuple[
-        int, ...
-    ] = ()  # the number of the group of each token, where tokens are in groups; else empty
+    groups: tuple[int, ...] = ()  # the number of the group of each token, where tokens are in groups; else empty
     # the whole text, whose characters the spans count; empty where token ids alone are known
     text: str = field(default="", repr=False)
     # the number of the word of each token, from 0, where tokens are merged to words; else empty
@@ -86,23 +84,14 @@ def cut_windows(
 def check_limit(limit: int | None) -> None:
     """Refuse to take no window at all."""
     if limit is not None and limit < 1:
-        raise AttnscopeError(
-            f"found limit {limit}; expected at least 1 window: raise it, or leave it out to take all"
-        )
+        raise AttnscopeError(f"found limit {limit}; expected at least 1 window: raise it, or leave it out to take all")
 
 
 class Windows:
     """The windows of a corpus, cut while they are iterated. Made by `cut_windows`."""
 
     def __init__(
-        self,
-        corpus: Iterable[Text],
-        tokenizer: Any,
-        frame: "Frame",
-        *,
-        content: int,
-        stride: int,
-        limit: int | None,
+        self, corpus: Iterable[Text], tokenizer: Any, frame: "Frame", *, content: int, stride: int, limit: int | None
     ) -> None:
         self.dropped_tokens = 0
         self._corpus, self._tokenizer, self._frame = corpus, tokenizer, frame

@@ -181,9 +181,7 @@ def _of_file(path: Path) -> WordRule:
     for number, value in json_objects(path, "spans"):
         text, spans = value.get("text"), value.get("spans")
         if not isinstance(text, str) or not isinstance(spans, list):
-            raise AttnscopeError(
-                f"{shown(path)}, line {number}: expected a text and its spans, as in {_EXAMPLE}"
-            )
+            raise AttnscopeError(f"{shown(path)}, line {number}: expected a text and its spans, as in {_EXAMPLE}")
         if of_text.setdefault(text, cast("list[Any]", spans)) != spans:
             raise AttnscopeError(
                 f"{shown(path)}, line {number}: has other spans for a text that stands in a line before"

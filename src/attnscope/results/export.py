@@ -82,10 +82,7 @@ def _rows(part: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], first: 
 
 Told: TypeAlias = Mapping[str, Mapping[str, Any]]  # attributes of each column; under "" those of the table
 
-_NEEDED = {
-    "parquet": (("pyarrow",), "data"),
-    "nc": (("h5netcdf", "h5py"), "netcdf"),
-}  # packages, and their extra
+_NEEDED = {"parquet": (("pyarrow",), "data"), "nc": (("h5netcdf", "h5py"), "netcdf")}  # packages, and their extra
 
 
 class TableFile(Protocol):
@@ -255,9 +252,7 @@ def export(
     return _exported(known_run(local_folder(path)), to, out, variables, progress or no_progress)
 
 
-def _exported(
-    run: Run, to: Format, out: str | Path | None, variables: Sequence[str] | None, tell: Tell
-) -> Path:
+def _exported(run: Run, to: Format, out: str | Path | None, variables: Sequence[str] | None, tell: Tell) -> Path:
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
     made, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
@@ -329,9 +324,7 @@ def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]
                         str(name): {str(key): _plain(value) for key, value in variable.attrs.items()}
                         for name, variable in piece[names].variables.items()
                     }
-                    files[dims] = stack.enter_context(
-                        _TABLES[to](folder / file, told | {"": about["attributes"]})
-                    )
+                    files[dims] = stack.enter_context(_TABLES[to](folder / file, told | {"": about["attributes"]}))
                     about["tables"][file] = told
                 elif node.along not in dims:  # the same in every piece
                     continue
@@ -423,9 +416,7 @@ def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
     whole = _storable(block)
     group = node.name or None
     if not first:
-        whole = whole.drop_vars(
-            [name for name, variable in whole.variables.items() if node.along not in variable.dims]
-        )
+        whole = whole.drop_vars([name for name, variable in whole.variables.items() if node.along not in variable.dims])
         _stored(whole, path, group, mode="a", append_dim=node.along)
         return
     rows = _rows_of(block, node.along) if node.along in block.dims else 0
@@ -441,9 +432,7 @@ def _storable(block: xr.Dataset) -> xr.Dataset:
     """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
     strings = [name for name, variable in block.variables.items() if variable.dtype.kind == "U"]
     whole = block.assign({name: block[name].astype(object) for name in strings if name in block.data_vars})
-    whole = whole.assign_coords(
-        {name: block[name].astype(object) for name in strings if name in block.coords}
-    )
+    whole = whole.assign_coords({name: block[name].astype(object) for name in strings if name in block.coords})
     for told in (whole, *whole.variables.values()):
         told.attrs = {
             key: value.item() if isinstance(value, np.generic) else value for key, value in told.attrs.items()
@@ -457,11 +446,7 @@ def _cut(variable: xr.Variable, along: str, rows: int) -> dict[str, Any]:
     shard = tuple(rows if dim == along else 1 if dim == "layer" else size for dim, size in sizes.items())
     chunk = tuple(rows if dim == along else 1 if dim in _HEADS else size for dim, size in sizes.items())
     strings = variable.dtype.kind in "OTU"
-    return (
-        {"chunks": chunk}
-        if strings or math.prod(shard) == math.prod(chunk)
-        else {"chunks": chunk, "shards": shard}
-    )
+    return {"chunks": chunk} if strings or math.prod(shard) == math.prod(chunk) else {"chunks": chunk, "shards": shard}
 
 
 def _stored(dataset: xr.Dataset, path: Path, group: str | None, **settings: Any) -> None:

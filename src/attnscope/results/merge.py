@@ -102,8 +102,7 @@ def _without_parts(folder: Path) -> Merged:
         )
     if not is_finished(folder):
         raise AttnscopeError(
-            f"{parts_of(folder)} holds no parts of a run: expected folders such as 1-of-4 there, which --task "
-            "makes"
+            f"{parts_of(folder)} holds no parts of a run: expected folders such as 1-of-4 there, which --task makes"
         )
     run = known_run(folder)
     return Merged(folder, run.command, run.windows, 0, complete=True)

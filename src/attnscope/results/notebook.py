@@ -129,9 +129,7 @@ class Shown:
 
 def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
     """The command that gives what a result without signature holds: of `attnscope.watch`, of `measure_weights`."""
-    if {"sequence", "step", "layer", "head", "span"} <= set(
-        result.sizes
-    ) and "span_weight" in result.variables:
+    if {"sequence", "step", "layer", "head", "span"} <= set(result.sizes) and "span_weight" in result.variables:
         return "generate"
     whole = {"text", "layer", "head"} <= set(result.sizes) and "profile" in result.variables
     return "scan" if whole else None
@@ -141,8 +139,7 @@ def _summary(command: str, result: Any) -> tuple[list[str], list[str]]:
     """What was read and came out, in sentences; and what to know of it."""
     report = report_of(command, result)
     rankings = [
-        f"{table.title}: "
-        + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
+        f"{table.title}: " + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
         for table in report.tables
         if any(one.name == "value" for one in table.quantities) and table.rows and "head" in table.rows[0]
     ]

@@ -112,11 +112,7 @@ def _part_of(run: RunFolder, part: str) -> xr.Dataset:
     from attnscope.measure.stored import HEADS, SAMPLE, WINDOWS, load_heads
 
     run.look()  # only what is read is checked: a large run would take minutes
-    there = {
-        WINDOWS: lambda: run.apart(WINDOWS),
-        HEADS: lambda: load_heads(run),
-        SAMPLE: lambda: run.load(SAMPLE),
-    }
+    there = {WINDOWS: lambda: run.apart(WINDOWS), HEADS: lambda: load_heads(run), SAMPLE: lambda: run.load(SAMPLE)}
     with read_as(run.path):
         opened = there[part]() if part in there else None
     if opened is None:
@@ -157,14 +153,10 @@ class Node:
     """Some labelled arrays of a run."""
 
     name: str  # path in the tree, such as ``verdict``; empty where all arrays are one Dataset
-    pieces: Callable[
-        [], Iterator[xr.Dataset]
-    ]  # reads the arrays: put together along `along`, the pieces are the whole
+    pieces: Callable[[], Iterator[xr.Dataset]]  # reads the arrays: put together along `along`, the pieces are the whole
     # size of ``text`` in all pieces together; 0 where there is one piece, or nobody knows before they are read
     texts: int = 0
-    along: str = (
-        "text"  # the dimension of which a piece is a part; what does not have it is the same in every piece
-    )
+    along: str = "text"  # the dimension of which a piece is a part; what does not have it is the same in every piece
 
 
 def nodes_of(run: Run) -> list[Node]:
@@ -192,9 +184,7 @@ def _sidecar(folder: RunFolder, kind: str) -> Iterator[xr.Dataset]:
 
 def in_memory(opened: xr.Dataset | xr.DataTree | Aligned) -> list[Node]:
     """The nodes of what `open_run` gives."""
-    return [
-        Node(name, lambda dataset=dataset: iter([dataset])) for name, dataset in datasets_of(opened).items()
-    ]
+    return [Node(name, lambda dataset=dataset: iter([dataset])) for name, dataset in datasets_of(opened).items()]
 
 
 def datasets_of(opened: xr.Dataset | xr.DataTree | Aligned) -> dict[str, xr.Dataset]:
@@ -238,9 +228,7 @@ def chosen(nodes: list[Node], names: list[str] | None) -> list[Node]:
     every = sorted({name for own in known.values() for name in own})
     unknown = [name for name in names if name not in every]
     if unknown:
-        raise AttnscopeError(
-            f"there is no variable {unknown[0]!r:.60} in this run: choose of {', '.join(every)}"
-        )
+        raise AttnscopeError(f"there is no variable {unknown[0]!r:.60} in this run: choose of {', '.join(every)}")
 
     def of(node: Node) -> Node:
         own = [name for name in known[node.name] if name in names]
@@ -264,14 +252,10 @@ class Run:
     command: str  # ``scan``, ``explain``, ...; empty where the manifest is damaged
     signature: Signature | None  # what the results depend on; None where nothing says so yet
     complete: bool  # whether all of it is there
-    windows: (
-        int  # windows that are measured; of ``align`` and ``patch`` pairs, of a scan with ``--pool`` pools
-    )
+    windows: int  # windows that are measured; of ``align`` and ``patch`` pairs, of a scan with ``--pool`` pools
     bytes: int  # size of all files that attnscope wrote there; 0 where the manifest is damaged
     when: datetime  # when the manifest was written last, in local time
-    tasks: tuple[int, int] | None = (
-        None  # tasks of a scan by several: how many are done, and how many there are
-    )
+    tasks: tuple[int, int] | None = None  # tasks of a scan by several: how many are done, and how many there are
     damage: str = ""  # what is wrong with the manifest; empty where nothing is
 
     @property

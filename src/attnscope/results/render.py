@@ -91,18 +91,14 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
     made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for one in shown:
         words = one.unit in NO_NUMBERS - {"head"}
-        made.add_column(
-            one.title, justify="left" if words else "right", overflow="fold", no_wrap=bool(one.significant)
-        )
+        made.add_column(one.title, justify="left" if words else "right", overflow="fold", no_wrap=bool(one.significant))
         if _has_interval(one, table):
             made.add_column("95% interval", justify="right")
     for row in table.rows[: table.terminal]:
         cells: list[str] = []
         for one in shown:
             text, interval = text_of(one, row, by_name.get(one.like))
-            cells.append(
-                _marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else "")
-            )
+            cells.append(_marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else ""))
             cells += [interval] if _has_interval(one, table) else []
         made.add_row(*map(Text, cells))
     return made
@@ -138,10 +134,7 @@ class Cell:
 
 
 def write_report(
-    report: Report,
-    path: Path | str,
-    figures: Mapping[str, Figure],
-    captions: Mapping[str, tuple[str, str]],
+    report: Report, path: Path | str, figures: Mapping[str, Figure], captions: Mapping[str, tuple[str, str]]
 ) -> Path:
     """Write one HTML page that needs no network and no other file."""
     from attnscope.results.page.parts import pictures, write_page
@@ -174,9 +167,7 @@ def page_table(table: Table) -> dict[str, Any]:
         "title": table.title,
         "reading": table.reading,
         "columns": columns,
-        "starts": [
-            not number or column.group != columns[number - 1].group for number, column in enumerate(columns)
-        ],
+        "starts": [not number or column.group != columns[number - 1].group for number, column in enumerate(columns)],
         "groups": groups if len(groups) > 1 else [],
         "rows": [[_cell(one, row, by_name.get(one.like)) for one in shown] for row in rows],
         "count": f"{len(rows)} of {len(table.rows)}" if len(rows) < len(table.rows) else str(len(rows)),
@@ -213,7 +204,4 @@ def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
 def _bars(profile: Sequence[tuple[int, float]]) -> list[tuple[float, float, bool]]:
     """Bars of a small profile: the mean weight at each offset, as a share of the largest; whether it is offset 0."""
     top = max((value for _, value in profile), default=0.0) or 1.0
-    return [
-        (float(place), round(_HIGH * value / top, 1), offset == 0)
-        for place, (offset, value) in enumerate(profile)
-    ]
+    return [(float(place), round(_HIGH * value / top, 1), offset == 0) for place, (offset, value) in enumerate(profile)]

@@ -82,9 +82,7 @@ _CONTRASTS = (
     Quantity("mean", unit="change", like="difference"),
     Quantity("others", unit="change", like="difference"),
     Quantity("difference", unit="change", low="low", high="high", significant="differs", interval=True),
-    Quantity(
-        "size", unit="deviations", detail="data", meaning="in standard deviations of all heads on both sides"
-    ),
+    Quantity("size", unit="deviations", detail="data", meaning="in standard deviations of all heads on both sides"),
     Quantity("p", unit="share", detail="data"),
 )
 
@@ -102,13 +100,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         tables.append(Table(kind.replace("-", "_"), title, _RANKED, [dict(row) for row in rows], page=0))
     requested, several = _requested(results)
     tables.append(
-        Table(
-            "requested",
-            f"statistics by name: means over {describe_windows(results)}",
-            _REQUESTED,
-            requested,
-            page=0,
-        )
+        Table("requested", f"statistics by name: means over {describe_windows(results)}", _REQUESTED, requested, page=0)
     )
     if several:
         notes.append(
@@ -168,18 +160,9 @@ def _heads(results: xr.Dataset) -> Table:
     for layer, (name, kind) in enumerate(names):
         for head in range(results.sizes["head"]):
             label = "" if labels is None else labels[layer][head]
-            row: Row = {
-                "layer": layer,
-                "head": head,
-                "layer_name": str(name),
-                "layer_kind": str(kind),
-                "label": label,
-            }
+            row: Row = {"layer": layer, "head": head, "layer_name": str(name), "layer_kind": str(kind), "label": label}
             rows.append(row | {key: value_of(array[layer, head]) for key, array in values.items()})
-    words = [
-        Quantity(name, detail="data")
-        for name in ("layer", "head", "layer_name", "layer_kind", "label", *values)
-    ]
+    words = [Quantity(name, detail="data") for name in ("layer", "head", "layer_name", "layer_kind", "label", *values)]
     return Table("heads", "All heads", words, rows, terminal=0, page=0)
 
 
@@ -261,11 +244,7 @@ def _group_columns(results: xr.Dataset) -> dict[str, np.ndarray]:
     """For each pair of groups that are there: weight, and that of uniform attention and places alone."""
     means = MeanGroupWeights.of(results)
     names = {int(number): str(results.group_query.values[number]) for number in means.present}
-    kinds = {
-        "group_weight": means.weight,
-        "equal_group_weight": means.equal,
-        "place_group_weight": means.places,
-    }
+    kinds = {"group_weight": means.weight, "equal_group_weight": means.equal, "place_group_weight": means.places}
     return {
         f"{kind} {query} > {key}": values[:, :, i, j]
         for i, query in names.items()
@@ -321,9 +300,7 @@ def _offsets(results: xr.Dataset) -> Table:
         shares = shares.seen()
         if shares.share.size > _ROOM:
             numbers = f"{shares.share.size:,} numbers are more than {_ROOM:,}"
-            rows.append(
-                {"of": of, "left_out": f"{numbers}: attnscope.open_run reads the sums in the run folder"}
-            )
+            rows.append({"of": of, "left_out": f"{numbers}: attnscope.open_run reads the sums in the run folder"})
             continue
         ends = {"first": shares.first.tolist(), "last": shares.last.tolist()}
         rows += _by_head(of, ends, shares.share, shares.equal)
@@ -345,19 +322,14 @@ def _summary(results: xr.Dataset) -> Table:
         else:
             yield {"quantity": ".".join(path), "value": value}
 
-    return _of_lists(
-        "independence", "Labels over texts", list(numbers(json.loads(results.attrs.get("summary", "{}"))))
-    )
+    return _of_lists("independence", "Labels over texts", list(numbers(json.loads(results.attrs.get("summary", "{}")))))
 
 
 def _by_head(of: str, ends: Row, share: np.ndarray, equal: np.ndarray | None) -> list[Row]:
     return [
         {"of": of, "layer": layer, "head": head}
         | ends
-        | {
-            "share": with_nulls(share[layer, head]),
-            "equal": None if equal is None else with_nulls(equal[layer]),
-        }
+        | {"share": with_nulls(share[layer, head]), "equal": None if equal is None else with_nulls(equal[layer])}
         for layer, head in np.ndindex(share.shape[:2])
     ]
 

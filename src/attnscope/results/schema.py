@@ -76,9 +76,7 @@ class Quantity:
     group: str = ""  # heading over columns that belong together, on the page
     low: str = ""  # names of the ends of its 95% interval
     high: str = ""
-    significant: str = (
-        ""  # name of whether it is significant, corrected; None in rows where that was not tested
-    )
+    significant: str = ""  # name of whether it is significant, corrected; None in rows where that was not tested
     interval: bool = False  # whether a terminal shows the interval
     like: str = ""  # quantity whose digits it is written with
     unsigned: bool = False  # whether a positive number has no sign
@@ -96,8 +94,7 @@ class Quantity:
     def effect(self, row: Row) -> Effect:
         """The value of a row with its interval."""
         mean, low, high = (
-            math.nan if row.get(name) is None else float(row[name])
-            for name in (self.name, self.low, self.high)
+            math.nan if row.get(name) is None else float(row[name]) for name in (self.name, self.low, self.high)
         )
         return Effect(mean, low, high, row.get(self.significant))
 
@@ -119,9 +116,7 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """Names in JSON and CSV."""
-        return list(
-            dict.fromkeys(name for one in self.quantities if one.detail != "drawn" for name in one.columns)
-        )
+        return list(dict.fromkeys(name for one in self.quantities if one.detail != "drawn" for name in one.columns))
 
     def shown(self, *details: Detail) -> list[Quantity]:
         """Quantities of which some row has a value."""
@@ -175,20 +170,14 @@ class Report:
 def rows_of(columns: Mapping[str, xr.DataArray | None], cells: xr.DataArray) -> list[Row]:
     """A row for each cell that is not NaN: its labels and the values of the columns, which are matched by labels."""
     aligned = {
-        name: None
-        if values is None
-        else values.reindex_like(cells).broadcast_like(cells).transpose(*cells.dims).values
+        name: None if values is None else values.reindex_like(cells).broadcast_like(cells).transpose(*cells.dims).values
         for name, values in columns.items()
     }
     labels = {str(dim): cells[dim].values for dim in cells.dims}
     rows: list[Row] = []
     for at in map(tuple, np.argwhere(cells.notnull().values).tolist()):
-        row: Row = {
-            name: value_of(values[index]) for (name, values), index in zip(labels.items(), at, strict=True)
-        }
-        rows.append(
-            row | {name: None if values is None else value_of(values[at]) for name, values in aligned.items()}
-        )
+        row: Row = {name: value_of(values[index]) for (name, values), index in zip(labels.items(), at, strict=True)}
+        rows.append(row | {name: None if values is None else value_of(values[at]) for name, values in aligned.items()})
     return rows
 
 
@@ -240,11 +229,7 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
     if like is not None:
         digits = _digits(like.effect(row), UNITS[like.unit])
         digits = digits if digits <= _WRITTEN_OUT else places(value, unit.digits)
-    interval = (
-        f"{written(effect.low, digits)} to {written(effect.high, digits)}"
-        if math.isfinite(effect.low)
-        else ""
-    )
+    interval = f"{written(effect.low, digits)} to {written(effect.high, digits)}" if math.isfinite(effect.low) else ""
     return written(float(value), digits), interval
 
 

@@ -56,8 +56,7 @@ def unpacked(content: bytes, where: Path | str = "the file") -> xr.Dataset:
     with read_as(where), zipfile.ZipFile(io.BytesIO(content)) as archive:
         outline = json.loads(archive.read(_OUTLINE))
         variables = {
-            kind: {name: _variable(archive, name, told) for name, told in outline[kind].items()}
-            for kind in _KINDS
+            kind: {name: _variable(archive, name, told) for name, told in outline[kind].items()} for kind in _KINDS
         }
         return xr.Dataset(variables["data_vars"], variables["coords"], dict(outline["attrs"]))
 
@@ -115,13 +114,7 @@ def stacked(
 ) -> xr.Dataset:
     """Put datasets one after the other along a new dimension; what one has less of is NaN."""
     whole = xr.concat(
-        list(parts),
-        dim,
-        join="outer",
-        combine_attrs=attrs,
-        data_vars="all",
-        coords="different",
-        compat="equals",
+        list(parts), dim, join="outer", combine_attrs=attrs, data_vars="all", coords="different", compat="equals"
     )
     return whole.assign_coords({dim: labels})
 

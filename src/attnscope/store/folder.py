@@ -171,12 +171,7 @@ class OwnedFolder:
                 folder.rmdir()
 
     def write(
-        self,
-        contents: Mapping[str, Content],
-        *,
-        remove: Iterable[str] = (),
-        growing: Iterable[str] = (),
-        **state: Any,
+        self, contents: Mapping[str, Content], *, remove: Iterable[str] = (), growing: Iterable[str] = (), **state: Any
     ) -> None:
         """Write files, remove others, and change the state: all of it, or nothing that counts."""
         self.lock()

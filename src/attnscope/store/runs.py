@@ -148,9 +148,7 @@ class RunFolder(OwnedFolder):
         damaged = self.damaged()
         lost = [name for name in damaged if not name.startswith(VIEWS)]
         if lost and self.complete and not self.repair:
-            raise damage(
-                self.path / lost[0], f"{_windows(lost)}. Give the same command with --repair to make it anew"
-            )
+            raise damage(self.path / lost[0], f"{_windows(lost)}. Give the same command with --repair to make it anew")
         for name in lost:
             _log.warning("%s is damaged, and is made anew", self.path / name)
         lost = self._with_twins(lost)
@@ -161,10 +159,7 @@ class RunFolder(OwnedFolder):
     def _with_twins(self, lost: Iterable[str]) -> list[str]:
         """Pieces, with what is kept apart of the same texts: they are measured together."""
         texts = {name.rpartition("/")[2] for name in lost if "/" in name}
-        return [
-            *lost,
-            *(name for name in self.files if name not in lost and name.rpartition("/")[2] in texts),
-        ]
+        return [*lost, *(name for name in self.files if name not in lost and name.rpartition("/")[2] in texts)]
 
     def _refuse_names(self) -> None:
         """The first write has the signature: without it there is no other file of ours."""

@@ -123,17 +123,11 @@ class Signature:
             all of them), and to count the entries of long lists. What is not set is left out in both forms.
         """
         versions = dict(self.versions or {})
-        entries: dict[str, Any] = {
-            "model": self.name,
-            "systems": "+".join(self.systems or {}),
-            "sha": self.short,
-        }
+        entries: dict[str, Any] = {"model": self.name, "systems": "+".join(self.systems or {}), "sha": self.short}
         entries |= {} if short else self._hashes()
         entries |= dict(sorted((self.settings or {}).items())) | {"version": versions.pop("attnscope", None)}
         entries |= {} if short else versions
-        line = [
-            f"{name}:{_written(value, short=short)}" for name, value in entries.items() if value is not None
-        ]
+        line = [f"{name}:{_written(value, short=short)}" for name, value in entries.items() if value is not None]
         return "|".join(part.replace("|", "/") for part in (self.command, *line) if not part.endswith(":"))
 
     def _hashes(self) -> dict[str, Any]:

@@ -115,9 +115,7 @@ class Task:
 def parts_of(run: Path) -> Path:
     """The folder of the parts of a run."""
     if run.name in {"", ".."}:
-        raise AttnscopeError(
-            f"{run} has no name of its own, beside which parts could lie: write the folder's own name"
-        )
+        raise AttnscopeError(f"{run} has no name of its own, beside which parts could lie: write the folder's own name")
     return run.with_name(run.name + TASKS)
 
 
@@ -144,22 +142,10 @@ def _of_environment() -> Task:
     )
 
 
-_OWN = {
-    "out",
-    "task",
-    "ray",
-    "workers",
-    "ray_gpus",
-    "progress",
-    "repair",
-    "also",
-    "show",
-}  # of this process alone
+_OWN = {"out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "also", "show"}  # of this process alone
 
 
-def task_for(
-    verb: Callable[..., object], arguments: Mapping[str, Any], *, in_memory: bool = False
-) -> Task | None:
+def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_memory: bool = False) -> Task | None:
     """How a verb does its units, by its arguments: all in this process (None), one task of them, or by Ray."""
     task, out, beside = arguments["task"], arguments["out"], {"task (--task)": arguments["task"]}
     if "until" in arguments:
@@ -221,9 +207,7 @@ class ByRay(Task):
             self.tell(Progress("start workers", 0.0))
             with RayEngine(self.cluster, self.begin) as engine:
                 crew, done, texts = Crew(engine, engine.size, agreed_on(signature)), 0.0, 0
-                for unit in crew.hand_out(
-                    lambda number: partial(WorkerUnits.measure, number=number, held=share.held)
-                ):
+                for unit in crew.hand_out(lambda number: partial(WorkerUnits.measure, number=number, held=share.held)):
                     for share.first, results in unit.results:
                         yield results
                     done, texts = min(1.0, done + unit.share), texts + len(unit.texts)
@@ -259,9 +243,7 @@ class Beginning:
         """Load the model and open the texts, on one thread; how units are measured, and of which run."""
         import torch
 
-        with explaining(
-            f"{self.folder} is not there on a worker's machine", "Work on a disk that all machines share"
-        ):
+        with explaining(f"{self.folder} is not there on a worker's machine", "Work on a disk that all machines share"):
             os.chdir(self.folder)
         torch.set_num_threads(1)
         shares = [0.0]
@@ -397,9 +379,7 @@ class Parts:
         """Whether all texts are there."""
         return bool(self.texts) and not self.lacking()
 
-    def rows(
-        self, there: Sequence[range], rows: Rows
-    ) -> Iterator[tuple[int, xr.Dataset, dict[str, xr.Dataset]]]:
+    def rows(self, there: Sequence[range], rows: Rows) -> Iterator[tuple[int, xr.Dataset, dict[str, xr.Dataset]]]:
         """What the parts have beyond `there`, each text once and in order, with its first."""
         there, chosen = list(there), list[tuple[range, RunFolder, range]]()
         for part in self.folders:
@@ -408,10 +388,7 @@ class Parts:
                     chosen.append((lacking, part, texts))
                     there.append(lacking)
         for lacking, part, texts in sorted(chosen, key=lambda row: row[0].start):
-            yield (
-                lacking.start,
-                *rows(part, texts, slice(lacking.start - texts.start, lacking.stop - texts.start)),
-            )
+            yield (lacking.start, *rows(part, texts, slice(lacking.start - texts.start, lacking.stop - texts.start)))
 
     def gather(self, run: RunFolder, rows: Rows = plain_rows) -> None:
         """Take what the parts have into the run."""
@@ -506,9 +483,7 @@ def _part(path: Path, signature: Signature) -> RunFolder:
     part.look()
     differing = Signature.of(part.state.get("signature", {})).differences(signature)
     if part.state and differing:
-        raise AttnscopeError(
-            f"{path} is a part of another run: its {differing[0]}. Choose a new folder with --out"
-        )
+        raise AttnscopeError(f"{path} is a part of another run: its {differing[0]}. Choose a new folder with --out")
     return part
 
 
@@ -521,9 +496,7 @@ def _signature(path: Path) -> Signature | None:
 
 def part_folders(run: Path) -> list[Path]:
     """The folders that the tasks of a run have, in order."""
-    found = [
-        path for path in sorted(parts_of(run).glob("*-of-*")) if _PART.fullmatch(path.name) and path.is_dir()
-    ]
+    found = [path for path in sorted(parts_of(run).glob("*-of-*")) if _PART.fullmatch(path.name) and path.is_dir()]
     for path in found:
         if path.is_symlink():
             raise AttnscopeError(f"{path} is a link; expected a folder: put there what it leads to")
@@ -595,9 +568,7 @@ def do_share(
     """Do one task of a run, as `by_task` does, and say what parts there are then."""
     with RunFolder(task.folder(folder), signature, repair=repair) as part:
         if not part.complete:
-            share = Share(
-                task.does, CompletedRanges(tuple(part.pieces)), unit, {} if notes is None else notes
-            )
+            share = Share(task.does, CompletedRanges(tuple(part.pieces)), unit, {} if notes is None else notes)
             keep(part, task.batches(batches, signature, share), share)
             part.finish(**share.state(), attributes=attributes | share.notes)
     return Parts(folder, signature)

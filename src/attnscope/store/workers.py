@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
     from types import TracebackType
 
-AT_ONCE = (
-    2  # what a worker has been asked for: one that it does, one that waits, so that it need not wait for us
-)
+AT_ONCE = 2  # what a worker has been asked for: one that it does, one that waits, so that it need not wait for us
 TRIES = 8  # of one piece of work while nobody does any, before it is blamed for the end of those who did it
 
 
@@ -35,9 +33,7 @@ class Crew:
 
     def __init__(self, engine: Engine, size: int, greet: Callable[[Any], None] = lambda _: None) -> None:
         self.engine, self.size, self.greet = engine, size, greet
-        self._asked: dict[
-            int, list[int]
-        ] = {}  # tickets that each worker that is ready has not answered, in order
+        self._asked: dict[int, list[int]] = {}  # tickets that each worker that is ready has not answered, in order
         self._reached: dict[int, int] = {}  # numbers from here on it can do without going back
         self._number: dict[int, int] = {}  # of each ticket of this round
         self._lost: set[int] = set()  # numbers that were lost in this round
@@ -64,9 +60,7 @@ class Crew:
         self._number, self._lost, self._tries = {}, set(), Counter()
         following, end = 0, count
         while True:
-            for worker in sorted(
-                self._asked, key=lambda unit: (len(self._asked[unit]), -self._reached[unit])
-            ):
+            for worker in sorted(self._asked, key=lambda unit: (len(self._asked[unit]), -self._reached[unit])):
                 while len(self._asked[worker]) < AT_ONCE:
                     number = self._next(worker, following, end)
                     if number is None:
@@ -201,9 +195,7 @@ class RayEngine:
         self.cluster, self.begin = cluster, begin
         self.size = self._last = 0
         self._actors: dict[int, Any] = {}
-        self._asked: dict[
-            Any, tuple[int, int | None]
-        ] = {}  # what each awaited answer is of: worker, and ticket
+        self._asked: dict[Any, tuple[int, int | None]] = {}  # what each awaited answer is of: worker, and ticket
         self._open: Any = None
 
     def __enter__(self) -> RayEngine:  # noqa: PYI034 beartype knows no Self here
@@ -302,9 +294,7 @@ def _imported() -> Any:
         ray = importlib.import_module("ray")
         if hasattr(ray, "init"):  # else it is a folder of that name, such as Ray itself makes in /tmp
             return ray
-    raise AttnscopeError(
-        "ray (--ray) needs the package ray, which is not installed: pip install 'attnscope[ray]'"
-    )
+    raise AttnscopeError("ray (--ray) needs the package ray, which is not installed: pip install 'attnscope[ray]'")
 
 
 @contextmanager
@@ -316,9 +306,7 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
     place = tempfile.mkdtemp(prefix="attnray-") if cluster.address == LOCAL else None
     quiet = {"log_to_driver": False, "logging_level": "error"}
     try:
-        with explaining(
-            f"Ray cannot be reached or started ({cluster.address})", "Is it running? See ray status"
-        ):
+        with explaining(f"Ray cannot be reached or started ({cluster.address})", "Is it running? See ray status"):
             if place is not None:
                 with _alone(ray):
                     ray.init(
@@ -439,9 +427,7 @@ def cluster_of(
     """Whose workers measure; None for this process."""
     if ray is None:
         if workers is not None or gpus is not None:
-            raise AttnscopeError(
-                "workers (--workers) and ray_gpus (--ray-gpus) are of Ray: give ray (--ray) too"
-            )
+            raise AttnscopeError("workers (--workers) and ray_gpus (--ray-gpus) are of Ray: give ray (--ray) too")
         return None
     for flag, given in besides.items():
         if given is not None:

@@ -42,14 +42,10 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
     signature = inspect.signature(function)
     expected = {
         name: _expected(
-            f"Sequence[{parameter.annotation}]"
-            if parameter.kind is parameter.VAR_POSITIONAL
-            else parameter.annotation
+            f"Sequence[{parameter.annotation}]" if parameter.kind is parameter.VAR_POSITIONAL else parameter.annotation
         )
         for name, parameter in signature.parameters.items()
-        if isinstance(parameter.annotation, str)
-        and parameter.kind is not parameter.VAR_KEYWORD
-        and name != _LEFT
+        if isinstance(parameter.annotation, str) and parameter.kind is not parameter.VAR_KEYWORD and name != _LEFT
     }
 
     @wraps(function)
@@ -110,9 +106,7 @@ _PLAIN = {
     },
     "float": _Expected(lambda value: is_a(Real, value), "a number", "numbers", True),
     "str": _Expected(lambda value: isinstance(value, str), "a string", "strings", True),
-    "bool": _Expected(
-        lambda value: isinstance(value, bool | np.bool_), "True or False", "True or False", True
-    ),
+    "bool": _Expected(lambda value: isinstance(value, bool | np.bool_), "True or False", "True or False", True),
     "Path": _Expected(lambda value: isinstance(value, os.PathLike), "a path", "paths"),
     "None": _Expected(lambda value: value is None, "None", "None"),
     "Tell": _Expected(callable, "a function", "functions"),

@@ -19,18 +19,7 @@ BEAMS = 1_000  # far more do not fit into memory
 STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
 #: Parameters that are checked here and have no flag on the command line.
 WITHOUT_FLAG = {
-    *(
-        "bins",
-        "bound",
-        "columns",
-        "components",
-        "curves",
-        "draws",
-        "each",
-        "epsilon",
-        "fraction",
-        "fractions",
-    ),
+    *("bins", "bound", "columns", "components", "curves", "draws", "each", "epsilon", "fraction", "fractions"),
     *("intervention_texts", "longest", "masked", "near", "permutations", "predictions", "residual"),
     *("restarts", "shift", "tests", "tokens"),
 }
@@ -138,9 +127,7 @@ def shaped(name: str, array: Float[np.ndarray, "*any"], dims: str) -> Float[np.n
     expected = dims.count(",") + 1
     if values.ndim != expected:
         found = f"is of shape {values.shape}" if values.ndim else "is one number"
-        raise AttnscopeError(
-            f"{name} {found}; expected {expected} dimension{'s' * (expected != 1)}, ({dims})"
-        )
+        raise AttnscopeError(f"{name} {found}; expected {expected} dimension{'s' * (expected != 1)}, ({dims})")
     return finite(name, values)
 
 
@@ -148,11 +135,7 @@ def real(name: str, array: object) -> Float[np.ndarray, "*any"]:
     """The array in float64, or an error where it is not of real numbers; NaN is one."""
     try:
         values = np.asarray(array)
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # rows of several lengths; a tensor with a gradient
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths; a tensor with a gradient
         raise AttnscopeError(
             f"{name} cannot be read as an array ({reason_of(error)}); expected real numbers"
         ) from error

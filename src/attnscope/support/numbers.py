@@ -73,9 +73,7 @@ def with_nulls(value: Any) -> Any:
 
 
 _BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")  # of what a spreadsheet takes for a formula
-_ESCAPED = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\r\n"
-}
+_ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\r\n"}
 
 
 def safe_cell(value: Any) -> Any:

@@ -58,9 +58,7 @@ def same_random_numbers() -> Generator[None]:
     """Draw the same random numbers within each time: passes of a model that masks or samples at random are then one."""
     with own_random_numbers():
         torch.default_generator.manual_seed(0)
-        if (
-            torch.cuda.is_initialized()
-        ):  # `torch.manual_seed` would note the call stack for a GPU that is not in use
+        if torch.cuda.is_initialized():  # `torch.manual_seed` would note the call stack for a GPU that is not in use
             torch.cuda.manual_seed_all(0)
         np.random.seed(0)  # noqa: NPY002
         random.seed(0)

@@ -134,16 +134,12 @@ def _encoder(plan: Plan, weights: ModelWeights) -> tuple[PreTrainedModel, Matric
 
 def _translator(plan: Plan, weights: ModelWeights) -> tuple[PreTrainedModel, Matrices]:
     count = plan.encoder_calls
-    config = TransformerConfig(
-        **_sizes(plan, weights), encoder_layers=count, decoder_layers=plan.layers - count
-    )
+    config = TransformerConfig(**_sizes(plan, weights), encoder_layers=count, decoder_layers=plan.layers - count)
     model = TransformerForConditionalGeneration(config)
     matrices = _tables(weights, "encoder", "decoder")
     for number, (call, up_down) in enumerate(zip(weights.calls[:count], weights.feed_forward, strict=False)):
         matrices |= _layer(f"encoder.layers.{number}.", up_down, self_attention=call)
-    later = zip(
-        weights.calls[count::2], weights.calls[count + 1 :: 2], weights.feed_forward[count:], strict=True
-    )
+    later = zip(weights.calls[count::2], weights.calls[count + 1 :: 2], weights.feed_forward[count:], strict=True)
     for number, (own, cross, up_down) in enumerate(later):
         name = f"decoder.layers.{number}."
         matrices |= _layer(name, up_down, self_attention=own, cross_attention=cross)
@@ -217,9 +213,7 @@ class ModelWeights:
 
     tokens: Float[np.ndarray, "vocabulary width"]  # ``(vocabulary, width)``
     unembed: Float[np.ndarray, "vocabulary width"]
-    positions: (
-        Float[np.ndarray, "position width"] | None
-    )  # ``(position, width)``; None where queries and keys turn
+    positions: Float[np.ndarray, "position width"] | None  # ``(position, width)``; None where queries and keys turn
     calls: tuple[CallMatrices, ...]  # matrices of each attention call
     feed_forward: tuple[tuple[np.ndarray, np.ndarray], ...]  # up and down of each layer
     gain: float  # weight of every norm, so that it multiplies by about 1
@@ -283,9 +277,7 @@ def _noisy(rows: np.ndarray, size: float, rng: np.random.Generator) -> np.ndarra
     return rows + noise
 
 
-def _factors(
-    head: Head, plan: Plan, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _factors(head: Head, plan: Plan, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """W_Q, W_K, W_V ``(width, r)`` and W_O ``(r, width)`` of one head, its inner basis turned at random."""
     width = plan.head_width
     query, key = plan.positions.projections(head.rule, plan.space, width, rng)
@@ -296,10 +288,7 @@ def _factors(
 
 def _feed_forward(plan: Plan, basis: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Random functions of token and place (of what is loud they would be louder still), written where nobody reads."""
-    heard, junk = (
-        np.vstack([plan.space.rows(part) for part in ("token", "position")]),
-        plan.space.rows("junk"),
-    )
+    heard, junk = (np.vstack([plan.space.rows(part) for part in ("token", "position")]), plan.space.rows("junk"))
     up = heard.T @ rng.normal(size=(len(heard), FEED_FORWARD))
     down = rng.normal(size=(FEED_FORWARD, len(junk))) @ junk
     return basis.T @ up, down @ basis * (_LOUDNESS / (FEED_FORWARD * len(junk)) ** 0.5)

@@ -110,8 +110,7 @@ def build(name: str) -> PlantedModel:
     circuit = CIRCUITS.get(read["circuit"]) if read else None
     if read is None or circuit is None or read["form"] not in circuit.forms:
         raise AttnscopeError(
-            f"no planted model {name!r}: expected one of names(),\n"
-            "such as 'induction-decoder-1', or another number"
+            f"no planted model {name!r}: expected one of names(),\nsuch as 'induction-decoder-1', or another number"
         )
     form, number = read["form"], int(read["number"]) - 1
     architectures = [each for each in ARCHITECTURES[form] if each not in circuit.without]

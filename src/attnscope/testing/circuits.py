@@ -128,15 +128,10 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
     text = source if target is None else target
     late, part, query = draft.calls_of_chain()[0], "token", places
     if is_composed:
-        early = (
-            late - 1 if draft.is_pair else 0
-        )  # the decoder's own attention, right before the cross-attention
+        early = late - 1 if draft.is_pair else 0  # the decoder's own attention, right before the cross-attention
         late, part, query = early + 1, "slot0", places + 1
         noting = draft.plant(
-            early,
-            "previous-token head: notes the question",
-            draft.at(-1),
-            draft.moving("token", questions, "slot0"),
+            early, "previous-token head: notes the question", draft.at(-1), draft.moving("token", questions, "slot0")
         )
         draft.must_attend(noting, marked(draft.length, query, places))
     of_class = np.stack([draft.rows("token", draft.ids[name]).sum(0) for name in classes])
@@ -155,9 +150,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
     return draft, Task(source, labels, depends, target)
 
 
-def _with_questions(
-    draft: Draft, classes: list[str]
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
+def _with_questions(draft: Draft, classes: list[str]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
     """Fillers with one word of each class and, each before a filler, one question for each."""
     rng = draft.rng
     fillers = rng.choice(draft.ids["filler"], (TEXTS, draft.length - 1))
@@ -184,9 +177,7 @@ class Naming:
     names: Ids  # what may stand there, and what is to be said
     images: Ids
     where: Int[np.ndarray, " text"]  # ``(text,)``: place of the name
-    keys: Bool[
-        np.ndarray, "text query key"
-    ]  # ``(text, query, key)``: the name, from wherever it is asked for
+    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: the name, from wherever it is asked for
     task: Task  # texts and answers
 
 
@@ -267,9 +258,7 @@ def duplicate(setting: Setting) -> tuple[Draft, Task]:
         move,
     )
     draft.must_attend(head, same)
-    labels = labels_at(
-        np.where(is_repeated, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape)
-    )
+    labels = labels_at(np.where(is_repeated, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape))
     return draft, Task(ids, labels, same | (is_repeated[:, :, None] & itself))
 
 
@@ -522,10 +511,7 @@ def pair(setting: Setting) -> tuple[Draft, Task]:
     second = some_offset(draft, first)
     queried = within(draft, first, second)
     labels = np.zeros_like(ids)
-    for half, worth, offset in (
-        (np.arange(_WORDS) // sides, sides, first),
-        (np.arange(_WORDS) % sides, 1, second),
-    ):
+    for half, worth, offset in ((np.arange(_WORDS) // sides, sides, first), (np.arange(_WORDS) % sides, 1, second)):
         agrees = (half[:, None] == half).astype(float)
         head = draft.plant(
             draft.calls_of_chain()[0],

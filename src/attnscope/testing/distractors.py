@@ -64,10 +64,7 @@ def _idle_match(draft: Draft, call: int) -> Head:  # noqa: ARG001
 
 def _uniform(draft: Draft, call: int) -> Head:  # noqa: ARG001
     return Head(
-        "idle: attends to all alike, writes where nobody reads",
-        draft.anywhere(),
-        _into_junk(draft),
-        matters=False,
+        "idle: attends to all alike, writes where nobody reads", draft.anywhere(), _into_junk(draft), matters=False
     )
 
 

@@ -86,9 +86,7 @@ class Expectation:
                     f"{int(values[axis][-1])}: scan with a larger --band{others}"
                 )
         at = dict(zip(axes, place, strict=True))
-        return self._measured(
-            f"mean weight of head {self.layer}.{self.head} at offset {offset}", values.sel(at)
-        )
+        return self._measured(f"mean weight of head {self.layer}.{self.head} at offset {offset}", values.sel(at))
 
     def _share_at(self, offset: int | tuple[int, int]) -> Measured | None:
         """Share of all weight at an offset that was chosen and lies outside the band; None for any other."""
@@ -130,11 +128,7 @@ class Expectation:
 
     def _of(self, name: str) -> xr.DataArray:
         if name not in self.run or not {"text", "layer", "head"} <= set(self.run[name].dims):
-            known = [
-                str(name)
-                for name in self.run.data_vars
-                if {"text", "layer", "head"} <= set(self.run[name].dims)
-            ]
+            known = [str(name) for name in self.run.data_vars if {"text", "layer", "head"} <= set(self.run[name].dims)]
             raise AttnscopeError(f"the scan has no {name}; choose from {', '.join(known)}")
         return self.run[name].sel(layer=self.layer, head=self.head)
 
@@ -151,12 +145,7 @@ class Expectation:
         units_said = str(values.attrs.get("units", "1"))
         over = f"{len(set(units))} {called}"
         return Measured(
-            said,
-            float(over_documents.mean),
-            float(over_documents.low),
-            float(over_documents.high),
-            units_said,
-            over,
+            said, float(over_documents.mean), float(over_documents.low), float(over_documents.high), units_said, over
         )
 
 

@@ -71,9 +71,7 @@ class ScoreRule:
     def __add__(self, other: ScoreRule) -> ScoreRule:
         """Both preferences at once."""
         return ScoreRule(
-            np.vstack([self.queries, other.queries]),
-            np.vstack([self.keys, other.keys]),
-            self.shifts + other.shifts,
+            np.vstack([self.queries, other.queries]), np.vstack([self.keys, other.keys]), self.shifts + other.shifts
         )
 
 
@@ -82,9 +80,7 @@ def anywhere(width: int) -> ScoreRule:
     return ScoreRule(np.zeros((0, width)), np.zeros((0, width)))
 
 
-def at(
-    offset: int, width: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False
-) -> ScoreRule:
+def at(offset: int, width: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> ScoreRule:
     """Attend to one offset, as in `Shift`."""
     return ScoreRule(np.zeros((0, width)), np.zeros((0, width)), (Shift(offset, gap, nats, mirror),))
 

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 class AttendedKeys:
     """How much of its weight a head puts on which keys, by construction."""
 
-    keys: Bool[
-        Tensor, "text query key"
-    ]  # ``(text, query, key)``: the keys meant; of rows without one nothing is said
+    keys: Bool[Tensor, "text query key"]  # ``(text, query, key)``: the keys meant; of rows without one nothing is said
     least: float  # share of a row's weight on them
     most: float
 
@@ -186,9 +184,7 @@ class Draft:
         """Carry words from one part to another, each as its image."""
         return carry(self.rows(source, ids), self.rows(to, ids if images is None else images), gain)
 
-    def at(
-        self, offset: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False
-    ) -> ScoreRule:
+    def at(self, offset: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> ScoreRule:
         """Attend to one offset, as in `Shift`."""
         return at(offset, self.space.width, gap=gap, nats=nats, mirror=mirror)
 
@@ -196,9 +192,7 @@ class Draft:
         """Attend to all alike."""
         return anywhere(self.space.width)
 
-    def toward(
-        self, ids: Ids | int, nats: float, queries: Float[np.ndarray, "1 width"] | None = None
-    ) -> ScoreRule:
+    def toward(self, ids: Ids | int, nats: float, queries: Float[np.ndarray, "1 width"] | None = None) -> ScoreRule:
         """Attend to these tokens wherever they stand, whatever the query is (or as far as it holds `queries`)."""
         keys = self.rows("token", np.atleast_1d(ids)).sum(0, keepdims=True)
         return matching(self.space.one if queries is None else queries, keys, nats)
@@ -236,12 +230,5 @@ class Draft:
         rotary = self.setting.architecture == "llama"
         positions = Rotary(self.length, _HEAD_WIDTH) if rotary else Waves(self.length, self.rng)
         return Plan(
-            self.setting,
-            self.space,
-            positions,
-            tokens,
-            self.unembed,
-            _HEAD_WIDTH,
-            self.encoder_calls,
-            self.calls,
+            self.setting, self.space, positions, tokens, self.unembed, _HEAD_WIDTH, self.encoder_calls, self.calls
         )

@@ -75,10 +75,7 @@ def test_the_minimum_is_that_of_another_solver():
         weights[0],
         bounds=[(0, None)] * 8,
         constraints=[
-            {
-                "type": "eq",
-                "fun": lambda point: np.column_stack([values, np.ones(8)]).T @ (point - weights[0]),
-            }
+            {"type": "eq", "fun": lambda point: np.column_stack([values, np.ones(8)]).T @ (point - weights[0])}
         ],
         method="SLSQP",
     )

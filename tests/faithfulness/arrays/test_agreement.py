@@ -35,9 +35,7 @@ def test_tau_and_its_chance_by_all_orders():
 def test_what_may_not_be_seen_or_is_not_known_does_not_count():
     weights, importance = np.array([[0.5, 0.3, 0.2, 0.0]]), np.array([[3.0, 2.0, 1.0, 9.0]])
     assert rank_agreement(weights, importance).tau.item() < 1
-    assert rank_agreement(
-        weights, importance, np.array([[True, True, True, False]])
-    ).tau.item() == pytest.approx(1)
+    assert rank_agreement(weights, importance, np.array([[True, True, True, False]])).tau.item() == pytest.approx(1)
     importance[0, 3] = np.nan
     assert rank_agreement(weights, importance).tau.item() == pytest.approx(1)
 

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.intervention.arrays.changes import (
-    erased_weights,
-    permuted_weights,
-    total_variation,
-    uniform_weights,
-)
+from attnscope.intervention.arrays.changes import erased_weights, permuted_weights, total_variation, uniform_weights
 
 CAUSAL = np.tril(np.ones((7, 7), dtype=bool))
 
@@ -66,9 +61,7 @@ def test_i18_erasing_one_key_moves_the_output_by_its_odds():
         np.testing.assert_allclose(erased @ values - before, odds * (before - values[key]), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("fraction", "left"), [(0.0, 10), (0.1, 9), (0.25, 7), (0.5, 5), (0.99, 0), (1.0, 0)]
-)
+@pytest.mark.parametrize(("fraction", "left"), [(0.0, 10), (0.1, 9), (0.25, 7), (0.5, 5), (0.99, 0), (1.0, 0)])
 def test_a_fraction_is_of_the_keys_that_are_seen(fraction, left):
     allowed = np.zeros((1, 14), dtype=bool)
     allowed[0, :10] = True
@@ -77,9 +70,7 @@ def test_a_fraction_is_of_the_keys_that_are_seen(fraction, left):
     assert (erased > 0).sum() == left
     if left:
         assert erased.sum() == pytest.approx(1)
-        np.testing.assert_array_equal(
-            np.sort(np.argsort(-weights[0])[10 - left : 10]), np.flatnonzero(erased[0])
-        )
+        np.testing.assert_array_equal(np.sort(np.argsort(-weights[0])[10 - left : 10]), np.flatnonzero(erased[0]))
 
 
 def test_where_only_zeros_are_left_the_row_is_zero():

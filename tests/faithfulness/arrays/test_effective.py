@@ -32,9 +32,7 @@ def test_i10_the_output_is_the_same_and_no_weights_that_give_it_are_smaller(with
 
 def test_i10b_rows_keep_their_sum_only_with_the_ones():
     weights, values = planted()
-    plain, summed = (
-        effective_attention(weights, values, with_ones=ones).weights.sum("key") for ones in (False, True)
-    )
+    plain, summed = (effective_attention(weights, values, with_ones=ones).weights.sum("key") for ones in (False, True))
     assert (abs(plain - 1) > 1e-3).any()
     np.testing.assert_allclose(summed, 1, atol=1e-12)
 
@@ -56,9 +54,7 @@ def test_i10d_the_output_projection_takes_nothing_more_where_its_rows_are_indepe
     weights, values = planted()
     through = values @ RNG.normal(size=(8, 32))
     np.testing.assert_allclose(
-        effective_attention(weights, through).weights,
-        effective_attention(weights, values).weights,
-        atol=1e-12,
+        effective_attention(weights, through).weights, effective_attention(weights, values).weights, atol=1e-12
     )
 
 
@@ -89,23 +85,13 @@ def test_the_null_is_the_mean_over_all_permutations():
 
 def test_the_tolerance_decides_what_counts_as_zero():
     values = np.diag([1.0, 1e-3, 1e-9])
-    assert [identifiability(values, tolerance=limit)["rank"].item() for limit in (1e-12, 1e-6, 1e-2)] == [
-        3,
-        2,
-        1,
-    ]
-    assert (
-        identifiability(values.astype(np.float32))["rank"].item() == 2
-    )  # beyond what single precision holds
+    assert [identifiability(values, tolerance=limit)["rank"].item() for limit in (1e-12, 1e-6, 1e-2)] == [3, 2, 1]
+    assert identifiability(values.astype(np.float32))["rank"].item() == 2  # beyond what single precision holds
 
 
 def test_values_of_zero_determine_nothing():
     found = effective_attention(np.full((1, 3), 1 / 3), np.zeros((3, 2)))
-    assert (found["rank"].item(), found.null_share.item(), found.weights.values.tolist()) == (
-        0,
-        1.0,
-        [[0.0] * 3],
-    )
+    assert (found["rank"].item(), found.null_share.item(), found.weights.values.tolist()) == (0, 1.0, [[0.0] * 3])
 
 
 def test_bad_input_is_refused():

@@ -29,18 +29,14 @@ def layer_norm(states):
 
 
 def rms_norm(states):
-    return torch.nn.functional.rms_norm(
-        torch.from_numpy(states), (WIDTH,), torch.from_numpy(GAIN), 1e-5
-    ).numpy()
+    return torch.nn.functional.rms_norm(torch.from_numpy(states), (WIDTH,), torch.from_numpy(GAIN), 1e-5).numpy()
 
 
 def test_i13_what_the_keys_give_sums_to_the_output():
     parts = block_parts(A, V, W_O, np.zeros_like(X), bias=B_O)
     np.testing.assert_allclose(parts.attention.sum(1) + B_O, layer_output(), rtol=1e-10)
     alone = block_parts(A[:1], V[:1], W_O[:1], np.zeros_like(X))
-    np.testing.assert_allclose(
-        norm_weights(A[0], V[0], W_O[0]), np.linalg.norm(alone.attention, axis=-1), rtol=1e-10
-    )
+    np.testing.assert_allclose(norm_weights(A[0], V[0], W_O[0]), np.linalg.norm(alone.attention, axis=-1), rtol=1e-10)
 
 
 CASES = {

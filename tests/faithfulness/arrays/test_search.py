@@ -15,9 +15,7 @@ def test_eight_of_144_are_found_by_a_quarter_of_the_passes():
         effects[chosen] = generator.uniform(0.2, 2.0, matter) * generator.choice([-1, 1], matter)
         sets = random_sets((passes * texts,), heads, 14, generator)
         documents = np.repeat(np.arange(texts), passes)
-        of_text = effects * generator.uniform(
-            0.5, 1.5, (texts, heads)
-        )  # a head is not worth the same in every text
+        of_text = effects * generator.uniform(0.5, 1.5, (texts, heads))  # a head is not worth the same in every text
         changes = (sets * of_text[documents]).sum(1) + 0.1 * generator.normal(size=len(sets))
         found = np.argsort(-np.abs(sparse_effects(sets, changes, documents.tolist())))[:matter]
         recalls.append(len(set(found) & set(chosen)) / matter)

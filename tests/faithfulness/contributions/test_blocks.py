@@ -10,9 +10,7 @@ from tests.families import inputs, tiny
 from tests.models.lineage import SOURCE, small
 
 FORMS = {
-    **dict.fromkeys(
-        ["bert", "roberta", "albert", "distilbert", "electra", "bart", "marian"], "normalised sum"
-    ),
+    **dict.fromkeys(["bert", "roberta", "albert", "distilbert", "electra", "bart", "marian"], "normalised sum"),
     **dict.fromkeys(["deberta", "deberta_v2"], "normalised sum"),
     **dict.fromkeys(["modernbert", "gpt2", "opt", "llama", "mistral", "gpt_oss", "qwen3", "t5"], "sum"),
     "gemma2": "normalised attention",
@@ -59,9 +57,7 @@ def test_what_a_bert_block_gives_is_what_its_layernorm_gave():
 
 @pytest.mark.parametrize("name", ["additive-gru", "dot-lstm"])
 def test_a_recurrent_decoder_has_no_projection_and_no_block(name):
-    blocks = find_blocks(
-        small(name), {"input_ids": SOURCE[:1], "decoder_input_ids": torch.tensor([[1, 10, 11]])}
-    )
+    blocks = find_blocks(small(name), {"input_ids": SOURCE[:1], "decoder_input_ids": torch.tensor([[1, 10, 11]])})
     assert [block.form for block in blocks] == [None]
     assert blocks[0].output is None
     assert "no linear layer reads what the heads give" in blocks[0].reason

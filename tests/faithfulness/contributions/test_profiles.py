@@ -38,9 +38,7 @@ def along(matrix):
     with np.errstate(invalid="ignore"):
         return np.stack(
             [
-                np.diagonal(matrix, t, -2, -1).mean(-1)
-                if -queries < t < keys
-                else np.full(matrix.shape[:-2], np.nan)
+                np.diagonal(matrix, t, -2, -1).mean(-1) if -queries < t < keys else np.full(matrix.shape[:-2], np.nan)
                 for t in range(-BAND, BAND + 1)
             ],
             -1,
@@ -71,8 +69,7 @@ def family(request):
     matrices = list(projections(model, given_to(model)).values())
     keys = list(capture_inputs(model, given_to(model), key_side=True).values())
     values = [
-        np.repeat(x @ one.value + one.value_bias[:, None], one.group, 0)
-        for x, one in zip(keys, matrices, strict=True)
+        np.repeat(x @ one.value + one.value_bias[:, None], one.group, 0) for x, one in zip(keys, matrices, strict=True)
     ]
     rounding = ROUNDING.get(request.param, 1e-9)
     return found, weights_and_gradients(model), values, [one.output for one in matrices], rounding
@@ -94,24 +91,16 @@ def test_effective_attention_of_each_head(family):
     found, layers, values, _, rounding = family
     for number, (kind, weights, _) in enumerate(layers):
         here = found.isel(layer=number)
-        allowed = (
-            np.tril(np.ones(weights.shape[1:], bool))
-            if kind == "causal"
-            else np.ones(weights.shape[1:], bool)
-        )
+        allowed = np.tril(np.ones(weights.shape[1:], bool)) if kind == "causal" else np.ones(weights.shape[1:], bool)
         if (weights[:, allowed] == 0).any():  # a sliding window, of Gemma 2
             allowed = weights[0] > 0
         for head, one in enumerate(weights):
             expected = effective_attention(one, values[number][head], allowed=allowed, tolerance=1e-6)
             free = identifiability(values[number][head], allowed, tolerance=1e-6)
             at = here.isel(head=head)
-            np.testing.assert_allclose(
-                at.profile_effective, along(expected.weights.values), atol=10 * rounding
-            )
+            np.testing.assert_allclose(at.profile_effective, along(expected.weights.values), atol=10 * rounding)
             np.testing.assert_allclose(at.null_share, expected.null_share.mean(), atol=10 * rounding)
-            np.testing.assert_allclose(
-                at.null_share_permuted, expected.null_share_permuted.mean(), atol=10 * rounding
-            )
+            np.testing.assert_allclose(at.null_share_permuted, expected.null_share_permuted.mean(), atol=10 * rounding)
             np.testing.assert_allclose(at["rank"], expected["rank"].mean())
             np.testing.assert_allclose(at.free_dimensions, free.free_dimensions.mean())
             np.testing.assert_allclose(at.identifiable, (free.free_dimensions == 0).mean())
@@ -184,17 +173,13 @@ def test_block_norms_and_mixing_are_those_of_all_parts_written_out(name):
         )
         expected = block_norms(parts)
         here = found.isel(layer=at)
-        np.testing.assert_allclose(
-            here.profile_block_norms, along(by_row(expected.norms.values)), atol=rounding
-        )
+        np.testing.assert_allclose(here.profile_block_norms, along(by_row(expected.norms.values)), atol=rounding)
         mixing = here.mixing_ratio
         np.testing.assert_allclose(mixing.sel(of="block"), expected.mixing_ratio.mean(), atol=rounding)
         plain = block_norms(block_parts(weights, values, one.output, np.zeros_like(states[at])))
         np.testing.assert_allclose(mixing.sel(of="norms"), plain.mixing_ratio.mean(), atol=rounding)
         other = 1 - np.diagonal(weights, 0, 1, 2).mean()
-        np.testing.assert_allclose(
-            mixing.sel(of=["weights", "half residual"]), [other, other / 2], atol=rounding
-        )
+        np.testing.assert_allclose(mixing.sel(of=["weights", "half residual"]), [other, other / 2], atol=rounding)
 
 
 @pytest.mark.parametrize("name", ["sinusoidal-pre", "rope-pre", "alibi-pre", "t5-pre", "sinusoidal-post"])
@@ -221,9 +206,7 @@ def test_layers_side_by_side_have_no_known_block():
     assert "profile_block_norms" not in found
     assert found.attrs["skipped"].startswith("block_norms (layers 0, 1): no module reads the sum")
     assert np.isfinite(found.profile_norms).any()
-    with pytest.raises(
-        AttnscopeError, match=r"block_norms is not defined for GPTNeoXForCausalLM, layer 0 .* Leave it"
-    ):
+    with pytest.raises(AttnscopeError, match=r"block_norms is not defined for GPTNeoXForCausalLM, layer 0 .* Leave it"):
         contribution_profiles(InterventionInput(model, [tuple(TEXT)], "tiny", None), kinds=["block_norms"])
 
 
@@ -245,11 +228,7 @@ def test_where_one_text_lacks_something_the_others_keep_it(monkeypatch):
     total = _record._sum
     monkeypatch.setattr(_record, "_sum", lambda one: total(one) * (1.01 if len(one.given) == 8 else 1))
     found = read(tiny("bert"), [TEXT, TEXT[:8], TEXT[:9]])
-    assert np.isfinite(found.profile_block_norms).any(("layer", "offset")).values.tolist() == [
-        True,
-        False,
-        True,
-    ]
+    assert np.isfinite(found.profile_block_norms).any(("layer", "offset")).values.tolist() == [True, False, True]
     assert found.profile_weights.sizes["text"] == 3
 
 
@@ -299,8 +278,6 @@ def test_trained_models(models):
         profile = head[f"profile_{kind}"]
         assert profile.sel(head=3).idxmax("offset") == -1
         assert profile.sel(head=4).idxmax("offset") == 1
-    stories = contribution_profiles(
-        models / "stories260K-llama", ["Once upon a time there was a little cat."], band=2
-    )
+    stories = contribution_profiles(models / "stories260K-llama", ["Once upon a time there was a little cat."], band=2)
     assert stories.attrs["skipped"] == ""
     assert (stories["rank"] <= 8).all()

@@ -88,9 +88,7 @@ def test_relevance_is_that_of_each_predictions_own_gradient(scored):
     sizes = sizes_of(model)
     start = sizes[0] if sizes[1] else 0
     for number, query in enumerate(QUERIES):
-        layers = weights_and_gradients(
-            model, lambda logits, query=query: logits[0, query].log_softmax(-1).max()
-        )
+        layers = weights_and_gradients(model, lambda logits, query=query: logits[0, query].log_softmax(-1).max())
         relevance = np.eye(sum(sizes))
         for kind, weights, slopes in layers:
             kept = joint(kind, np.maximum(weights * slopes, 0).mean(0), sizes, 0)[0]
@@ -135,9 +133,7 @@ def test_leaving_a_token_out_is_hiding_it_by_the_models_own_mask(scored):
     model.set_attn_implementation("eager")
     with torch.no_grad():
         whole = model(**given_to(model)).logits[0, QUERIES].softmax(-1)
-        for token in range(
-            1, source + target
-        ):  # behind a causal mask the first row may look nowhere without it
+        for token in range(1, source + target):  # behind a causal mask the first row may look nowhere without it
             side, at = ("", token) if token < source else ("decoder_", token - source)
             if side and at == 0:
                 continue
@@ -175,9 +171,7 @@ def test_bad_input_is_refused(monkeypatch):
         token_contributions(one, places=[12])
     with pytest.raises(AttnscopeError, match="no place was named"):
         token_contributions(one, places=[])
-    with pytest.raises(
-        AttnscopeError, match="there is no kind 'norm': choose from weights, weights_mean, norms"
-    ):
+    with pytest.raises(AttnscopeError, match="there is no kind 'norm': choose from weights, weights_mean, norms"):
         token_contributions(one, kinds=["norm"])
     with pytest.raises(AttnscopeError, match=r"found outcomes \[99\] for 1 places; expected one for each"):
         token_contributions(one, places=[1], outcomes=[99], kinds=["gradient"])
@@ -192,14 +186,10 @@ def test_flow_that_would_take_long_is_had_by_name(monkeypatch):
     monkeypatch.setattr(_tokens, "_FLOW_ENOUGH", 0.0)
     found = token_contributions(given(tiny("bert")), places=[1])
     assert "flow: it would take about 0 minutes for 1 places: ask for it by name" in found.attrs["skipped"]
-    assert token_contributions(given(tiny("bert")), places=[1], kinds=["flow"]).kind.values.tolist() == [
-        "flow"
-    ]
+    assert token_contributions(given(tiny("bert")), places=[1], kinds=["flow"]).kind.values.tolist() == ["flow"]
 
 
 def test_a_long_text_says_what_its_matrices_would_take(monkeypatch):
     monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
-    with pytest.raises(
-        AttnscopeError, match="12 tokens, whose matrices of weights take more than 0 GiB: give"
-    ):
+    with pytest.raises(AttnscopeError, match="12 tokens, whose matrices of weights take more than 0 GiB: give"):
         token_contributions(given(tiny("bert")), kinds=["rollout"])

@@ -26,9 +26,7 @@ def files(tmp_path):
 
 @pytest.mark.parametrize("name", ["a file", "four files", "mappings", "pairs"])
 def test_answers_that_no_pair_uses_are_refused(files, name):
-    with pytest.raises(
-        AttnscopeError, match=r"no pair uses answer \(--answer\) and wrong \(--wrong\): each has its"
-    ):
+    with pytest.raises(AttnscopeError, match=r"no pair uses answer \(--answer\) and wrong \(--wrong\): each has its"):
         pairs_of_input(files[name], answer="foo", wrong="bar")
     assert pairs_of_input(files[name])
 

@@ -109,9 +109,7 @@ def test_places_alone_are_given_to_the_output_layer():
 
 def test_the_model_is_given_back():
     model = build("gpt2")
-    before = {
-        name: module.forward.__func__ for name, module in model.named_modules() if hasattr(module, "forward")
-    }
+    before = {name: module.forward.__func__ for name, module in model.named_modules() if hasattr(module, "forward")}
     with pytest.raises(ZeroDivisionError), stacked_passes(model):
         raise ZeroDivisionError
     for name, module in model.named_modules():

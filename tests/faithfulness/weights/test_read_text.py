@@ -26,9 +26,7 @@ def read(model, mask_id=None):
     return ReadText(model, window, 0, mask_id)
 
 
-@pytest.mark.parametrize(
-    ("family", "layer"), [(name, layer) for name, layers in PLACES.items() for layer in layers]
-)
+@pytest.mark.parametrize(("family", "layer"), [(name, layer) for name, layers in PLACES.items() for layer in layers])
 def test_other_outputs_are_put_where_the_projection_reads_them(family, layer):
     model = tiny(family).double()
     text = read(model)
@@ -75,9 +73,7 @@ def test_a_masked_language_model_predicts_behind_masks():
     assert torch.equal(text.inputs["input_ids"], ids)
     special = Window(tuple(TEXT), special=tuple([True] * 10 + [False] * 2), **MARKS)
     assert set(ReadText(model, special, 3, 4).positions.tolist()) <= {10, 11}
-    with pytest.raises(
-        AttnscopeError, match=r"window 1 \(a from character 0\) has no token but special ones"
-    ):
+    with pytest.raises(AttnscopeError, match=r"window 1 \(a from character 0\) has no token but special ones"):
         ReadText(model, Window(tuple(TEXT), special=(True,) * 12, **MARKS), 0, 4)
     assert len(read(tiny("gpt2"), mask_id=4).positions) == len(TEXT)  # it looks back, so nothing is hidden
 
@@ -95,17 +91,11 @@ def test_many_variants_go_through_in_pieces(monkeypatch):
 
 def test_effects_are_the_distances_of_arrays():
     text = read(tiny("bert").double())
-    outputs = torch.randn(
-        2, *text.output(0, 0).shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
+    outputs = torch.randn(2, *text.output(0, 0).shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     after, before = text.changed(0, 0, outputs).exp().numpy(), text.log_probabilities.exp().numpy()
     found = text.effects(0, 0, outputs)
-    np.testing.assert_allclose(
-        found["tvd"], arrays_total_variation(after, before[None] + 0 * after), atol=1e-9
-    )
-    np.testing.assert_allclose(
-        found["jsd"], arrays_jensen_shannon(after, before[None] + 0 * after), atol=1e-9
-    )
+    np.testing.assert_allclose(found["tvd"], arrays_total_variation(after, before[None] + 0 * after), atol=1e-9)
+    np.testing.assert_allclose(found["jsd"], arrays_jensen_shannon(after, before[None] + 0 * after), atol=1e-9)
     np.testing.assert_array_equal(found["flipped"], after.argmax(-1) != before.argmax(-1))
 
 

@@ -16,12 +16,7 @@ from attnscope.intervention.weights.adversarial import adversarial_test
 from attnscope.intervention.weights.agreement import agreement_test
 from attnscope.intervention.weights.frozen import frozen_test
 from attnscope.intervention.weights.read_text import ReadText
-from attnscope.intervention.weights.replaced import (
-    erasure_test,
-    permutation_test,
-    same_output_test,
-    uniform_test,
-)
+from attnscope.intervention.weights.replaced import erasure_test, permutation_test, same_output_test, uniform_test
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT
 from tests.families import tiny
@@ -102,9 +97,7 @@ def test_permutations_are_the_median_of_single_ones():
     assert of(found, "tvd", 0, 1) == pytest.approx(np.median(moved))
     assert of(found, "max_weight", 0, 1) == pytest.approx(weights.max(1).mean())
     assert of(found, "tvd_null", 0, 1) > 0
-    again = permutation_test(
-        given(model), draws=7, seed=3
-    )  # a head's numbers do not depend on which others are tested
+    again = permutation_test(given(model), draws=7, seed=3)  # a head's numbers do not depend on which others are tested
     assert of(again, "tvd", 0, 1) == of(found, "tvd", 0, 1)
 
 
@@ -195,9 +188,7 @@ def test_the_null_of_ranks_is_exceeded_by_one_random_order_in_twenty():
 def test_models_of_two_texts(name):
     model = tiny(name) if name == "bart" else small(name)
     one = given(
-        model,
-        TEXT if name == "bart" else [3, 4, 5, 6, 7, 2],
-        target=TARGET if name == "bart" else [1, 9, 8, 7],
+        model, TEXT if name == "bart" else [3, 4, 5, 6, 7, 2], target=TARGET if name == "bart" else [1, 9, 8, 7]
     )
     heads = [(0, 0), (2, 0), (3, 1)]  # encoder, decoder, across
     for test in TESTS.values():
@@ -210,17 +201,13 @@ def test_models_of_two_texts(name):
 
 def test_other_weights_with_the_same_output_are_those_of_the_linear_program():
     model = tiny("gpt2").double()
-    found = same_output_test(
-        given(model.transformer), heads=[(1, 2)], rows=3
-    )  # no head that predicts is needed
+    found = same_output_test(given(model.transformer), heads=[(1, 2)], rows=3)  # no head that predicts is needed
     text = ReadText(model, given(model).windows[0], 0)
     rows = [0, 6, 11]  # evenly: 5.5 is rounded to 6
     causal = np.tril(np.ones((12, 12), dtype=bool))
     expected = adversarial_weights(text.weights(1, 2)[rows], text.values(1, 2).numpy(), allowed=causal[rows])
     assert of(found, "weights_tvd", 1, 2) == pytest.approx(float(expected.tvd.mean()))
-    assert (
-        of(found, "free", 1, 2) == float(expected.is_free.mean()) == 1 / 3
-    )  # width 8: 9 keys determine their weights
+    assert of(found, "free", 1, 2) == float(expected.is_free.mean()) == 1 / 3  # width 8: 9 keys determine their weights
     assert of(found, "output_error", 1, 2) < 1e-9
 
 
@@ -253,15 +240,11 @@ def test_intervals_are_over_documents():
 
 def test_bad_input_is_refused():
     one = given(tiny("bert"))
-    with pytest.raises(
-        AttnscopeError, match=r"there is no head 2.0: layers go from 0 to 1, heads from 0 to 3"
-    ):
+    with pytest.raises(AttnscopeError, match=r"there is no head 2.0: layers go from 0 to 1, heads from 0 to 3"):
         uniform_test(one, heads=[(2, 0)])
     with pytest.raises(AttnscopeError, match="no head was named"):
         uniform_test(one, heads=[])
-    with pytest.raises(
-        AttnscopeError, match="permutation_test compares predictions, and BertModel has no head"
-    ):
+    with pytest.raises(AttnscopeError, match="permutation_test compares predictions, and BertModel has no head"):
         permutation_test(given(tiny("bert").bert))
     with pytest.raises(AttnscopeError, match="expected numbers that rise"):
         erasure_test(one, fractions=[0.5, 0.2])
@@ -271,9 +254,7 @@ def test_bad_input_is_refused():
 
 def test_a_trained_model(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = permutation_test(
-        loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"], heads=[(0, 3), (10, 5)], draws=6
-    )
+    found = permutation_test(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"], heads=[(0, 3), (10, 5)], draws=6)
     for head in [(0, 3), (10, 5)]:
         assert of(found, "tvd", *head) > 0
     assert of(found, "max_weight", 0, 3) > 0.9  # the previous-token head is sharp

@@ -7,12 +7,7 @@ import xarray as xr
 from attnscope.explanation.arrays.waves import query_key_waves
 from attnscope.explanation.ranking import best_heads, rank_explanations
 from attnscope.explanation.words import summary
-from attnscope.results.figures.explain import (
-    explain_figures,
-    position_content,
-    shift_controls,
-    write_explain_figures,
-)
+from attnscope.results.figures.explain import explain_figures, position_content, shift_controls, write_explain_figures
 from attnscope.results.figures.panels import interventions, scheme_effect
 from attnscope.results.figures.positions import position_components, position_correlations, position_spectrum
 from attnscope.results.figures.reading import NothingToShowError
@@ -376,9 +371,7 @@ def test_an_analysis_that_is_missing_has_none(tree):
 
 
 def test_no_agreement_is_drawn_where_no_head_has_all_offsets(tree):
-    verdict = node(tree, "verdict").assign(
-        offset_of_spectrum=node(tree, "verdict").offset_of_spectrum * np.nan
-    )
+    verdict = node(tree, "verdict").assign(offset_of_spectrum=node(tree, "verdict").offset_of_spectrum * np.nan)
     names = [name for name, _ in explain_figures(xr.DataTree.from_dict({"verdict": verdict}))]
     assert names == ["verdict"]
     with pytest.raises(AttnscopeError, match="needs a head with all three offsets"):

@@ -20,24 +20,10 @@ from attnscope.results.figures import maps as pies_module
 from attnscope.results.figures import style as text_module
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, weight_maps
 from attnscope.results.figures.reading import can_be_drawn
-from attnscope.results.figures.scan import (
-    first_rows,
-    group_maps,
-    overview,
-    profile_curves,
-    write_scan_figures,
-)
+from attnscope.results.figures.scan import first_rows, group_maps, overview, profile_curves, write_scan_figures
 from attnscope.results.figures.style import cluster_colours, drawable, name_columns, save_figure, svg_of
 from attnscope.support.errors import AttnscopeError
-from tests.report.planted_result import (
-    HOSTILE,
-    NAMES,
-    planted,
-    translated,
-    with_bins,
-    with_blocks,
-    with_groups,
-)
+from tests.report.planted_result import HOSTILE, NAMES, planted, translated, with_bins, with_blocks, with_groups
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +139,7 @@ _SEEN = {
 def lab(colour, seen):
     """CIELAB of a colour as it is seen: distances are what people tell apart, about 2.3 at the least."""
     rgb = np.array(to_rgb(colour))
-    linear = np.clip(
-        np.asarray(seen) @ np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4), 0, 1
-    )
+    linear = np.clip(np.asarray(seen) @ np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4), 0, 1)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = to_xyz @ linear / [0.9505, 1, 1.089]
     x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
@@ -220,9 +204,7 @@ def test_a_short_window_gives_a_small_map():
 
 @pytest.mark.parametrize(("kind", "queries", "keys"), [("cross", 2, 3), ("causal", 2, 2), ("self", 3, 3)])
 def test_each_axis_names_its_own_text(made, kind, queries, keys):
-    axes = weight_maps(
-        first_rows(translated(made.sample, kind, tokens=2), [(0, 0)], 3), [(0, 0)], tokens=3
-    ).axes[0]
+    axes = weight_maps(first_rows(translated(made.sample, kind, tokens=2), [(0, 0)], 3), [(0, 0)], tokens=3).axes[0]
     text = {2: ["t0", "t1"], 3: ["[CLS]", "A", "corpus"]}
     assert [label.get_text() for label in axes.get_yticklabels()] == text[queries]
     assert [label.get_text() for label in axes.get_xticklabels()] == text[keys]
@@ -236,18 +218,14 @@ def test_any_token_is_drawn_without_a_missing_glyph(made, monkeypatch, tmp_path,
         monkeypatch.setattr(text_module, "_CJK_FONTS", ())
     sample = rows(made).copy(deep=True)
     sample["token"].values[: len(HOSTILE)] = HOSTILE
-    save_figure(
-        weight_maps(sample, [(0, 0)], tokens=len(HOSTILE)), tmp_path / "hostile"
-    )  # warnings are errors
+    save_figure(weight_maps(sample, [(0, 0)], tokens=len(HOSTILE)), tmp_path / "hostile")  # warnings are errors
 
 
 @pytest.fixture
 def no_fonts(monkeypatch):
     """A machine without fonts: matplotlib's own, and the Japanese one that is installed with attnscope."""
     monkeypatch.setattr(text_module.font_manager, "findSystemFonts", lambda *_: [])
-    monkeypatch.setattr(
-        fontManager, "ttflist", [font for font in fontManager.ttflist if "mpl-data" in font.fname]
-    )
+    monkeypatch.setattr(fontManager, "ttflist", [font for font in fontManager.ttflist if "mpl-data" in font.fname])
     monkeypatch.setattr(text_module, "LACKING", set())
     remembered = text_module._family_with, text_module._installed_since, fontManager._findfont_cached
     for function in remembered:
@@ -347,9 +325,7 @@ def test_signed_statistics_diverge_from_zero(made, statistic):
     assert red == pytest.approx(green, abs=0.01) == pytest.approx(blue, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    "values", [np.full((2, 2), np.nan), np.zeros((2, 2)), np.array([[1.0, np.nan], [2.0, 3.0]])]
-)
+@pytest.mark.parametrize("values", [np.full((2, 2), np.nan), np.zeros((2, 2)), np.array([[1.0, np.nan], [2.0, 3.0]])])
 @pytest.mark.parametrize("statistic", ["entropy", "mean_offset"])
 def test_overview_of_missing_or_equal_values(values, statistic):
     result = planted(2, 2, texts=2).result
@@ -444,9 +420,7 @@ def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
     assert "mean over 12 windows" in figure.get_suptitle()
 
 
-@pytest.mark.parametrize(
-    ("layers", "heads", "reach"), [(1, 2, 1), (3, 4, 100), (48, 2, 32768), (24, 16, 512)]
-)
+@pytest.mark.parametrize(("layers", "heads", "reach"), [(1, 2, 1), (3, 4, 100), (48, 2, 32768), (24, 16, 512)])
 def test_shares_by_offset_of_any_model_fit(layers, heads, reach):
     result = with_bins(planted(layers, heads, texts=2, tokens=6, rank=2).result, reach)
     result.bin_sum[:, 0, 0] = np.nan
@@ -480,10 +454,7 @@ def test_shares_by_offset_alone_can_be_drawn(made, tmp_path):
         (lambda m: profile_curves(m.result, [(0, 9)]), "no head 9 in layer 0.*heads from 0 to 3"),
         (lambda m: profile_curves(m.result, []), "heads is empty"),
         (lambda m: profile_curves(m.result, [3]), r"pairs \(layer, head\)"),
-        (
-            lambda m: profile_curves(m.result.drop_vars("profile"), [(0, 0)]),
-            "needs profile, but the result holds",
-        ),
+        (lambda m: profile_curves(m.result.drop_vars("profile"), [(0, 0)]), "needs profile, but the result holds"),
         (lambda m: weight_maps(rows(m), [(0, -1)]), "no head -1"),
         (lambda m: weight_maps(rows(m), [(0, 0)], tokens=0), "tokens must be at least 1, found 0"),
         (lambda m: weight_maps(m.result, [(0, 0)]), "needs token, key, weight"),
@@ -509,17 +480,13 @@ def test_a_figure_is_laid_out_once_and_drawn_once_for_each_format(made, tmp_path
     draws, layouts = [], []
     draw, execute = Figure.draw, ConstrainedLayoutEngine.execute
     monkeypatch.setattr(Figure, "draw", lambda *given: (draws.append(1), draw(*given)))
-    monkeypatch.setattr(
-        ConstrainedLayoutEngine, "execute", lambda *given: (layouts.append(1), execute(*given))
-    )
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda *given: (layouts.append(1), execute(*given)))
     save_figure(profile_curves(made.result, [(0, 0)]), tmp_path / "profiles", ("svg", "png"))
     assert (len(layouts), len(draws)) == (1, 2)
 
 
 def test_text_is_text_in_the_svg_and_glyphs_travel_with_the_pdf(made, tmp_path):
-    svg, pdf, png = (
-        path.read_bytes() for path in save_figure(overview(made.result, "entropy"), tmp_path / "f")
-    )
+    svg, pdf, png = (path.read_bytes() for path in save_figure(overview(made.result, "entropy"), tmp_path / "f"))
     assert b">Head</text>" in svg
     assert b"<dc:date>" not in svg
     assert b"/FontFile2" in pdf
@@ -575,9 +542,7 @@ def test_forms_are_drawn_beside_full_attention():
     result = compare_forms(*x)
     figure = form_comparison(result, heads=[2, 0])
     profile, moved, *_ = figure.axes
-    for line, expected in zip(
-        profile.lines, result["profile"].mean("text").isel(head=2).values, strict=False
-    ):
+    for line, expected in zip(profile.lines, result["profile"].mean("text").isel(head=2).values, strict=False):
         np.testing.assert_allclose(line.get_ydata(), expected)
     shown = [bar.get_width() for bar in moved.patches]
     np.testing.assert_allclose(shown, result["weight_moved"].mean("text").isel(head=2))

@@ -27,9 +27,7 @@ def test_every_system_has_a_line_over_the_lengths(tree):
     assert list(drawn)[::2] == ["fixed vector", "Transformer"]
     for values, row in zip(drawn.values(), scores["score_by_length"].sel(metric="BLEU").values, strict=True):
         np.testing.assert_array_equal(values, row)
-    assert (
-        len({line.get_color() for line in axes.lines}) == len({line.get_marker() for line in axes.lines}) == 3
-    )
+    assert len({line.get_color() for line in axes.lines}) == len({line.get_marker() for line in axes.lines}) == 3
     assert axes.get_xticklabels()[0].get_text() == "1–10\nn = 85"
     assert len(axes.collections) == 3  # bands
 
@@ -85,9 +83,7 @@ def test_only_systems_with_attention_are_aligned(tree):
 def test_figures_are_written_for_what_there_is(tree, tmp_path):
     made = write_comparison_figures(tree, tmp_path / "all")
     assert {path.name for path in made} == {
-        f"{name}.{form}"
-        for name in ("bleu", "length", "learning", "alignment")
-        for form in ("svg", "pdf", "png")
+        f"{name}.{form}" for name in ("bleu", "length", "learning", "alignment") for form in ("svg", "pdf", "png")
     }
     few = write_comparison_figures(planted(attention=False, logs=False), tmp_path / "few")
     assert {path.stem for path in few} == {"bleu", "length"}

@@ -70,9 +70,7 @@ def test_a_band_without_an_offset_is_refused(name):
 
 
 def llama():
-    config = LlamaConfig(
-        hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9
-    )
+    config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=9)
     return LlamaModel(config).eval()
 
 
@@ -86,10 +84,7 @@ def test_one_window_is_no_fault_of_the_text():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: position_content(STUDY, layers=[]),
-            "layers is []; expected one or more layers, or None for all",
-        ),
+        (lambda: position_content(STUDY, layers=[]), "layers is []; expected one or more layers, or None for all"),
         (lambda: interventions(STUDY, changes=[]), "changes is []; expected one or more of words-zero, "),
         (lambda: shift_controls(STUDY, heads=[]), "heads is []; expected one or more pairs (layer, head)"),
         (
@@ -108,10 +103,7 @@ def test_one_window_is_no_fault_of_the_text():
         (lambda: cross_correlation(STUDY, columns=-1), "columns is -1; expected a whole number of 1"),
         (lambda: query_key_waves(STUDY, permutations=-1), "permutations is -1; expected a whole"),
         *(
-            (
-                lambda of=of: of(STUDY, frequencies=(5, 2)),
-                "found frequencies 5 to 2; expected two between 0 and 64",
-            )
+            (lambda of=of: of(STUDY, frequencies=(5, 2)), "found frequencies 5 to 2; expected two between 0 and 64")
             for of in (interventions, wave_removal)
         ),
         *(

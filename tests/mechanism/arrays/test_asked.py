@@ -22,20 +22,10 @@ W = np.random.default_rng(1).normal(size=(4, 2))
 OF_HEADS = (cross_spectrum, query_key_waves, phase_map, shift_controls, completion_range)
 OF_TABLES = {
     "X": [lambda x, of_head=of_head: of_head(x, W, W) for of_head in OF_HEADS],
-    "W_Q": [
-        *(lambda x, of_head=of_head: of_head(X, x, W) for of_head in OF_HEADS),
-        lambda x: reparametrize(x, W),
-    ],
-    "W_K": [
-        *(lambda x, of_head=of_head: of_head(X, W, x) for of_head in OF_HEADS),
-        lambda x: reparametrize(W, x),
-    ],
+    "W_Q": [*(lambda x, of_head=of_head: of_head(X, x, W) for of_head in OF_HEADS), lambda x: reparametrize(x, W)],
+    "W_K": [*(lambda x, of_head=of_head: of_head(X, W, x) for of_head in OF_HEADS), lambda x: reparametrize(W, x)],
     "other_key": [lambda x: shift_controls(X, W, W, other_key=x)],
-    "the table": [
-        amplitude_spectrum,
-        principal_components,
-        lambda x: canonical_correlations(X, np.eye(4), x, 3),
-    ],
+    "the table": [amplitude_spectrum, principal_components, lambda x: canonical_correlations(X, np.eye(4), x, 3)],
     "the columns": [maximum_spectrum],
     "the inputs": [append_one],
     "Q": [lambda x: cross_correlation(x, X)],
@@ -115,9 +105,7 @@ def test_lists_and_tensors_are_as_good_as_arrays():
 def test_any_number_of_completions_can_be_asked_for():
     """Their type is a tuple of any length."""
     assert completion_range(X, W, W, completions=("minimal",)).sizes["completion"] == 1
-    assert (
-        completion_range(X, W, W, completions=("minimal", "haar", "lapack"), draws=1).sizes["completion"] == 3
-    )
+    assert completion_range(X, W, W, completions=("minimal", "haar", "lapack"), draws=1).sizes["completion"] == 3
 
 
 def test_a_head_that_may_look_nowhere_on_the_circle_has_no_shift():

@@ -16,11 +16,7 @@ EPS = np.finfo(float).eps
 
 def draw(seed=0, *, length=LENGTH, columns=COLUMNS, mean=0.7):
     rng = np.random.default_rng(seed)
-    return (
-        rng.normal(mean, 1, (length, columns)),
-        rng.normal(-mean, 1, (length, columns)),
-        rng.uniform(1, 3, columns),
-    )
+    return (rng.normal(mean, 1, (length, columns)), rng.normal(-mean, 1, (length, columns)), rng.uniform(1, 3, columns))
 
 
 def by_loops(query, key):
@@ -100,9 +96,7 @@ def test_constants_leave_a_triangle():
     found = cross_correlation(query, key)
     taper = LENGTH - np.abs(np.arange(1 - LENGTH, LENGTH))
     np.testing.assert_allclose(found.covariance[0], 6 * taper, rtol=1e-13)
-    np.testing.assert_allclose(
-        found.correlation[0], (taper - LENGTH**2 / (2 * LENGTH - 1)) / LENGTH, atol=1e-14
-    )
+    np.testing.assert_allclose(found.correlation[0], (taper - LENGTH**2 / (2 * LENGTH - 1)) / LENGTH, atol=1e-14)
     np.testing.assert_allclose(cross_correlation(query, key, mode="centre_k").trace, 0, atol=1e-12)
 
 
@@ -126,11 +120,7 @@ def test_the_taper_pulls_slow_waves_to_zero_and_dividing_by_it_does_not(frequenc
 @pytest.mark.parametrize("shift", [-7, -2, 0, 1, 10])
 def test_planted_shifts_are_found_exactly(shift):
     """Mechanism G10, with noise and words in the way."""
-    for model in (
-        small(offset=shift),
-        small(offset=shift, noise=0.05),
-        small(offset=shift, noise=0.05, content=0.3),
-    ):
+    for model in (small(offset=shift), small(offset=shift, noise=0.05), small(offset=shift, noise=0.05, content=0.3)):
         parts = reparametrize(model.query, model.key)
         found = cross_correlation(model.inputs @ parts.query, model.inputs @ parts.key, parts.values)
         assert found.trace_peak_offset.values.tolist() == [shift, shift]

@@ -101,9 +101,7 @@ def test_the_thin_block_has_eigenvalues_inside_the_disc():
     assert found.moduli.max() < 0.99
     inner = parts.query.T @ parts.key
     cosines = np.linalg.svd(inner, compute_uv=False)
-    np.testing.assert_allclose(
-        np.sort(cosines), np.sort(np.cos(subspace_angles(parts.query, parts.key))), atol=CLOSE
-    )
+    np.testing.assert_allclose(np.sort(cosines), np.sort(np.cos(subspace_angles(parts.query, parts.key))), atol=CLOSE)
     assert found.least_cosine == pytest.approx(cosines.min(), abs=CLOSE)
     rest = null_space(parts.query.T).T @ null_space(parts.key.T)
     assert np.linalg.svd(rest, compute_uv=False).min() == pytest.approx(found.least_cosine, abs=CLOSE)
@@ -135,9 +133,7 @@ def test_the_cross_spectrum_is_the_dft_of_the_circular_trace():
     model = small(noise=0.5, content=0.4)
     found = cross_spectrum(model.inputs, model.query, model.key)
     scores, length = model.scores, len(model.inputs)
-    circular = [
-        np.trace(scores, offset=t) + (np.trace(scores, offset=t - length) if t else 0) for t in range(length)
-    ]
+    circular = [np.trace(scores, offset=t) + (np.trace(scores, offset=t - length) if t else 0) for t in range(length)]
     expected = np.fft.rfft(circular)
     cross = found.cross_amplitude.values * np.exp(1j * found.phase.values)
     np.testing.assert_allclose(cross, expected, atol=1e-11 * np.abs(expected).max())
@@ -234,12 +230,7 @@ def test_the_binned_energy_is_robust_to_the_completion():
     """Mechanism F18: the share near the planted shift is about that of every completion."""
     model = small(noise=0.05, content=0.3)
     found = completion_range(
-        model.inputs,
-        model.query,
-        model.key,
-        completions=("minimal", "lapack", "haar"),
-        draws=2,
-        band=(10, 40),
+        model.inputs, model.query, model.key, completions=("minimal", "lapack", "haar"), draws=2, band=(10, 40)
     )
     assert found.completion.values.tolist() == ["minimal", "lapack", "haar 0", "haar 1"]
     np.testing.assert_allclose(found.line_shift, 2, atol=0.1)
@@ -249,10 +240,7 @@ def test_the_binned_energy_is_robust_to_the_completion():
 def test_the_uniform_share_is_that_of_angles_drawn_evenly():
     model = small(noise=0.05, content=0.3)
     found = phase_map(model.inputs, model.query, model.key, band=(10, 40)).sel(frequency=slice(10, 40))
-    energy, tokens = (
-        found.energy.sum("angle").values,
-        len(model.inputs) / (2 * np.pi * found.frequency.values),
-    )
+    energy, tokens = (found.energy.sum("angle").values, len(model.inputs) / (2 * np.pi * found.frequency.values))
     angles = np.random.default_rng(0).uniform(-np.pi, np.pi, (4000, 1))
     near = (np.abs(angles * tokens - float(found.line_shift)) <= 1) @ energy / energy.sum()
     error = near.std() / len(angles) ** 0.5
@@ -266,9 +254,7 @@ def test_a_head_without_shift_shows_no_line_but_an_offset():
     found = phase_map(model.inputs, model.query, model.key)
     assert np.isnan(float(found.line_shift))
     np.testing.assert_allclose(found.real_energy, found.total_energy)
-    assert float(cross_spectrum(model.inputs, model.query, model.key).band_offset) == pytest.approx(
-        0, abs=1e-10
-    )
+    assert float(cross_spectrum(model.inputs, model.query, model.key).band_offset) == pytest.approx(0, abs=1e-10)
 
 
 def test_one_shift_and_one_phase_are_told_apart():
@@ -281,9 +267,7 @@ def test_one_shift_and_one_phase_are_told_apart():
     assert float(found.intercept) == pytest.approx(0, abs=1e-9)
     # the same waves, each turned by one angle
     turn = 0.8 * np.ones(5)
-    plane = np.block(
-        [[np.diag(np.cos(turn)), np.diag(np.sin(turn))], [-np.diag(np.sin(turn)), np.diag(np.cos(turn))]]
-    )
+    plane = np.block([[np.diag(np.cos(turn)), np.diag(np.sin(turn))], [-np.diag(np.sin(turn)), np.diag(np.cos(turn))]])
     basis = np.linalg.lstsq(np.hstack(_waves(shifted)), shifted.inputs, rcond=None)[0]
     level = cross_spectrum(shifted.inputs, basis.T, basis.T @ plane)
     assert float(level.phase_concentration) == pytest.approx(1, abs=1e-12)
@@ -317,14 +301,7 @@ def test_controls_lose_the_line():
     """Mechanism F.6."""
     model, other = small(noise=0.05, content=0.3), small(noise=0.05, seed=7)
     found = shift_controls(model.inputs, model.query, model.key, other_key=other.key, band=(10, 40), draws=2)
-    assert found.control.values.tolist() == [
-        "head",
-        "other key",
-        "permuted 0",
-        "permuted 1",
-        "random 0",
-        "random 1",
-    ]
+    assert found.control.values.tolist() == ["head", "other key", "permuted 0", "permuted 1", "random 0", "random 1"]
     assert float(found.band_offset[0]) == pytest.approx(-2, abs=0.05)
     assert float(found.share_near[0]) > 0.9
     assert float(found.coherence[0]) > 0.95
@@ -342,16 +319,12 @@ def test_coherence_is_averaged_by_amplitude_over_the_band():
     turned = np.cos(one.phase + 2 * np.pi * one.frequency * one.band_offset / 64)
     weights = one.cross_amplitude
     assert float(found.coherence) == pytest.approx(np.average(one.coherence, weights=weights))
-    assert float(found.coherence_at_offset) == pytest.approx(
-        np.average(one.coherence * turned, weights=weights)
-    )
+    assert float(found.coherence_at_offset) == pytest.approx(np.average(one.coherence * turned, weights=weights))
     assert float(found.cross_amplitude) == pytest.approx(float(weights.sum()))
 
 
 def test_queries_of_nothing_have_no_coherence():
-    found = shift_controls(
-        np.random.default_rng(0).normal(size=(32, 4)), np.zeros((4, 2)), np.ones((4, 2)), draws=1
-    )
+    found = shift_controls(np.random.default_rng(0).normal(size=(32, 4)), np.zeros((4, 2)), np.ones((4, 2)), draws=1)
     assert np.isnan(found.coherence).all()
     assert np.isnan(found.coherence_at_offset).all()
 
@@ -396,10 +369,7 @@ W = np.random.default_rng(1).normal(size=(6, 2))
     [
         (lambda: cross_spectrum(X, W[1:], W), "6 columns in X and 5 in W_Q"),
         (lambda: cross_spectrum(X[:3], W, W), "3 positions"),
-        (
-            lambda: cross_spectrum(X, W, W, band=(9, 12)),
-            r"the band 9\.\.12 holds no frequency of a text of 16",
-        ),
+        (lambda: cross_spectrum(X, W, W, band=(9, 12)), r"the band 9\.\.12 holds no frequency of a text of 16"),
         (lambda: phase_map(X, W, W, band=(5, 4)), "choose low <= high"),
         (lambda: phase_map(X, W, W, bins=0), "bins is 0"),
         (lambda: head_rotation(W, W[1:]), "6 rows in W_Q and 5 in W_K"),

@@ -35,9 +35,7 @@ def test_null_levels_are_those_of_berts_initialisation():
     for name, level in (("mean", 0.401), ("lower_quartile", 0.243), ("upper_quartile", 0.533)):
         assert float(found[f"null_{name}"]) == pytest.approx(level, rel=5e-3)
         # 255 x 768 amplitudes of relative spread about 0.5
-        assert float(found[name][1:256].mean()) == pytest.approx(
-            level, rel=5 * 0.5 / np.sqrt(255 * 768) + 2e-3
-        )
+        assert float(found[name][1:256].mean()) == pytest.approx(level, rel=5 * 0.5 / np.sqrt(255 * 768) + 2e-3)
     assert not found.is_peak.any()
 
 
@@ -54,9 +52,7 @@ def test_largest_of_many_white_columns():
     assert largest_mean(scale) == pytest.approx(1.21, abs=0.005)
     drawn = np.abs(np.fft.rfft(noise(768 * 8), axis=0))[1:256].reshape(255, 8, 768).max(-1)
     assert drawn.mean() == pytest.approx(largest_mean(scale), rel=5 * 0.1 / np.sqrt(drawn.size))
-    assert (drawn < largest_quantile(scale, 0.9)).mean() == pytest.approx(
-        0.9, abs=5 * np.sqrt(0.9 * 0.1 / drawn.size)
-    )
+    assert (drawn < largest_quantile(scale, 0.9)).mean() == pytest.approx(0.9, abs=5 * np.sqrt(0.9 * 0.1 / drawn.size))
     assert largest_mean(np.zeros(3)) == largest_quantile(np.zeros(3), 0.5) == 0.0
 
 
@@ -106,9 +102,7 @@ def table_of(amplitudes):
 def test_the_local_ratio_leaves_the_frequency_itself_out():
     amplitudes = np.arange(1.0, 18.0) ** 2
     found = amplitude_spectrum(table_of(amplitudes), neighbours=1)
-    np.testing.assert_allclose(
-        found.local_ratio[2:-1], amplitudes[2:-1] / ((amplitudes[1:-2] + amplitudes[3:]) / 2)
-    )
+    np.testing.assert_allclose(found.local_ratio[2:-1], amplitudes[2:-1] / ((amplitudes[1:-2] + amplitudes[3:]) / 2))
 
 
 @pytest.mark.parametrize(("slow", "peaks"), [(0.1, [20]), (100.0, [])])
@@ -149,11 +143,7 @@ def test_a_line_is_removed_and_only_a_line():
 def exact_tail(x, bins):
     x = Fraction(x)
     return float(
-        sum(
-            (-1) ** (k - 1) * comb(bins, k) * (1 - k * x) ** (bins - 1)
-            for k in range(1, bins + 1)
-            if k * x < 1
-        )
+        sum((-1) ** (k - 1) * comb(bins, k) * (1 - k * x) ** (bins - 1) for k in range(1, bins + 1) if k * x < 1)
     )
 
 

@@ -58,9 +58,7 @@ def test_a_head_of_zeros_has_no_columns():
     found = reparametrize(np.zeros((8, 3)), np.ones((8, 3)))
     assert found.query.shape == found.key.shape == (8, 0)
     assert found.dropped == 3
-    waves_of = query_key_waves(
-        np.random.default_rng(0).normal(size=(16, 8)), np.zeros((8, 3)), np.ones((8, 3))
-    )
+    waves_of = query_key_waves(np.random.default_rng(0).normal(size=(16, 8)), np.zeros((8, 3)), np.ones((8, 3)))
     assert int(waves_of.periodic_columns) == 0
     assert waves_of.sizes["column"] == 0
 
@@ -70,9 +68,7 @@ def test_nearly_equal_singular_values_are_grouped():
     values = np.array([5.0, 4.0, 3.999, 3.998, 2.0, 1.99])
     found = reparametrize(basis[:, :6] * values, basis[:, 6:])
     assert found.group.tolist() == [0, 1, 1, 1, 2, 3]
-    noted = query_key_waves(
-        np.random.default_rng(1).normal(size=(16, 12)), basis[:, :6] * values, basis[:, 6:]
-    )
+    noted = query_key_waves(np.random.default_rng(1).normal(size=(16, 12)), basis[:, :6] * values, basis[:, 6:])
     assert noted.near_degenerate.values.tolist() == [False, True, True, True, False, False]
 
 
@@ -140,9 +136,7 @@ def test_smooth_text_is_periodic_by_white_noise_but_not_in_another_order():
 
 
 def test_maximum_spectrum_is_the_largest_and_names_its_column():
-    columns = np.random.default_rng(0).normal(size=(LENGTH, 30)) + 2 * waves(LENGTH, (9,))[:, :1] * np.eye(
-        1, 30, 17
-    )
+    columns = np.random.default_rng(0).normal(size=(LENGTH, 30)) + 2 * waves(LENGTH, (9,))[:, :1] * np.eye(1, 30, 17)
     found = maximum_spectrum(columns)
     each = np.abs(np.fft.rfft(columns, axis=0))
     np.testing.assert_allclose(found.maximum, each.max(1), rtol=1e-12)

@@ -48,9 +48,7 @@ def test_windows_of_the_corpus_are_taken_as_they_are():
     from attnscope.capture.load import load_model
 
     loaded = load_model(MODEL, device="cpu")
-    windows = list(
-        cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=4)
-    )
+    windows = list(cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=4))
     found = input_moments(loaded.model, windows, 0)
     assert (found.texts, found.position_mean.shape) == (4, (16, 128))
 
@@ -65,9 +63,7 @@ def test_what_cannot_be_averaged_is_refused():
         input_moments(model, TEXTS, 7)
 
 
-@pytest.mark.parametrize(
-    ("family", "layer"), [("bert", 1), ("albert", 1), ("llama", 0), ("t5", 3), ("vit", 1)]
-)
+@pytest.mark.parametrize(("family", "layer"), [("bert", 1), ("albert", 1), ("llama", 0), ("t5", 3), ("vit", 1)])
 def test_one_layers_input_alone_is_changed(family, layer):
     """Also where one module serves two layers (ALBERT), and where X comes by keyword (Llama)."""
     model, (given, _) = tiny(family), inputs(family, padded=False)

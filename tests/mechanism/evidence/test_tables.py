@@ -53,10 +53,7 @@ def test_one_table(family):
 def test_an_encoder_and_a_decoder_have_one_each(family):
     model = tiny(family)
     reserved, first, second = TWO[family]
-    assert [(one.reserved, len(one.rows)) for one in position_tables(model)] == [
-        (reserved, first),
-        (reserved, second),
-    ]
+    assert [(one.reserved, len(one.rows)) for one in position_tables(model)] == [(reserved, first), (reserved, second)]
     assert "encoder" in position_table(model).name
     assert "decoder" in position_table(model, "decoder").name
     with pytest.raises(AttnscopeError, match="called 'wpe': choose from"):
@@ -117,12 +114,7 @@ def test_tabulated_sinusoids_are_known_as_such():
     whisper = MAKERS["whisper"]()
     assert [one.scheme for one in position_tables(whisper)] == ["sinusoidal", "learned"]
     config = T.M2M100Config(
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        vocab_size=60,
-        max_position_embeddings=64,
-        pad_token_id=1,
+        d_model=32, encoder_layers=1, decoder_layers=1, vocab_size=60, max_position_embeddings=64, pad_token_id=1
     )
     table = position_table(T.M2M100Model(config))
     assert (table.scheme, table.reserved) == ("sinusoidal", 2)
@@ -144,10 +136,7 @@ def test_everything_is_put_back_even_after_an_error():
             replaced_positions(model, {name: rows}),
         ):
             pass
-    with (
-        pytest.raises(AttnscopeError, match="no position table 'wpe'"),
-        replaced_positions(model, {"wpe": rows}),
-    ):
+    with pytest.raises(AttnscopeError, match="no position table 'wpe'"), replaced_positions(model, {"wpe": rows}):
         pass
 
 

@@ -6,12 +6,7 @@ import xarray as xr
 
 from attnscope import AttnscopeError
 from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
-from attnscope.explanation.analyses.wave_removal import (
-    band_removed,
-    responsible_band,
-    score_of_band,
-    wave_removal,
-)
+from attnscope.explanation.analyses.wave_removal import band_removed, responsible_band, score_of_band, wave_removal
 from attnscope.explanation.study import study as mechanism_study
 from attnscope.explanation.words import cause
 from tests.families import tiny
@@ -59,9 +54,7 @@ def test_where_the_tables_waves_are_all_that_counts_the_fit_is_exact(frequencies
 def test_behind_other_layers_nine_tenths_of_the_change_is_foretold_and_not_by_other_heads(seed):
     model = planted_roberta(SMALL, seed=seed, heads=HEADS)
     removed = wave_removal(model, random_ids(SMALL, 6), draws=100)
-    assert set(range(removed.attrs["frequencies"][0], removed.attrs["frequencies"][1] + 1)) <= set(
-        range(7, 16)
-    )
+    assert set(range(removed.attrs["frequencies"][0], removed.attrs["frequencies"][1] + 1)) <= set(range(7, 16))
     assert float(removed.fit) >= 0.9
     assert float(removed.fit_low) <= float(removed.fit) <= float(removed.fit_high)
     assert float(removed.fit_chance) <= 0.01
@@ -96,14 +89,7 @@ def test_the_model_is_as_it_was_and_bad_frequencies_are_refused():
 
 def test_the_sentence_says_what_is_known():
     def said(*, peak=None, prefers=None, **numbers):
-        usual = {
-            "fit": 0.9,
-            "fit_low": 0.8,
-            "fit_high": 0.95,
-            "fit_of_others": -1.0,
-            "fit_chance": 0.0,
-            "moved": 0.1,
-        }
+        usual = {"fit": 0.9, "fit_low": 0.8, "fit_high": 0.95, "fit_of_others": -1.0, "fit_chance": 0.0, "moved": 0.1}
         node = xr.Dataset(usual | numbers, attrs={"frequencies": [3, 9], "length": 64, "texts": 8})
         nodes = {"wave_removal": node}
         if peak is not None:  # cycles in a table twice as long as the windows

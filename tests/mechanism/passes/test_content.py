@@ -63,9 +63,7 @@ def test_i1_i2_the_terms_add_up_and_the_mixed_ones_vanish_in_the_mean(family):
     assert bool((found.profile_low.isnull()).all())  # of 4 texts
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"]
-)
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"])
 def test_i4_layernorm_distributes_over_its_summands(family):
     """P + C is X; and what P moves by when a row of the table moves, C does not, but for the deviation."""
     model = tiny(family)
@@ -79,9 +77,7 @@ def test_i4_layernorm_distributes_over_its_summands(family):
         assert np.abs(split.position).max() > 0.1
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"]
-)
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"])
 def test_i4_content_times_the_deviation_does_not_know_the_table(family):
     """C sigma is a_i + b sigma_i, a and b of no table: so it moves by b (sigma' - sigma), one b for all positions."""
     model = tiny(family)
@@ -136,9 +132,9 @@ def test_pp_is_the_positions_through_the_matrices(family):
 
 def test_a_planted_position_head_is_all_position():
     wave = 2.0
-    found = position_content(
-        mixed_bert(SHIFTS, wave), random_texts(3), method="exact", band=BAND, draws=20
-    ).sel(layer=0)
+    found = position_content(mixed_bert(SHIFTS, wave), random_texts(3), method="exact", band=BAND, draws=20).sel(
+        layer=0
+    )
     for head, shift in enumerate(SHIFTS):
         here = found.sel(head=head)
         scores = wave_scores(head, shift, wave, OFFSETS)
@@ -229,9 +225,7 @@ def queries_and_keys(model, texts):
     attention = model.bert.encoder.layer[0].attention.self
     seen = {}
     hooks = [
-        getattr(attention, name).register_forward_hook(
-            lambda _m, _i, out, name=name: seen.update({name: out})
-        )
+        getattr(attention, name).register_forward_hook(lambda _m, _i, out, name=name: seen.update({name: out}))
         for name in ("query", "key")
     ]
     model(torch.tensor(texts))
@@ -260,17 +254,12 @@ def test_the_interval_is_the_jackknife_of_runs_without_one_text():
     found = position_content(model, texts, band=BAND, draws=2).share.sel(term="PP")
     bounds = position_content(model, texts, band=BAND, draws=2)
     without = np.stack(
-        [
-            position_content(model, texts[:i] + texts[i + 1 :], band=BAND, draws=2).share.sel(term="PP")
-            for i in range(6)
-        ]
+        [position_content(model, texts[:i] + texts[i + 1 :], band=BAND, draws=2).share.sel(term="PP") for i in range(6)]
     )
     error = (5 / 6 * ((without - without.mean(0)) ** 2).sum(0)) ** 0.5
     for end, sign in (("low", -1), ("high", 1)):
         edge = bounds[f"share_{end}"].sel(term="PP")
-        np.testing.assert_allclose(
-            edge, found + sign * 2.5706 * error, rtol=1e-3
-        )  # t of 5 degrees of freedom
+        np.testing.assert_allclose(edge, found + sign * 2.5706 * error, rtol=1e-3)  # t of 5 degrees of freedom
     few = position_content(model, texts[:5], band=BAND, draws=2)
     assert np.isnan(few.share_low).all()
     assert np.isfinite(few.share).all()
@@ -293,9 +282,7 @@ def test_shapley_values_share_out_the_worth():
     worth = generator.normal(size=16)
     found = shapley_values(worth)
     assert found.sum() == pytest.approx(worth[15] - worth[0])
-    additive = np.array(
-        [sum(2.0**player for player in range(4) if members >> player & 1) for members in range(16)]
-    )
+    additive = np.array([sum(2.0**player for player in range(4) if members >> player & 1) for members in range(16)])
     np.testing.assert_allclose(shapley_values(additive), [1, 2, 4, 8])
     assert np.isnan(covariance_share(np.ones((2, 3)))).all()
 
@@ -304,15 +291,12 @@ def test_what_cannot_be_split_is_refused():
     model = tiny("bert")
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
         position_content(model, RANDOM[:1])
-    with pytest.raises(
-        AttnscopeError, match=r"layer 1 does not read a position table \(layers that do: \[0\]\)"
-    ):
+    with pytest.raises(AttnscopeError, match=r"layer 1 does not read a position table \(layers that do: \[0\]\)"):
         position_content(model, RANDOM, method="exact", layers=[1])
     with pytest.raises(AttnscopeError, match="there is no attention layer 9"):
         position_content(model, RANDOM, layers=[9])
     with pytest.raises(
-        AttnscopeError,
-        match=r"found targets of shape \(1, 1\) up to 0 .*expected whole numbers of shape \(2, 4\)",
+        AttnscopeError, match=r"found targets of shape \(1, 1\) up to 0 .*expected whole numbers of shape \(2, 4\)"
     ):
         position_content(model, RANDOM, target_offset=np.zeros((1, 1), int))
     with pytest.raises(AttnscopeError, match="no table of absolute positions"):

@@ -37,9 +37,7 @@ def profiles(weight=WAVE, without=None, shifts=SHIFTS):
 
 @pytest.fixture(scope="module")
 def planted():
-    return interventions(
-        mixed_bert(SHIFTS, WAVE), TEXTS, band=BAND, shift=5, frequencies=(4, 4), draws=20
-    ).sel(layer=0)
+    return interventions(mixed_bert(SHIFTS, WAVE), TEXTS, band=BAND, shift=5, frequencies=(4, 4), draws=20).sel(layer=0)
 
 
 def after(planted, change):
@@ -106,9 +104,7 @@ def test_shifted_ids_are_the_models_own_position_ids_shifted():
 
 def test_a_removed_wave_loses_exactly_its_term(planted):
     weight = WAVE * squared_gain(waves=15) / squared_gain()
-    np.testing.assert_allclose(
-        after(planted, "positions-band-removed"), profiles(weight, without=4), atol=1e-6
-    )
+    np.testing.assert_allclose(after(planted, "positions-band-removed"), profiles(weight, without=4), atol=1e-6)
     assert 4 in FREQUENCIES[0]
 
 
@@ -130,9 +126,7 @@ def test_a_content_head_moves_with_its_words():
     model = mixed_bert(wave=0.0, word=5.0)
     text = list(range(4)) * 8
     names = ["words-shuffled", "positions-reversed", "positions-zero", "words-zero"]
-    found = interventions(
-        model, [text] * 3, names, band=BAND, target_offset=np.full((1, 4), 4), draws=20
-    ).sel(layer=0)
+    found = interventions(model, [text] * 3, names, band=BAND, target_offset=np.full((1, 4), 4), draws=20).sel(layer=0)
     one = np.exp(5) / (8 * np.exp(5) + 24)
     np.testing.assert_allclose(found.mass_before, one, atol=1e-6)
     assert (found.mass_change.sel(change="words-shuffled") < -0.4 * one).all()
@@ -143,9 +137,9 @@ def test_a_content_head_moves_with_its_words():
 @pytest.mark.parametrize("repeats", [1, 4])
 def test_at_one_layers_input_there_is_no_layernorm_to_enlarge_anything(repeats):
     texts = random_texts(3 * repeats)
-    found = interventions(
-        mixed_bert(SHIFTS, WAVE), texts, layer=0, band=BAND, frequencies=(4, 4), draws=10
-    ).sel(layer=0)
+    found = interventions(mixed_bert(SHIFTS, WAVE), texts, layer=0, band=BAND, frequencies=(4, 4), draws=10).sel(
+        layer=0
+    )
     assert "positions-shifted" not in found.change
     for change in WORD_CHANGES:
         np.testing.assert_allclose(after(found, change), profiles(), atol=1e-5)
@@ -222,9 +216,7 @@ def test_special_tokens_stay_where_they_are():
     from attnscope.read.windows import cut_windows
 
     loaded = load_model(MODEL, device="cpu")
-    windows = list(
-        cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2)
-    )
+    windows = list(cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2))
     ids, special = token_ids(windows).ids, _special(windows)
     assert special.any()
     for name in ("words-shuffled", "words-repeated"):

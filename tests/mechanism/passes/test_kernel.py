@@ -117,15 +117,11 @@ def test_alibi_peaks_at_the_token_itself_and_no_kernel_has_a_peak_beyond_the_ban
 
 def test_kernels_are_searched_where_a_head_may_look():
     found = scheme_kernel(tiny("llama"), RANDOM, band=BAND, draws=20)
-    assert (
-        found.kernel.isnull().all(["layer", "head"]).values.tolist() == [False] * (BAND + 1) + [True] * BAND
-    )
+    assert found.kernel.isnull().all(["layer", "head"]).values.tolist() == [False] * (BAND + 1) + [True] * BAND
     for name in ("offset_of_kernel", "offset_of_weights"):
         assert float(found[name].max()) <= 0
     windowed = scheme_kernel(tiny("mistral"), RANDOM, band=10, draws=5)  # it sees 8 tokens
-    assert windowed.offset[windowed.kernel.notnull().any(["layer", "head"])].values.tolist() == list(
-        range(-7, 1)
-    )
+    assert windowed.offset[windowed.kernel.notnull().any(["layer", "head"])].values.tolist() == list(range(-7, 1))
 
 
 @pytest.mark.slow
@@ -181,9 +177,7 @@ def test_agreement_that_chance_gives_may_be_accident():
         said = predicted_offsets(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
         assert says in said
         assert "(1.6 by chance)" in said
-        assert ("So many come by chance in 52% of cases, so this may be accident." in said) == (
-            says == "2 of these 4"
-        )
+        assert ("So many come by chance in 52% of cases, so this may be accident." in said) == (says == "2 of these 4")
 
 
 def window(ids):

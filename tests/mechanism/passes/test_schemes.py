@@ -93,9 +93,7 @@ def test_b4_scores_of_a_repeated_word_in_a_llama():
         model(**given)
     for head in range(4):
         W_Q, b_Q, W_K, b_K = found.of_head(head)
-        by_offset = found.scale * rotary_profile(
-            x @ W_Q + b_Q, x @ W_K + b_K, found.rotation.rates.numpy(), offsets
-        )
+        by_offset = found.scale * rotary_profile(x @ W_Q + b_Q, x @ W_K + b_K, found.rotation.rates.numpy(), offsets)
         scores = seen[0].scale * seen[0].query[0, head] @ seen[0].key[0, head // 2].T
         at = np.arange(LENGTH) - np.arange(LENGTH)[:, None] + LENGTH - 1
         np.testing.assert_allclose(scores, by_offset[at], atol=3e-6 * float(scores.abs().max()))
@@ -105,7 +103,5 @@ def test_b4_scores_of_a_repeated_word_in_a_llama():
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "modernbert", "gpt_oss", "qwen3"])
 def test_turning_back_and_again_is_the_model(family):
     found = rotation_effect(tiny(family), TEXTS, {"all": (0.0, np.inf), "none": (0.0, 0.0)}, band=6)
-    np.testing.assert_allclose(
-        found.profile.sel(variant="all"), found.profile.sel(variant="model"), atol=2e-5
-    )
+    np.testing.assert_allclose(found.profile.sel(variant="all"), found.profile.sel(variant="model"), atol=2e-5)
     assert abs(found.effect.sel(variant="none")).max() > 1e-3

@@ -46,9 +46,7 @@ def test_the_loss_fell(relearned):
 def test_the_dataset_holds_both_tables(relearned):
     model, found = relearned
     assert found.rows.dims == ("table", "position", "column")
-    torch.testing.assert_close(
-        torch.tensor(found.rows.sel(table="after").values), model.state_dict()[TABLE].double()
-    )
+    torch.testing.assert_close(torch.tensor(found.rows.sel(table="after").values), model.state_dict()[TABLE].double())
     assert {"mean", "power", "local_ratio", "null_mean"} <= set(found.data_vars)
 
 
@@ -77,17 +75,16 @@ def test_profiles_of_every_fourth_row_are_means_over_those_rows(relearned):
     maps = head_maps(model, spaced[0], ["a"] * 128, [(0, 2)], rows=128)
     weights = np.zeros((128, 128))
     np.put_along_axis(weights, maps["key"].values[0], maps["weight"].values[0], axis=1)
-    by_hand = [
-        np.mean([weights[i, i + t] for i in range(0, 128, 4) if 0 <= i + t < 128]) for t in range(-3, 4)
-    ]
+    by_hand = [np.mean([weights[i, i + t] for i in range(0, 128, 4) if 0 <= i + t < 128]) for t in range(-3, 4)]
     np.testing.assert_allclose(profile, by_hand, atol=1e-6)
 
 
 def test_maps_show_the_heads_that_were_sharpest(relearned):
     found = relearned[1]
-    assert set(
-        zip(found.shown_layer.values[:2].tolist(), found.shown_head.values[:2].tolist(), strict=True)
-    ) == {(0, 1), (0, 3)}
+    assert set(zip(found.shown_layer.values[:2].tolist(), found.shown_head.values[:2].tolist(), strict=True)) == {
+        (0, 1),
+        (0, 3),
+    }
     assert found.token.values[:5].tolist()[1:4] == ["·"] * 3
     np.testing.assert_allclose(found.weight.sum("rank"), 1, atol=1e-5)
 
@@ -110,13 +107,7 @@ def test_explain_refuses_before_it_reads_the_texts(tmp_path):
     model = load_model(MODEL, device="cpu")
     model.tokenizer.mask_token = None
     with pytest.raises(AttnscopeError, match="mask"):
-        explain(
-            model.model,
-            tokenizer=model.tokenizer,
-            limit=2,
-            more=[relearned_analysis(2)],
-            out=tmp_path / "run",
-        )
+        explain(model.model, tokenizer=model.tokenizer, limit=2, more=[relearned_analysis(2)], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -21,13 +21,7 @@ from attnscope.measure.labels import direction
 from attnscope.reproduction.yamamoto2023 import rows as paper_figures
 from attnscope.reproduction.yamamoto2023.analyses import analyses
 from attnscope.reproduction.yamamoto2023.models import SHAPES, SHARP, Subject, is_shaped_like, published_name
-from attnscope.reproduction.yamamoto2023.rows import (
-    ROWS,
-    offset_of_weights,
-    other_side,
-    paper_lines,
-    paper_table,
-)
+from attnscope.reproduction.yamamoto2023.rows import ROWS, offset_of_weights, other_side, paper_lines, paper_table
 from attnscope.reproduction.yamamoto2023.rows import TABLE_COLUMNS as COLUMNS
 from tests.families import tiny
 from tests.mechanism.planted_roberta import (
@@ -184,9 +178,7 @@ def planted_gpt2(sizes=None):
         model.transformer.wpe.weight.zero_()
         model.transformer.wpe.weight[:, :4] = wave
         turn = torch.tensor(speed * WAVE_OFFSET)
-        rotation = torch.stack(
-            [torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])]
-        )
+        rotation = torch.stack([torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])])
         block.weight.mul_(1e-3)
         block.weight[:2, head_width : head_width + 2] = rotation.T
         block.weight[:2, width + head_width : width + head_width + 2] = torch.eye(2)
@@ -283,11 +275,7 @@ def run(tmp_path_factory):
     """The papers' part of a run on the bundled model, kept in a folder."""
     place = tmp_path_factory.mktemp("paper") / "run"
     names = []
-    return (
-        place,
-        explain(limit=4, more=analyses(), out=place, progress=lambda step: names.append(step.name)),
-        names,
-    )
+    return (place, explain(limit=4, more=analyses(), out=place, progress=lambda step: names.append(step.name)), names)
 
 
 def test_explain_keeps_the_papers_figures_and_table(run):
@@ -306,8 +294,7 @@ def test_heads_that_do_the_same_stand_in(run):
     _, tree, _ = run
     found = tree["figure_7"].to_dataset().set_index(shown="named_head")
     places = {
-        name: (int(found["layer"].sel(shown=name)), int(found["head"].sel(shown=name)))
-        for name in ("8.9", "2.3")
+        name: (int(found["layer"].sel(shown=name)), int(found["head"].sel(shown=name))) for name in ("8.9", "2.3")
     }
     assert places == {"8.9": (0, 3), "2.3": (0, 1)}
     assert found.trace_peak_offset.sel(shown=["8.9", "2.3"], range="near").values.tolist() == [-1, 1]

@@ -37,16 +37,7 @@ def saved(made, tmp_path_factory):
     for part in made:
         part.save_pretrained(place / "model")
     (place / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
-    words = (
-        "generate",
-        "model",
-        "prompts.txt",
-        "--by-line",
-        "--new-tokens",
-        "7",
-        "--span",
-        "question=Is...?",
-    )
+    words = ("generate", "model", "prompts.txt", "--by-line", "--new-tokens", "7", "--span", "question=Is...?")
     said = command(*words, "--out", "run", cwd=place)
     assert said.returncode == 0, said.stderr
     return place, (*words, "--out", "run"), said.stdout
@@ -58,14 +49,7 @@ def test_prompts_side_by_side_are_as_one_by_one(made):
     each = attnscope.generate(model, PROMPTS, **asked)
     both = attnscope.generate(model, PROMPTS, batch_size=2, cache="static", **asked)
     assert each.token_id.values.tolist() == both.token_id.values.tolist()
-    for name in (
-        "span_weight",
-        "place_span_weight",
-        "entropy",
-        "mean_offset",
-        "bin_weight",
-        "equal_span_weight",
-    ):
+    for name in ("span_weight", "place_span_weight", "entropy", "mean_offset", "bin_weight", "equal_span_weight"):
         np.testing.assert_allclose(both[name], each[name], atol=1e-5, err_msg=name)
     assert float(each.attrs["full_pass"]) < 1e-5
     assert "cached" not in each.attrs
@@ -115,10 +99,7 @@ def test_chats_are_answered_and_their_roles_are_spans(made):
 def test_drawn_tokens_depend_on_the_seed_alone(made):
     model, tokenizer = made
     asked = {"tokenizer": tokenizer, "new_tokens": 8, "sample": True, "top_p": 0.9}
-    drawn = [
-        attnscope.generate(model, "A boat.", seed=seed, **asked).token_id.values.tolist()
-        for seed in (1, 1, 2)
-    ]
+    drawn = [attnscope.generate(model, "A boat.", seed=seed, **asked).token_id.values.tolist() for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -180,10 +161,7 @@ def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monke
         (("--temperature", "0.5"), "ask for them with sample (--sample)"),
         (("--span", "question"), "--span is 'question'; expected a name and a pattern"),
         (("--span", "prompt=a"), "a span has the name 'prompt'"),
-        (
-            ("--span", "document=<doc>..."),
-            "the span 'document' (--span) is '<doc>...', which stands in none of the 2",
-        ),
+        (("--span", "document=<doc>..."), "the span 'document' (--span) is '<doc>...', which stands in none of the 2"),
         (
             ("--span", "tide=tide", "--span", "question=Is...?", "--window", "6"),
             "the span 'question' (--span) is 'Is...?', which stands in no prompt, but in a text behind its first 6",
@@ -214,7 +192,5 @@ def test_texts_beyond_what_the_config_names_are_told(made, saved, tmp_path):
 def test_a_chat_that_does_not_fit_is_refused(made):
     model, tokenizer = made
     chat = [{"role": "user", "content": "Is the tide out? " * 30}]
-    with pytest.raises(
-        AttnscopeError, match="has more than 94 tokens, all that fit before what is generated"
-    ):
+    with pytest.raises(AttnscopeError, match="has more than 94 tokens, all that fit before what is generated"):
         attnscope.generate(model, [chat], tokenizer=tokenizer, chat_template=TEMPLATE, new_tokens=2)

@@ -41,31 +41,15 @@ COMMON = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-DECODER = {
-    **COMMON,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-}
-PAIR = {
-    "d_model": 32,
-    "vocab_size": 60,
-    "pad_token_id": 0,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 0,
-}
+DECODER = {**COMMON, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48, "max_position_embeddings": 64}
+PAIR = {"d_model": 32, "vocab_size": 60, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
 MAKERS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**DECODER)),
     "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(
-            n_embd=32, n_head=4, n_layer=2, vocab_size=60, n_positions=64, eos_token_id=2, bos_token_id=1
-        )
+        GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=60, n_positions=64, eos_token_id=2, bos_token_id=1)
     ),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**DECODER, sliding_window=4)),
-    "gemma2": lambda: Gemma2ForCausalLM(
-        Gemma2Config(**DECODER, sliding_window=4, attn_logit_softcapping=2.0)
-    ),
+    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**DECODER, sliding_window=4, attn_logit_softcapping=2.0)),
     "gpt_oss": lambda: GptOssForCausalLM(
         GptOssConfig(**DECODER, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)
     ),
@@ -127,21 +111,12 @@ def full_pass(model, text, source):
     with torch.no_grad():
         if not source:
             given = eager(ids, use_cache=False, output_attentions=True).attentions
-            given = [
-                weights for weights in given if weights.shape[-1] == len(text)
-            ]  # none of linear attention
+            given = [weights for weights in given if weights.shape[-1] == len(text)]  # none of linear attention
         else:
             output = eager(
-                input_ids=torch.tensor([source]),
-                decoder_input_ids=ids,
-                use_cache=False,
-                output_attentions=True,
+                input_ids=torch.tensor([source]), decoder_input_ids=ids, use_cache=False, output_attentions=True
             )
-            given = [
-                w
-                for pair in zip(output.decoder_attentions, output.cross_attentions, strict=True)
-                for w in pair
-            ]
+            given = [w for pair in zip(output.decoder_attentions, output.cross_attentions, strict=True) for w in pair]
     return [weights[0].double().numpy() for weights in given]
 
 
@@ -151,9 +126,7 @@ def check(model, result, spans=(), atol=1e-5):
         own = result.isel(sequence=number)
         text = own.text_token_id.values[own.text_token_id.values >= 0].tolist()
         source = (
-            own.source_token_id.values[own.source_token_id.values >= 0].tolist()
-            if "source_token_id" in own
-            else []
+            own.source_token_id.values[own.source_token_id.values >= 0].tolist() if "source_token_id" in own else []
         )
         steps, prompt = int(own.length), int(own.prompt_length)
         assert steps == len(text) - prompt
@@ -190,18 +163,14 @@ def check(model, result, spans=(), atol=1e-5):
                     got = got.assign(bin_weight=got.bin_weight.sel(offset_bin=-3))
                 for name, value in expected.items():
                     own_value = value[:, 0] if prefix else value
-                    np.testing.assert_allclose(
-                        got[prefix + name], own_value, atol=atol, rtol=1e-4, err_msg=name
-                    )
+                    np.testing.assert_allclose(got[prefix + name], own_value, atol=atol, rtol=1e-4, err_msg=name)
                 for span in result.span.values:
                     value = got[f"{prefix}span_weight"].sel(span=span)
                     if span not in masks:
                         assert bool(value.isnull().all())
                         continue
                     expected = (of * masks[span]).sum(-1)
-                    np.testing.assert_allclose(
-                        value, expected[:, 0] if prefix else expected, atol=atol, err_msg=span
-                    )
+                    np.testing.assert_allclose(value, expected[:, 0] if prefix else expected, atol=atol, err_msg=span)
         beyond = own.isel(step=slice(steps, None))
         assert bool(beyond.entropy.isnull().all())
 
@@ -279,9 +248,7 @@ def test_calls_of_generate_are_put_together(models):
     model = models["gpt2"]
     with attnscope.watch(model, spans=lambda ids: {"first": (0, 1), f"of {len(ids)}": [1, 2]}) as seen:
         model.generate(prompts(5)["input_ids"], max_new_tokens=2, do_sample=False)
-        first = model.generate(
-            prompts(7)["input_ids"], max_new_tokens=4, do_sample=False, return_dict_in_generate=True
-        )
+        first = model.generate(prompts(7)["input_ids"], max_new_tokens=4, do_sample=False, return_dict_in_generate=True)
     assert first.sequences.shape == (1, 11)
     assert "generate" not in model.__dict__
     result = seen.result()
@@ -356,10 +323,7 @@ class Writer(torch.nn.Module):
 
 def test_generate_within_another_pass_is_refused(models):
     writer = Writer(models["llama"]).eval()
-    with (
-        attnscope.watch(writer) as seen,
-        pytest.raises(AttnscopeError, match=r"calls generate.. of LlamaForCausalLM"),
-    ):
+    with attnscope.watch(writer) as seen, pytest.raises(AttnscopeError, match=r"calls generate.. of LlamaForCausalLM"):
         writer(prompts(5)["input_ids"])
     assert len(seen) == 0
     with attnscope.watch(writer) as seen:  # called from outside, it is seen

@@ -18,9 +18,7 @@ def writer():
         "intermediate_size": 24,
         "max_position_embeddings": 96,
     }
-    model = LlamaForCausalLM(
-        LlamaConfig(vocab_size=len(tokenizer), eos_token_id=None, bos_token_id=1, **sizes)
-    ).eval()
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), eos_token_id=None, bos_token_id=1, **sizes)).eval()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, 0, 0.3)

@@ -42,9 +42,7 @@ def test_every_number_is_that_of_the_matrix(more):
             for name, value in by_loops(weights[text, head], 1).items():
                 if name in found:
                     # in float32: left and right may cancel to a mean offset of 0
-                    np.testing.assert_allclose(
-                        found[name][text, head], value, rtol=1e-5, atol=1e-6, err_msg=name
-                    )
+                    np.testing.assert_allclose(found[name][text, head], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_equal_weights_lie_on_what_may_be_seen_and_nowhere_else():

@@ -13,15 +13,7 @@ from attnscope import AttnscopeError
 from attnscope.capture.encoders import load_vision_model
 from attnscope.measure.ranking import rank_heads
 from attnscope.read.images import images_of
-from tests.pictures import (
-    BESIDE,
-    FAMILIES,
-    SIDE,
-    looking_vit,
-    save_vision_model,
-    vision_model,
-    write_pictures,
-)
+from tests.pictures import BESIDE, FAMILIES, SIDE, looking_vit, save_vision_model, vision_model, write_pictures
 
 BAND = 2
 SHIFTS = ((0, -1), (-1, 0), (0, 1), (1, 1))
@@ -98,9 +90,7 @@ def test_statistics_are_those_of_the_eager_matrices(tmp_path, pictures, family):
     for place in np.ndindex(weights.shape[:3]):
         for name, value in by_loops(weights[place], beside).items():
             if name in found:
-                np.testing.assert_allclose(
-                    found[name].values[place], value, rtol=2e-4, atol=2e-6, err_msg=name
-                )
+                np.testing.assert_allclose(found[name].values[place], value, rtol=2e-4, atol=2e-6, err_msg=name)
             else:
                 assert name in {"registers", "class_token"}
                 assert value == pytest.approx(0)
@@ -172,9 +162,7 @@ def test_a_model_of_windows_is_measured_in_its_own_rows_and_says_so(pictures):
     assert "windows of an image" in found.attrs["patches"]
     assert "patch_profile" not in found
     assert "label" not in found
-    pixels = processor(
-        [Image.open(file) for file in sorted(pictures.iterdir())], return_tensors="pt"
-    ).pixel_values
+    pixels = processor([Image.open(file) for file in sorted(pictures.iterdir())], return_tensors="pt").pixel_values
     model.set_attn_implementation("eager")
     with torch.no_grad():
         weights = model(pixels, output_attentions=True).attentions
@@ -210,10 +198,7 @@ def test_a_run_folder_gives_the_same_and_goes_on(tmp_path, pictures):
         ({"targets": ["a"]}, "targets (--target) is of texts"),
         ({"band": 9}, "band (--band) is 9; in images of 4 x 4 patches the largest offset is 3"),
         ({"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
-        (
-            {"statistics": "profile"},
-            "there is no statistic 'profile' of images: the nearest is patch_profile",
-        ),
+        ({"statistics": "profile"}, "there is no statistic 'profile' of images: the nearest is patch_profile"),
     ],
 )
 def test_what_images_have_no_use_for_is_refused(pictures, given, said):

@@ -33,9 +33,7 @@ def test_frames_are_groups_where_there_are_few_of_one_video():
     [merged], groups = picture_groups([window(*more, "text")])
     assert groups == ["video"]
     assert merged.roles == ("video",) * 9 + ("text",)
-    assert picture_groups([window("video 1"), window(*few)])[1] == [
-        "video"
-    ]  # where frames of one are not known
+    assert picture_groups([window("video 1"), window(*few)])[1] == ["video"]  # where frames of one are not known
     assert picture_groups([window("image 1", "image 2", "video 1 frame 1", "video 2 frame 1")])[1] == [
         *("image 1", "image 2", "video 1", "video 2")
     ]
@@ -69,11 +67,7 @@ def test_a_group_of_tokens_is_not_called_as_the_images_are(tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [
-        (None, "gives None; expected a name"),
-        (["a"], "gives 1 names for 2 tokens"),
-        ([1, 2], "gives 1 in window 1"),
-    ],
+    [(None, "gives None; expected a name"), (["a"], "gives 1 names for 2 tokens"), ([1, 2], "gives 1 in window 1")],
 )
 def test_a_function_that_gives_something_else_is_refused(given, said):
     with pytest.raises(AttnscopeError, match=said):

@@ -75,15 +75,9 @@ def groups_by_hand(family, model, given, tokenizer):
     ids = given["input_ids"][0].tolist()
     special, image = set(tokenizer.all_special_ids), model.config.image_token_id
     if family == "idefics3":  # 5 tiles an image, 6 marks about them, and all between is the processor's
-        marks = np.cumsum(
-            [token == tokenizer.convert_tokens_to_ids("<fake_token_around_image>") for token in ids]
-        )
+        marks = np.cumsum([token == tokenizer.convert_tokens_to_ids("<fake_token_around_image>") for token in ids])
         return [
-            f"image {1 + (mark - 1) // 6}"
-            if token == image
-            else "special"
-            if token in special or mark % 6
-            else "text"
+            f"image {1 + (mark - 1) // 6}" if token == image else "special" if token in special or mark % 6 else "text"
             for token, mark in zip(ids, marks, strict=True)
         ]
     begins = np.cumsum([token == image != before for before, token in itertools.pairwise([None, *ids])])
@@ -115,14 +109,7 @@ def test_every_statistic_is_that_of_the_matrices(place, family):
             and not {"cluster"} & set(expected[name].dims)
             and name not in {"label", "majority_share", "effective_labels"}
         ]
-        assert {
-            "entropy",
-            "profile",
-            "special_tokens",
-            "equal_entropy",
-            "mean_offset",
-            "gini_simpson",
-        } <= set(names)
+        assert {"entropy", "profile", "special_tokens", "equal_entropy", "mean_offset", "gini_simpson"} <= set(names)
         for name in names:
             np.testing.assert_allclose(own[name], expected[name], rtol=2e-4, atol=1e-6, err_msg=name)
         assert set(groups) <= set(found.group_query.values)
@@ -163,15 +150,7 @@ def test_tokens_of_an_image_may_see_later_ones(place):
         with torch.no_grad():
             seen = alone(**given, output_attentions=True)
         expected = measure_weights([layer.double() for layer in seen.attentions], band=3).isel(text=0)
-        for name in (
-            "entropy",
-            "profile",
-            "equal_entropy",
-            "mean_offset",
-            "offset_spread",
-            "gini_simpson",
-            "outside",
-        ):
+        for name in ("entropy", "profile", "equal_entropy", "mean_offset", "offset_spread", "gini_simpson", "outside"):
             np.testing.assert_allclose(
                 found[name].isel(text=number), expected[name], rtol=2e-4, atol=1e-6, err_msg=name
             )
@@ -196,15 +175,10 @@ def test_roles_of_a_chat_with_images(place):
 
 
 def test_other_groups_leave_the_images_what_they_are(place):
-    found = attnscope.scan(
-        place / "llava", place / "data" / "texts.jsonl", groups="kinds", statistics="entropy"
-    )
+    found = attnscope.scan(place / "llava", place / "data" / "texts.jsonl", groups="kinds", statistics="entropy")
     assert found.group_query.values.tolist()[:3] == ["image 1", "image 2", "special"]
     found = attnscope.scan(
-        place / "llava",
-        place / "data" / "texts.jsonl",
-        groups=lambda tokens: ["a"] * len(tokens),
-        statistics="entropy",
+        place / "llava", place / "data" / "texts.jsonl", groups=lambda tokens: ["a"] * len(tokens), statistics="entropy"
     )
     assert set(found.group_query.values) == {"image 1", "image 2", "a"}
 

@@ -37,10 +37,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(place):
-    return {
-        family: attnscope.scan(place / family, place / "data" / "lines.jsonl", device="cpu")
-        for family in FAMILIES
-    }
+    return {family: attnscope.scan(place / family, place / "data" / "lines.jsonl", device="cpu") for family in FAMILIES}
 
 
 def eager(folder, text, videos, images=None):
@@ -50,11 +47,7 @@ def eager(folder, text, videos, images=None):
         text = text.replace(f"<{kind}>", mark)
     given = dict(
         processor(
-            text=[text],
-            videos=videos,
-            images=images,
-            return_tensors="pt",
-            videos_kwargs={"do_sample_frames": False},
+            text=[text], videos=videos, images=images, return_tensors="pt", videos_kwargs={"do_sample_frames": False}
         )
     )
     model = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
@@ -69,8 +62,7 @@ def groups_by_hand(config, ids, steps, special):
     size = len(film) // steps
     frame = {token: f"frame {1 + place // size}" for place, token in enumerate(film[: steps * size])}
     return [
-        frame.get(place, "special" if token in special or place in film else "text")
-        for place, token in enumerate(ids)
+        frame.get(place, "special" if token in special or place in film else "text") for place, token in enumerate(ids)
     ]
 
 
@@ -85,9 +77,7 @@ def test_weights_between_frames_and_text_are_those_of_the_matrices(place, result
     assert list(found.group_query.values) == names
     assert set(groups) == set(names)
     for query, key in itertools.product(names, repeat=2):
-        rows, columns = (
-            [place for place, group in enumerate(groups) if group == name] for name in (query, key)
-        )
+        rows, columns = ([place for place, group in enumerate(groups) if group == name] for name in (query, key))
         expected = weights[:, :, rows][..., columns].sum(-1).mean(-1)
         measured = found.group_weight.sel(group_query=query, group_key=key)
         np.testing.assert_allclose(measured, expected, rtol=2e-4, atol=1e-6)
@@ -101,12 +91,7 @@ def test_each_frame_is_drawn_with_its_own_tokens(place, tmp_path):
     for family, shown in (("qwen2_vl", (0, 2)), ("llava_onevision", range(COUNT))):
         run = tmp_path / family
         attnscope.scan(
-            place / family,
-            place / "data" / "lines.jsonl",
-            device="cpu",
-            statistics="entropy",
-            out=run,
-            show=[],
+            place / family, place / "data" / "lines.jsonl", device="cpu", statistics="entropy", out=run, show=[]
         )
         sample = unpacked((run / "sample.npz").read_bytes())
         assert sample.view_name.values.tolist() == [f"video 1 frame {step + 1}" for step in range(len(shown))]
@@ -117,9 +102,7 @@ def test_each_frame_is_drawn_with_its_own_tokens(place, tmp_path):
         for picture_of, number in zip(sample.view_picture.values, shown, strict=True):
             drawn = Image.open(io.BytesIO(base64.b64decode(picture_of)))
             apart = [
-                np.abs(
-                    np.asarray(drawn, float) - np.asarray(Image.fromarray(one).resize(drawn.size), float)
-                ).mean()
+                np.abs(np.asarray(drawn, float) - np.asarray(Image.fromarray(one).resize(drawn.size), float)).mean()
                 for one in frames(COUNT)
             ]
             assert int(np.argmin(apart)) == number

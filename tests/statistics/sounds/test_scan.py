@@ -93,9 +93,7 @@ def test_transcripts_give_decoder_and_cross_attention(place):
     assert found.layer_kind.values.tolist() == ["self", "self", "causal", "cross"]
     assert found.attrs["decoder"] == "The decoder read the transcripts."
     tokenizer = AutoTokenizer.from_pretrained(place / "whisper")
-    model = WhisperForConditionalGeneration.from_pretrained(
-        place / "whisper", attn_implementation="eager"
-    ).eval()
+    model = WhisperForConditionalGeneration.from_pretrained(place / "whisper", attn_implementation="eager").eval()
     extractor = AutoFeatureExtractor.from_pretrained(place / "whisper")
     for number, (wave, said) in enumerate(zip(waves(place), SAID, strict=True)):
         ids = torch.tensor([tokenizer(said)["input_ids"][:-1]])  # which begins with the start token
@@ -116,9 +114,7 @@ def test_no_head_is_said_to_lean_where_what_is_no_sound_is_seen(place):
     for first, share in ((-32, 0.45), (33, 0.55)):  # the first frames, and what is no sound
         shares[{"offset_bin": found.bin_first.values == first}] = share
     leaning = found.drop_vars(["label", "label_share", "centroid", "cluster"]).assign(
-        bin_sum=shares * found.length,
-        mean_offset=found.mean_offset * 0 + 20,
-        first_token=found.first_token * 0,
+        bin_sum=shares * found.length, mean_offset=found.mean_offset * 0 + 20, first_token=found.first_token * 0
     )
     names = {
         with_frames: set(summarize(one).cluster.values.tolist())
@@ -141,9 +137,7 @@ def test_transcripts_beside_the_sounds_are_read(place, tmp_path):
 
 
 def test_a_run_folder_keeps_maps_with_times(place, tmp_path):
-    found = attnscope.scan(
-        place / "whisper", place / "sounds", targets=list(SAID), out=tmp_path / "run", show=[]
-    )
+    found = attnscope.scan(place / "whisper", place / "sounds", targets=list(SAID), out=tmp_path / "run", show=[])
     assert attnscope.open_run(tmp_path / "run").identical(found)
     from attnscope.store.arrays import unpacked
 
@@ -209,13 +203,7 @@ def test_frames_that_are_not_known_are_refused():
     reader = transformers.ASTFeatureExtractor(**small)
     with pytest.raises(AttnscopeError, match="its frames are not known"):
         scan_of(
-            "AST",
-            reader,
-            hidden_size=16,
-            num_attention_heads=2,
-            num_hidden_layers=1,
-            intermediate_size=16,
-            **small,
+            "AST", reader, hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, **small
         )
 
 
@@ -228,16 +216,12 @@ def test_models_and_sounds_that_do_not_belong_together_are_refused(place):
 
 def test_the_sound_that_is_too_short_is_named(place):
     sounds = [{"array": np.zeros(size), "sampling_rate": 16_000} for size in (8_000, 100)]
-    with pytest.raises(
-        AttnscopeError, match="sound 2 from second 0 has 100 samples at 16,000 a second, too few"
-    ):
+    with pytest.raises(AttnscopeError, match="sound 2 from second 0 has 100 samples at 16,000 a second, too few"):
         attnscope.scan(place / "wav2vec2", sounds)
 
 
 def test_ends_that_are_left_out_are_counted(place):
-    sounds = [
-        {"array": np.sin(np.arange(size) / 9), "sampling_rate": 16_000} for size in (40_000, 48_000, 8_100)
-    ]
+    sounds = [{"array": np.sin(np.arange(size) / 9), "sampling_rate": 16_000} for size in (40_000, 48_000, 8_100)]
     found = attnscope.scan(place / "whisper", sounds, statistics="entropy")  # of 2 seconds at once
     assert found.length.values.tolist() == [100, 100, 50, 26]
     assert found.sounds.endswith("are left out: 1 (0.50 s in all).")

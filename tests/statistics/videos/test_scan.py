@@ -64,9 +64,7 @@ def test_statistics_are_those_of_the_eager_matrices(family):
 
 
 def test_the_output_says_what_an_offset_counts():
-    said = [
-        attnscope.scan(video_encoder(family), pixels()).attrs["videos"] for family in ("vivit", "timesformer")
-    ]
+    said = [attnscope.scan(video_encoder(family), pixels()).attrs["videos"] for family in ("vivit", "timesformer")]
     assert "+1 is the patch to the right, +4 the one below, +16 the same patch one step later" in said[0]
     assert "+8 is the patch to the right, +32 the one below, +1 the same patch one step later" in said[1]
 

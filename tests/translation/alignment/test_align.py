@@ -92,11 +92,7 @@ def test_files_do_as_well_as_lists(tmp_path):
     gold = [" ".join(f"{i + 1}-{j + 1}" for i, j in reverse(len(line.split()))) for line in SOURCES]
     (tmp_path / "gold").write_text("\n".join(gold) + "\n")
     aligned = attnscope.align(
-        Reordering(),
-        tmp_path / "source",
-        tmp_path / "target",
-        gold=tmp_path / "gold",
-        tokenizer=small_tokenizer(),
+        Reordering(), tmp_path / "source", tmp_path / "target", gold=tmp_path / "gold", tokenizer=small_tokenizer()
     )
     assert aligned.score.error_rate == 0
 

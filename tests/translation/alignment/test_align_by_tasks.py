@@ -109,9 +109,7 @@ def test_what_was_aligned_before_a_stop_is_not_aligned_again(align, tmp_path, li
     assert files(out) == files(tmp_path / "whole")
 
 
-def test_parts_are_found_missing_and_taken_up_by_the_command_without_task(
-    align, tmp_path, lines, monkeypatch
-):
+def test_parts_are_found_missing_and_taken_up_by_the_command_without_task(align, tmp_path, lines, monkeypatch):
     out = tmp_path / "run"
     align(out, "1/2", shown=2)
     with pytest.raises(AttnscopeError, match=r"1 of 3 units is missing \(2\): .* --task 2/2 again"):

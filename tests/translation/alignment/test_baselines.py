@@ -48,13 +48,8 @@ def test_the_best_of_many_random_heads_goes_as_low_as_is_said():
 
     level = baselines(drawn(), many, lengths, chosen_of=8).chance_level
     assert level < baselines(drawn(), many, lengths).chance_level
-    lowest = [
-        min(score_alignments(drawn(), many.sure, many.possible).error_rate for _ in range(8))
-        for _ in range(60)
-    ]
-    assert (
-        np.mean(np.array(lowest) < level) <= 0.08
-    )  # nominal 0.01; 5 of 60 or more would come by chance in 1 of 1,000
+    lowest = [min(score_alignments(drawn(), many.sure, many.possible).error_rate for _ in range(8)) for _ in range(60)]
+    assert np.mean(np.array(lowest) < level) <= 0.08  # nominal 0.01; 5 of 60 or more would come by chance in 1 of 1,000
 
 
 def test_the_diagonal_is_that_of_the_places():
@@ -118,7 +113,5 @@ def test_the_best_of_many_heads_needs_a_wider_interval():
     made, gold, lengths = of_corpus(rng, 20)
     one, best = baselines(made, gold, lengths), baselines(made, gold, lengths, chosen_of=16)
     assert np.isfinite(one.lower)
-    assert np.isnan(
-        [best.lower, best.upper]
-    ).all()  # the best of 48 equal heads: 95% held the truth in 36% to 58%
+    assert np.isnan([best.lower, best.upper]).all()  # the best of 48 equal heads: 95% held the truth in 36% to 58%
     assert best.above < one.above < one.below < best.below

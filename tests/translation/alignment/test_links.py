@@ -30,9 +30,7 @@ def test_the_error_rate_by_hand():
     assert score.links == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "published", "sure", "outside"), [("jaen", 37.4, 13562, 6), ("enfr", 4.1, 4038, 0)]
-)
+@pytest.mark.parametrize(("name", "published", "sure", "outside"), [("jaen", 37.4, 13562, 6), ("enfr", 4.1, 4038, 0)])
 def test_a_public_aligner_has_its_published_error_rate(data, name, published, sure, outside):
     folder = data / "alignments"
     gold = read_gold(folder / f"{name}.gold")

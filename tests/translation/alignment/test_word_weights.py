@@ -5,24 +5,13 @@ import copy
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    FSMTConfig,
-    FSMTForConditionalGeneration,
-    LongT5Config,
-    LongT5ForConditionalGeneration,
-)
+from transformers import FSMTConfig, FSMTForConditionalGeneration, LongT5Config, LongT5ForConditionalGeneration
 
 from attnscope.lineage.links import links, pharaoh
 from attnscope.lineage.word_weights import Forcing, forced_alignment, word_weights
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress
-from tests.translation.small_translators import (
-    Blind,
-    Reordering,
-    small_model,
-    small_recurrent,
-    small_tokenizer,
-)
+from tests.translation.small_translators import Blind, Reordering, small_model, small_recurrent, small_tokenizer
 
 SOURCES = ["der hund läuft.", "ab", "a b c d e f g", "x"]
 TARGETS = ["the dog runs.", "the b", "a b", "b a a"]
@@ -100,9 +89,7 @@ def test_leading_axes_are_heads():
 
 
 def test_a_planted_reordering_is_found_through_pieces(tokenizer):
-    pairs = list(
-        forced_alignment(Reordering(), tokenizer, ["ab ab b", "b"], ["b ab ab", "b"], layer=0, head=1)
-    )
+    pairs = list(forced_alignment(Reordering(), tokenizer, ["ab ab b", "b"], ["b ab ab", "b"], layer=0, head=1))
     assert [pharaoh(links(pair.weights)) for pair in pairs] == ["0-2 1-1 2-0", "0-0"]
     assert pairs[0].source == ["ab", "ab", "b"]
 
@@ -132,10 +119,7 @@ def test_weights_are_those_that_the_model_gives(kind, tokenizer):
     model = small_model(kind).double()  # in float32 its weights are so sharp that rounding is 1e-5 of one
     (pair,) = forced_alignment(model, tokenizer, ["a b"], ["b a"], layer=1, head=0, end="keep")
     model.set_attn_implementation("eager")
-    ids, labels = (
-        tokenizer(["a b"], return_tensors="pt")["input_ids"],
-        tokenizer(["b a"], return_tensors="pt"),
-    )
+    ids, labels = (tokenizer(["a b"], return_tensors="pt")["input_ids"], tokenizer(["b a"], return_tensors="pt"))
     with torch.no_grad():
         output = model(input_ids=ids, labels=labels["input_ids"], output_attentions=True)
     expected = output.cross_attentions[1][0, 0].double().numpy()[:2]  # every word is one piece; then </s>

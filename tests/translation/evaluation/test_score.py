@@ -68,12 +68,7 @@ def test_a_bucket_is_scored_as_its_sentences_alone(result):
 
 def test_characters_count_without_spaces():
     lengths = attnscope.score(
-        [["a", "b"]],
-        [["a", "b"]],
-        texts=["猫 が", "犬がいる"],
-        by_length=[2],
-        length_in="characters",
-        resamples=0,
+        [["a", "b"]], [["a", "b"]], texts=["猫 が", "犬がいる"], by_length=[2], length_in="characters", resamples=0
     )
     assert lengths["sentences"].values.tolist() == [1, 1]
 

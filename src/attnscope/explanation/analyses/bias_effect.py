@@ -57,9 +57,7 @@ def bias_effect(
         If no bias by distance is added to the scores; if there are fewer than two full windows.
     """
     with studied(ANALYSIS, model, texts, reading) as study:
-        return bias_effect_of(
-            study.model, study.first(reading.get("limit")), band=band, draws=draws, seed=seed
-        )
+        return bias_effect_of(study.model, study.first(reading.get("limit")), band=band, draws=draws, seed=seed)
 
 
 ANALYSIS = Analysis(
@@ -89,10 +87,5 @@ def bias_effect_of(
 ) -> xr.Dataset:
     """Profiles with the bias and with its mean; see `bias_effect`."""
     return profiles_of_variants(
-        model,
-        windows,
-        lambda _, call: {"without_bias": without_bias(call)},
-        band=band,
-        draws=draws,
-        seed=seed,
+        model, windows, lambda _, call: {"without_bias": without_bias(call)}, band=band, draws=draws, seed=seed
     )

@@ -74,12 +74,7 @@ def of_heads(evidence: Evidence, *, mode: Mode = "centre_k", columns: int = _COL
         half = min(widest, len(states) - 1)  # beyond, a window has no pair of tokens
         parts = reparametrize(query, key)
         correlation = correlation_of_head(
-            states @ parts.query,
-            states @ parts.key,
-            parts.values,
-            mode=mode,
-            near=half,
-            offsets=layer.reach.offsets,
+            states @ parts.query, states @ parts.key, parts.values, mode=mode, near=half, offsets=layer.reach.offsets
         )
         near = correlation.trace_mean.sel(offset=slice(-half, half)).values
         weights = layer.profiles.mean(0)[head][widest - half : widest + half + 1]

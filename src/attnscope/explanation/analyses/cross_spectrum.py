@@ -64,8 +64,7 @@ def cross_spectrum(
 def of_heads(evidence: Evidence, band: tuple[int, int] | None) -> xr.Dataset:
     """`spectrum_of_head` of every head."""
     return over_heads(
-        evidence,
-        lambda layer, head: spectrum_of_head(*inputs_of(layer, head), band=band, offsets=layer.reach.offsets),
+        evidence, lambda layer, head: spectrum_of_head(*inputs_of(layer, head), band=band, offsets=layer.reach.offsets)
     )
 
 

@@ -238,10 +238,7 @@ def changes_of(
                     if name == "words-zero":
                         stack.enter_context(_without_words(model))
                 else:
-                    rows = {
-                        table.name: settings.rows(name, table.rows, length)
-                        for table in position_tables(model)
-                    }
+                    rows = {table.name: settings.rows(name, table.rows, length) for table in position_tables(model)}
                     stack.enter_context(replaced_positions(model, rows))
                 with watching(model, measured.after(name)):
                     read(model, given)
@@ -268,9 +265,7 @@ def _checked(
     room = min((len(table.rows) for table in tables), default=0) - length
     if changes is None:
         possible = CHANGES if layer is not None or tables else WORD_CHANGES
-        left_out = (
-            {} if room >= settings.shift or not tables else {_SHIFTED: _no_room(room, length, settings)}
-        )
+        left_out = {} if room >= settings.shift or not tables else {_SHIFTED: _no_room(room, length, settings)}
         return tuple(name for name in possible if name != _SHIFTED or room >= settings.shift), left_out
     if layer is None and any(name in POSITION_CHANGES for name in changes):
         position_table(model)  # says why there is none
@@ -335,9 +330,7 @@ POSITION_CHANGES = {
 CHANGES = WORD_CHANGES | POSITION_CHANGES
 
 
-def remove_components(
-    rows: Float[np.ndarray, "position width"], count: int
-) -> Float[np.ndarray, "position width"]:
+def remove_components(rows: Float[np.ndarray, "position width"], count: int) -> Float[np.ndarray, "position width"]:
     """Project the first `count` principal components out of the rows; their mean stays."""
     mean = rows.mean(0)
     _, _, directions = np.linalg.svd(rows - mean, full_matrices=False)
@@ -345,9 +338,7 @@ def remove_components(
     return rows - (rows - mean) @ kept.T @ kept
 
 
-def random_phases(
-    rows: Float[np.ndarray, "position width"], seed: int
-) -> Float[np.ndarray, "position width"]:
+def random_phases(rows: Float[np.ndarray, "position width"], seed: int) -> Float[np.ndarray, "position width"]:
     """Give each column's every frequency a random phase; its amplitudes and its mean stay (Theiler et al. 1992)."""
     spectrum = np.fft.rfft(rows, axis=0)
     phases = np.exp(2j * np.pi * np.random.default_rng(seed).random(spectrum.shape))
@@ -462,12 +453,7 @@ class BeforeAfter:
         return site.kind != "cross" if self.layer is None else site.index == self.layer
 
     def dataset(
-        self,
-        names: Sequence[str],
-        target: np.ndarray | None,
-        units: Sequence[Hashable],
-        draws: int,
-        seed: int,
+        self, names: Sequence[str], target: np.ndarray | None, units: Sequence[Hashable], draws: int, seed: int
     ) -> xr.Dataset:
         before = self.collected.stacked("profile")
         at = np.nan_to_num(before.mean(0), nan=-1.0).argmax(-1) - self.band if target is None else target
@@ -519,9 +505,7 @@ def _reordered(call: AttentionCall, position_ids: np.ndarray) -> AttentionCall:
     if call.causal:
         heads = 1 if mask is None else mask.shape[1]
         texts = range(1 if mask is None else mask.shape[0])
-        mask = torch.stack(
-            [torch.stack([call.allowed(text, head) for head in range(heads)]) for text in texts]
-        )
+        mask = torch.stack([torch.stack([call.allowed(text, head) for head in range(heads)]) for text in texts])
     return replace(
         call,
         query=call.query[:, :, order],

@@ -58,9 +58,7 @@ def phase_map(
         return of_heads(study.evidence, completion=completion, band=band, seed=seed)
 
 
-def of_heads(
-    evidence: Evidence, *, completion: Completion, band: tuple[int, int] | None, seed: int
-) -> xr.Dataset:
+def of_heads(evidence: Evidence, *, completion: Completion, band: tuple[int, int] | None, seed: int) -> xr.Dataset:
     """`map_of_head` of every head."""
     return over_heads(
         evidence,
@@ -74,9 +72,7 @@ ANALYSIS = Analysis(
     "phase_map",
     "The rotation from queries to keys",
     "Phase map",
-    lambda study: of_heads(
-        study.evidence, completion=study.completion, band=study.frequencies, seed=study.seed
-    ),
+    lambda study: of_heads(study.evidence, completion=study.completion, band=study.frequencies, seed=study.seed),
     needs=(BILINEAR_SCORES,),
     section=SHIFT,
     pictures=(

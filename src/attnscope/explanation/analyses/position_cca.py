@@ -26,11 +26,7 @@ _FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed 
 
 @validated
 def position_cca(
-    model: Model | Study | None = None,
-    texts: Sources = None,
-    *,
-    variance: float = 0.999,
-    **reading: Unpack[Reading],
+    model: Model | Study | None = None, texts: Sources = None, *, variance: float = 0.999, **reading: Unpack[Reading]
 ) -> xr.Dataset:
     """Canonical correlations of each layer's input with the position table.
 
@@ -67,9 +63,7 @@ def by_layer(evidence: Evidence, *, variance: float = 0.999) -> xr.Dataset:
         moments = layer.moments.position_mean, layer.moments.covariance, table, layer.moments.texts
         raw = canonical_correlations(*moments, variance=1.0, rounding=_FLOAT32)
         return canonical_correlations(*moments, variance=variance).merge(
-            raw.rename({name: f"raw_{name}" for name in raw.data_vars}),
-            join="outer",
-            combine_attrs="override",
+            raw.rename({name: f"raw_{name}" for name in raw.data_vars}), join="outer", combine_attrs="override"
         )
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:

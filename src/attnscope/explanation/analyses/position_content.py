@@ -35,15 +35,7 @@ from attnscope.explanation.profiles import (
 from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Analysis, Picture, Reading, Section, studied
-from attnscope.explanation.tokens import (
-    TOKENS_AT_ONCE,
-    Tokens,
-    Windows,
-    batches,
-    model_inputs,
-    read,
-    token_ids,
-)
+from attnscope.explanation.tokens import TOKENS_AT_ONCE, Tokens, Windows, batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
@@ -73,11 +65,7 @@ def _says(tree: xr.DataTree) -> str:
     attributes = tree["position_content"].attrs
     fewest = FEWEST_EXACT if attributes.get("method") == "exact" else LEAST
     documents = attributes.get("documents", fewest)
-    few = (
-        f" The share of position has no interval: fewer than {fewest} documents."
-        if documents < fewest
-        else ""
-    )
+    few = f" The share of position has no interval: fewer than {fewest} documents." if documents < fewest else ""
     if any(row.prefers for row in rows) or not rows:
         return _PARTS + few
     flat = "No head prefers an offset: what follows are parts of profiles that are flat as far as is known."
@@ -296,9 +284,7 @@ class _FirstPass:
 
     def sites(self) -> list[Site]:
         if missing := sorted(set(self.layers or ()) - set(self.collected.sites)):
-            raise AttnscopeError(
-                f"there is no attention layer {missing[0]}: they are counted from 0; give others"
-            )
+            raise AttnscopeError(f"there is no attention layer {missing[0]}: they are counted from 0; give others")
         return [self.collected.sites[index] for index in sorted(self.collected.sites)]
 
     def peaks(self) -> np.ndarray:
@@ -332,14 +318,10 @@ class _SecondPass:
         for name, values in self._layer(call, self.splitter(site, call), target).items():
             self.found.add(name, site, values[None])
 
-    def _layer(
-        self, call: AttentionCall, sides: PositionAndContent, target: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def _layer(self, call: AttentionCall, sides: PositionAndContent, target: np.ndarray) -> dict[str, np.ndarray]:
         """``(head, ...)`` each. A coalition of terms is attention with joined queries and keys: no matrix is held."""
         biases = [without_bias(call), call] if self.biased else [call]
-        profiles = [
-            mean_profile(coalition, self.band)[0] for bias in biases for coalition in sides.coalitions(bias)
-        ]
+        profiles = [mean_profile(coalition, self.band)[0] for bias in biases for coalition in sides.coalitions(bias)]
         traces = [score_traces(term, self.band)[0].cpu() for term in sides.terms(call)]
         if self.biased:
             traces.append(bias_traces(call, self.band)[0])
@@ -368,13 +350,7 @@ class _SecondPass:
 
 
 def _dataset(
-    first: _FirstPass,
-    second: _SecondPass,
-    documents: Sequence[Hashable],
-    draws: int,
-    seed: int,
-    *,
-    of_means: bool,
+    first: _FirstPass, second: _SecondPass, documents: Sequence[Hashable], draws: int, seed: int, *, of_means: bool
 ) -> xr.Dataset:
     over, _ = units_of(documents)
     stacked, forbidden, pairs = second.found.stacked, second.forbidden(), second.pairs()
@@ -392,19 +368,11 @@ def _dataset(
         ("profile", first.collected.stacked("profile"), ("offset",), "mean weight at an offset", "weight"),
     ):
         about = {"long_name": long_name, "units": units}
-        variables |= with_interval(
-            name, ("layer", "head", *dims), values, over, draws=draws, seed=seed, attrs=about
-        )
+        variables |= with_interval(name, ("layer", "head", *dims), values, over, draws=draws, seed=seed, attrs=about)
     key_only = stacked("key_only").mean(0)
     key_only[np.broadcast_to(forbidden, key_only.shape)] = np.nan
     add("mass_none", stacked("mass_none").mean(0), (), "mean weight without any term", "weight")
-    add(
-        "profile_position",
-        stacked("profile_position").mean(0),
-        ("offset",),
-        "mean weight of position alone",
-        "weight",
-    )
+    add("profile_position", stacked("profile_position").mean(0), ("offset",), "mean weight of position alone", "weight")
     add("key_only", key_only, ("offset",), "trace of the key-only bias", "nats")
     add("target", second.target, (), "offset explained", "tokens")
     if of_means:
@@ -517,9 +485,7 @@ class PositionAndContent:
     def mean_query(self, call: AttentionCall) -> AttentionCall:
         """A call in which every query is the mean query: a bias that depends on the key only."""
         query = self.query_position + self.query_content
-        return _scoring(
-            call, query.mean(1, keepdim=True).expand_as(query), self.key_position + self.key_content
-        )
+        return _scoring(call, query.mean(1, keepdim=True).expand_as(query), self.key_position + self.key_content)
 
 
 def _choices(call: AttentionCall, position: Tensor, content: Tensor) -> list[Tensor]:
@@ -603,8 +569,5 @@ class ExactSplit:
         query_position = torch.from_numpy(query * matrix.scale / call.scale).to(device)
         key_position = torch.from_numpy(key).to(device)
         return PositionAndContent(
-            query_position,
-            call.query[0].double() - query_position,
-            key_position,
-            call.key[0].double() - key_position,
+            query_position, call.query[0].double() - query_position, key_position, call.key[0].double() - key_position
         )

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 @validated
-def position_pca(
-    model: Model | Study | None = None, *, part: str | None = None, centred: bool = True
-) -> xr.Dataset:
+def position_pca(model: Model | Study | None = None, *, part: str | None = None, centred: bool = True) -> xr.Dataset:
     """Principal components of a model's position table (docs/mathematics.md, Principal components).
 
     Parameters

@@ -112,9 +112,7 @@ def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Datas
         mean, low, high = interval(np.moveaxis(weights - beside, 1, 0), range(_TEXTS), seed=seed)
         of_heads = {"": mean, "_low": low, "_high": high, "_weight": weights.mean(1)}
         for end, values in of_heads.items():
-            variables[name + end] = labelled(
-                "layer head", values, f"Weight on the {name} place{_SAYS[end]}", "share"
-            )
+            variables[name + end] = labelled("layer head", values, f"Weight on the {name} place{_SAYS[end]}", "share")
     places = layer_coordinates(twice)
     made = xr.Dataset(variables, places, {"tokens": count, "texts": _TEXTS})
     made = made.assign_coords(head=np.arange(made.sizes["head"]))
@@ -134,9 +132,7 @@ def _words(study: Study) -> tuple[list[int], np.ndarray]:
     return ids[0, :begins].tolist(), np.unique(ids[~special])
 
 
-def _weights(
-    study: Study, rows: list[list[int]], count: int
-) -> dict[Site, Float[np.ndarray, "text head place"]]:
+def _weights(study: Study, rows: list[list[int]], count: int) -> dict[Site, Float[np.ndarray, "text head place"]]:
     """Mean weight from the second half to each place, of every self-attention."""
     by_site: dict[Site, list[np.ndarray]] = {}
 
@@ -144,12 +140,9 @@ def _weights(
         output, weights = attend_in_full(call)
         if site.kind != "cross":
             places = [
-                weights.diagonal(after - count, dim1=2, dim2=3)[..., -count:].mean(-1)
-                for after in _PLACES.values()
+                weights.diagonal(after - count, dim1=2, dim2=3)[..., -count:].mean(-1) for after in _PLACES.values()
             ]
-            by_site.setdefault(site, []).append(
-                np.stack([place.double().cpu().numpy() for place in places], -1)
-            )
+            by_site.setdefault(site, []).append(np.stack([place.double().cpu().numpy() for place in places], -1))
         return output
 
     with watching(study.model, observe):

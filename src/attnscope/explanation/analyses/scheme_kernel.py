@@ -16,13 +16,7 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.shares import covariance, jackknife, without_own
-from attnscope.explanation.profiles import (
-    bias_traces,
-    pairs_at,
-    profile_and_output,
-    score_traces,
-    visible_offsets,
-)
+from attnscope.explanation.profiles import bias_traces, pairs_at, profile_and_output, score_traces, visible_offsets
 from attnscope.explanation.projections import projections
 from attnscope.explanation.ranking import MOST, weight_peaks
 from attnscope.explanation.study import ROTATION_OR_BIAS, Analysis, Picture, Reading, Section, studied
@@ -124,9 +118,7 @@ def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset
     """The kernel without what says nothing: every curve has a largest value, that of random weights too."""
     asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
     makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
-    return kernel.assign(asked.data_vars).assign(
-        offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes)
-    )
+    return kernel.assign(asked.data_vars).assign(offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes))
 
 
 ANALYSIS = Analysis(
@@ -223,9 +215,7 @@ class _Layer:
         self.call = call
         return output
 
-    def judged(
-        self, units: Sequence[Hashable], draws: int, rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def judged(self, units: Sequence[Hashable], draws: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """``(head, ...)`` each."""
         assert self.call is not None  # noqa: S101 a layer is made at its first call
         parts = {name: np.concatenate(texts) for name, texts in self.parts.items()}  # (text, head, ...)
@@ -253,9 +243,7 @@ class _Layer:
             "swing": np.nanmax(inner, -1) - np.nanmin(inner, -1),
             "offset_of_kernel": at,
             "agree": np.where(np.isfinite(offset), np.abs(at - offset) <= _NEAR, np.nan),
-            "chance": np.mean(
-                [np.abs(_peaks(account.kernel(rng)) - offset) <= _NEAR for _ in range(draws)], axis=0
-            )
+            "chance": np.mean([np.abs(_peaks(account.kernel(rng)) - offset) <= _NEAR for _ in range(draws)], axis=0)
             + 0 * offset,
             **dict(zip(("share", "share_low", "share_high"), share, strict=True)),
         }
@@ -269,9 +257,7 @@ class _Turning:
     factor: Float[np.ndarray, " pair"]  # scale of the scores, and the rotation's own (YaRN)
     rates: Float[np.ndarray, " pair"]
     waves: Complex[np.ndarray, "pair offset"]  # of a single score
-    traces: Complex[
-        np.ndarray, "pair offset"
-    ]  # of all scores at an offset, keys about their mean over the text
+    traces: Complex[np.ndarray, "pair offset"]  # of all scores at an offset, keys about their mean over the text
 
     @classmethod
     def of(cls, rotation: Rotation, call: AttentionCall, reach: int) -> _Turning:
@@ -304,9 +290,7 @@ class _Account:
         """Mean query times mean key of different texts, so that what a token shares with itself does not count."""
         assert self.turning is not None  # noqa: S101 asked for where something turns
         query, key = self.parts["query"][subset].conj(), self.parts["key"][subset]
-        return self.turning.factor * without_own(
-            query.mean(0) * key.mean(0), (query * key).mean(0), len(subset)
-        )
+        return self.turning.factor * without_own(query.mean(0) * key.mean(0), (query * key).mean(0), len(subset))
 
     def kernel(self, rng: np.random.Generator | None = None) -> Float[np.ndarray, "head offset"]:
         """Nats; with `rng`, of the same amplitudes but random phases, and of biases in random order."""
@@ -323,9 +307,7 @@ class _Account:
 
     def shares(self, subset: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Of the bias ``(head,)`` and of each pair ``(head, pair)`` in the variance of the mean scores."""
-        pairs = np.where(
-            np.arange(len(self.pairs)) % (len(self.pairs) - 1), self.pairs, np.nan
-        )  # the band alone
+        pairs = np.where(np.arange(len(self.pairs)) % (len(self.pairs) - 1), self.pairs, np.nan)  # the band alone
         scores, bias = (self.parts[name][subset] / pairs for name in ("scores", "bias"))
         mean = scores.mean(0)
         variance = covariance(mean, mean)

@@ -65,9 +65,7 @@ def _of_layer(layer: Layer) -> xr.Dataset:
         sides["query"].append(states @ parts.query)
         sides["key"].append(states @ parts.key)
     if empty := [side for side, columns in sides.items() if not sum(part.shape[1] for part in columns)]:
-        raise NotDefinedError(
-            f"layer {layer.site.index} gives every {empty[0]} the same: its weights are zero"
-        )
+        raise NotDefinedError(f"layer {layer.site.index} gives every {empty[0]} the same: its weights are zero")
     return stacked([maximum_spectrum(np.hstack(columns)) for columns in sides.values()], "side", list(sides))
 
 

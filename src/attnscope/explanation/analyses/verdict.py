@@ -42,10 +42,7 @@ def _verdict(study: Study) -> xr.Dataset:
 
 
 def verdict_of(
-    evidence: Evidence,
-    spectra: xr.Dataset | None,
-    correlations: xr.Dataset | None,
-    content: xr.Dataset | None,
+    evidence: Evidence, spectra: xr.Dataset | None, correlations: xr.Dataset | None, content: xr.Dataset | None
 ) -> xr.Dataset:
     """One line a head: where it looks, how much position explains, and whether two readings of its scores say the
     same.
@@ -69,9 +66,7 @@ def _estimates(
     weight = spectra.cross_amplitude.where(spectra.in_band.astype(bool), 0.0)
     readings = {
         "offset_of_spectrum": spectra.band_offset.where(spectra.band_offset_chance <= ERROR),
-        "offset_of_correlation": correlations.trace_peak_corrected.where(
-            correlations.trace_peak_clear.astype(bool)
-        ),
+        "offset_of_correlation": correlations.trace_peak_corrected.where(correlations.trace_peak_clear.astype(bool)),
         "coherence": (spectra.coherence * weight).sum("frequency") / weight.sum("frequency"),
     }
     names = ("Offset by cross-spectrum", "Offset by cross-correlation")

@@ -92,8 +92,7 @@ def _of_study(
     spectra = of_heads(study.evidence, None) if known is None else known
     cross = (spectra.cross_amplitude * np.exp(1j * spectra.phase)).transpose("layer", "head", "frequency")
     by_layer = {
-        layer.site.index: cross.sel(layer=layer.site.index).values[: layer.heads]
-        for layer in study.evidence.bilinear
+        layer.site.index: cross.sel(layer=layer.site.index).values[: layer.heads] for layer in study.evidence.bilinear
     }
     chosen = frequencies or responsible_band(np.abs(np.concatenate(list(by_layer.values()))))
     gains = {layer.site.index: gain_without_band(layer.moments, *chosen) for layer in study.evidence.bilinear}
@@ -143,9 +142,7 @@ def responsible_band(amplitude: Float[np.ndarray, "head frequency"]) -> tuple[in
         )
     share = (amplitude / np.where(totals > 0, totals, 1.0)).sum(0)
     reached = np.concatenate([[0.0], np.cumsum(share / share.sum())])
-    stops = np.searchsorted(
-        reached, reached[:-1] + _HALF - 1e-12
-    )  # the first stop from which a start holds half
+    stops = np.searchsorted(reached, reached[:-1] + _HALF - 1e-12)  # the first stop from which a start holds half
     widths = np.where(stops < len(reached), stops - np.arange(len(stops)), len(reached))
     narrowest = np.flatnonzero(widths == widths.min())
     start = int(narrowest[(reached[stops[narrowest]] - reached[narrowest]).argmax()])
@@ -189,8 +186,7 @@ def band_removed(
     check_frequencies(frequencies, length)
     rows = {table.name: remove_band(table.rows[:length], first, last) for table in position_tables(model)}
     scores = {
-        index: np.stack([score_of_band(head, length, first, last) for head in heads])
-        for index, heads in cross.items()
+        index: np.stack([score_of_band(head, length, first, last) for head in heads]) for index, heads in cross.items()
     }
     collected = _Profiles(band, scores, gains or {})
     for _, batch in batches(ids):
@@ -239,9 +235,7 @@ class _Profiles:
         variables: dict[str, Any] = {}
         for name, values in profiles.items():
             dims, about = ("layer", "head", "offset"), {"long_name": "mean weight", "units": "weight"}
-            variables |= with_interval(
-                f"profile_{name}", dims, values, units, draws=draws, seed=seed, attrs=about
-            )
+            variables |= with_interval(f"profile_{name}", dims, values, units, draws=draws, seed=seed, attrs=about)
         fits = _fits(profiles["before"], profiles["expected"], profiles["after"], units, seed)
         variables |= {name: ((), value, {"units": "1"}) for name, value in fits.items()}
         return xr.Dataset(variables, self.collected.coordinates(self.band))

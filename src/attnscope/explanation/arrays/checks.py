@@ -42,9 +42,7 @@ def head_arrays(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],
     key_weight: Float[np.ndarray, "key_width key_r"],
-) -> tuple[
-    Float[np.ndarray, "position width"], Float[np.ndarray, "width r"], Float[np.ndarray, "width key_r"]
-]:
+) -> tuple[Float[np.ndarray, "position width"], Float[np.ndarray, "width r"], Float[np.ndarray, "width key_r"]]:
     """X, W_Q and W_K of a head in float64, whose sizes fit."""
     values = series("X", inputs)
     query, key = weights_of(query_weight, key_weight)

@@ -54,9 +54,7 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
     return xr.Dataset(
         {
             "singular_value": labelled("component", values, "singular value"),
-            "cumulative_share": labelled(
-                "component", np.cumsum(values**2) / total, "cumulative share of variance"
-            ),
+            "cumulative_share": labelled("component", np.cumsum(values**2) / total, "cumulative share of variance"),
         },
         coords={"component": labelled("component", np.arange(1, len(values) + 1), "principal component")},
         attrs={"centred": int(centred)},
@@ -223,8 +221,6 @@ def _correlations(correlations: np.ndarray, states: int, rows: int, tokens: int,
             ),
             "null_correlation": labelled("", float(null), "largest correlation of independent noise"),
         },
-        coords={
-            "component": labelled("component", np.arange(1, len(correlations) + 1), "canonical component")
-        },
+        coords={"component": labelled("component", np.arange(1, len(correlations) + 1), "canonical component")},
         attrs={"state_rank": states, "table_rank": rows, "tokens": tokens, "strong": strong},
     )

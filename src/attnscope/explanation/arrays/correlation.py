@@ -22,15 +22,7 @@ from attnscope.explanation.arrays.checks import (
     weighted_median,
 )
 from attnscope.explanation.arrays.decomposition import reparametrize
-from attnscope.explanation.arrays.spectrum import (
-    NEAR,
-    RANGES,
-    Offsets,
-    Peaks,
-    find_peaks,
-    fisher_g,
-    transform,
-)
+from attnscope.explanation.arrays.spectrum import NEAR, RANGES, Offsets, Peaks, find_peaks, fisher_g, transform
 from attnscope.support.arguments import Natural, validated
 from attnscope.support.checks import agree, finite, shaped
 from attnscope.support.errors import AttnscopeError
@@ -103,11 +95,7 @@ def cross_correlation(
     agree("columns", "Q", q.shape[1], "K", k.shape[1])
     choose("mode", mode, MODES)
     check_offsets(offsets)
-    s = (
-        np.ones(q.shape[1])
-        if singular_values is None
-        else shaped("the singular values", singular_values, "column")
-    )
+    s = np.ones(q.shape[1]) if singular_values is None else shaped("the singular values", singular_values, "column")
     agree("columns", "Q", q.shape[1], "the singular values", len(s))
     if mode != "paper":
         k = k - k.mean(0)
@@ -140,9 +128,7 @@ def cross_correlation(
         "trace": labelled("offset", trace, "sum of the scores along the offset"),
         "trace_mean": labelled("offset", trace / taper, "mean of the scores along the offset"),
         "peak_corrected": labelled("column", corrected.refined[:, 0], "near peak without taper", "tokens"),
-        "trace_peak_corrected": labelled(
-            "", trace_corrected.refined[0, 0], "trace's near peak, no taper", "tokens"
-        ),
+        "trace_peak_corrected": labelled("", trace_corrected.refined[0, 0], "trace's near peak, no taper", "tokens"),
         "peak_clear": labelled("column range", _least(peaks) >= clear, "peak above noise"),
         "trace_peak_clear": labelled(
             "", bool(_least(trace_corrected)[0, 0] >= trace_noise), "trace's near peak above noise"
@@ -176,10 +162,7 @@ def profile_agreement(
     offsets: tuple[int, int] | None = None,
 ) -> xr.Dataset:
     """Compare where attention weights concentrate with where the scores' trace peaks."""
-    first, second = (
-        _inside("the weights' profiles", weights, band),
-        _inside("the scores' profiles", scores, band),
-    )
+    first, second = (_inside("the weights' profiles", weights, band), _inside("the scores' profiles", scores, band))
     dims = {0: "", 1: "head", 2: "layer head"}.get(first.ndim - 1)
     if dims is None:
         raise AttnscopeError(
@@ -202,9 +185,7 @@ def profile_agreement(
             "weight_argmax": labelled(dims, where, "offset of the largest weight", "tokens"),
             "score_argmax": labelled(dims, there, "offset of the largest score", "tokens"),
             "equal_argmax": labelled(dims, where == there, "same offset"),
-            "spearman": labelled(
-                dims, _spearman(first, second), f"rank correlation over {high - low + 1} offsets"
-            ),
+            "spearman": labelled(dims, _spearman(first, second), f"rank correlation over {high - low + 1} offsets"),
         },
         attrs={"band": band},
     )
@@ -355,20 +336,13 @@ def cross_spectrum(
 
 
 def _over_band(
-    cross: np.ndarray,
-    frequency: np.ndarray,
-    shift: np.ndarray,
-    length: int,
-    common: CommonShift,
-    offsets: Offsets,
+    cross: np.ndarray, frequency: np.ndarray, shift: np.ndarray, length: int, common: CommonShift, offsets: Offsets
 ) -> list[tuple[str, float, str, str]]:
     weight = np.where(np.isfinite(shift), np.abs(cross), 0.0)
     total = weight.sum()
     middle = weighted_median(-shift, weight)
     spread = weighted_median(np.abs(-shift - middle), weight)
-    straight = np.abs(
-        (weight * np.exp(1j * (np.angle(cross) + 2 * np.pi * frequency * middle / length))).sum()
-    )
+    straight = np.abs((weight * np.exp(1j * (np.angle(cross) + 2 * np.pi * frequency * middle / length))).sum())
     level = np.abs(cross.sum())
     (intercept, slope), (intercept_error, slope_error) = _line(
         frequency, np.where(np.isfinite(shift), 2 * np.pi * frequency * shift / length, 0.0), weight
@@ -415,9 +389,7 @@ class CommonShift:
 
     # offset of the highest point among those that the head may look at, tokens; the shift is its negative
     offset: float
-    is_peak: (
-        bool  # whether the trace is lower on either side; else it goes on rising where the head may not look
-    )
+    is_peak: bool  # whether the trace is lower on either side; else it goes on rising where the head may not look
     concentration: float  # height over that of equal phases, at most 1
     # share of spectra with the same amplitudes and random phases whose trace is as high somewhere, in 1/200..1
     chance: float

@@ -11,14 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from attnscope.explanation.arrays.checks import (
-    check_offsets,
-    choose,
-    head_arrays,
-    in_band,
-    labelled,
-    weighted_median,
-)
+from attnscope.explanation.arrays.checks import check_offsets, choose, head_arrays, in_band, labelled, weighted_median
 from attnscope.explanation.arrays.correlation import common_shift, shifts_near
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion, RotationPlanes, head_rotation
 from attnscope.explanation.arrays.spectrum import Offsets, transform
@@ -108,17 +101,13 @@ def phase_map(
             "energy": labelled(
                 "frequency angle", energy[:, ~real] @ np.eye(bins)[place], "energy by frequency and angle"
             ),
-            "real_energy": labelled(
-                "frequency", energy[:, real].sum(1) + parked, "energy of real eigenvalues"
-            ),
+            "real_energy": labelled("frequency", energy[:, real].sum(1) + parked, "energy of real eigenvalues"),
             "total_energy": labelled("frequency", energy.sum(1) + parked, "energy of all eigenvectors"),
             "line_shift": labelled("", line.shift, "shift on whose line the energy lies", "tokens"),
             "line_chance": labelled("", line.chance, "share of random phases that concentrate as much"),
             "share_near": labelled("", line.near, "share of energy within a token of it"),
             "uniform_share": labelled("", line.uniform, "the same if angles were spread evenly"),
-            "least_cosine": labelled(
-                "", rotation.least_cosine, "cosine of the largest angle between the spaces"
-            ),
+            "least_cosine": labelled("", rotation.least_cosine, "cosine of the largest angle between the spaces"),
         },
         coords={
             "frequency": labelled("frequency", np.arange(len(energy)), "frequency", cycles),
@@ -166,29 +155,18 @@ def completion_range(
     ]
     maps = [
         phase_map(
-            inputs,
-            query_weight,
-            key_weight,
-            completion=completion,
-            band=band,
-            offsets=offsets,
-            bins=1,
-            seed=number,
+            inputs, query_weight, key_weight, completion=completion, band=band, offsets=offsets, bins=1, seed=number
         )
         for _, completion, number in runs
     ]
     names = [name for name, _, _ in runs]
     return xr.concat(
-        [drawn[["line_shift", "share_near"]] for drawn in maps],
-        xr.Variable("completion", names),
-        combine_attrs="drop",
+        [drawn[["line_shift", "share_near"]] for drawn in maps], xr.Variable("completion", names), combine_attrs="drop"
     )
 
 
 def _parked_energy(
-    values: Float[np.ndarray, "position width"],
-    rotation: RotationPlanes,
-    energy: Float[np.ndarray, "frequency vector"],
+    values: Float[np.ndarray, "position width"], rotation: RotationPlanes, energy: Float[np.ndarray, "frequency vector"]
 ) -> Float[np.ndarray, " frequency"]:
     """Energy of X outside the rotation's vectors, all of it at angle 0."""
     if not rotation.parked:

@@ -52,9 +52,7 @@ def jackknife(
     count = len(member)
     if count < LEAST:
         return whole, np.full_like(whole, np.nan), np.full_like(whole, np.nan)
-    left = np.array(
-        [without(text, [other for other in range(texts) if other != text]) for text in range(texts)]
-    )
+    left = np.array([without(text, [other for other in range(texts) if other != text]) for text in range(texts)])
     variance = (texts - 1) * np.var(left, axis=0)
     if count < texts:
         moved = np.tensordot(member, left - left.mean(0), 1)

@@ -110,9 +110,7 @@ def amplitude_spectrum(
             )
             for name, share in zip(("lower", "upper"), QUARTILES, strict=True)
         },
-        coords={
-            "frequency": labelled("frequency", frequency, "frequency", f"cycles per {len(columns)} tokens")
-        },
+        coords={"frequency": labelled("frequency", frequency, "frequency", f"cycles per {len(columns)} tokens")},
         attrs={"positions": len(columns), "detrend": detrend, "neighbours": neighbours, "factor": factor},
     )
     return spectrum.merge(fisher_g_test(columns), combine_attrs="override")
@@ -133,9 +131,7 @@ def fisher_g_test(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
         {
             "fisher_g": labelled("column", g, "largest share of one frequency in the power"),
             "fisher_p": labelled("column", probability, "probability of such a share in white noise"),
-            "peak_frequency": labelled(
-                "column", frequency, "strongest frequency", f"cycles per {len(columns)} tokens"
-            ),
+            "peak_frequency": labelled("column", frequency, "strongest frequency", f"cycles per {len(columns)} tokens"),
         }
     )
 
@@ -151,9 +147,7 @@ def _tops(
     # Rayleigh amplitude is sqrt(4 / pi - 1) times its mean
     independent = power.sum() ** 2 / max((power**2).sum(), np.finfo(float).tiny)
     scatter = np.sqrt(4 / np.pi - 1) / np.sqrt(max(independent, 1.0))
-    mirrored = np.append(
-        mean, mean[-2] if len(columns) % 2 == 0 else mean[-1]
-    )  # beyond half of all positions
+    mirrored = np.append(mean, mean[-2] if len(columns) % 2 == 0 else mean[-1])  # beyond half of all positions
     tops = signal.find_peaks(mirrored)[0]
     prominence = signal.peak_prominences(mirrored, tops)[0]
     is_top = np.zeros(len(mean), dtype=bool)
@@ -220,9 +214,7 @@ def largest_quantile(scale: Float[np.ndarray, " column"], share: float) -> float
     if not alive.size:
         return 0.0
     high = float(alive.max()) * np.sqrt(np.log(alive.size / -np.log(share)) + 1)
-    return _root(
-        lambda a: np.log(_below(a, alive)).sum() - np.log(share), float(alive.max()) * 1e-9, 2 * high
-    )
+    return _root(lambda a: np.log(_below(a, alive)).sum() - np.log(share), float(alive.max()) * 1e-9, 2 * high)
 
 
 def largest_mean(scale: Float[np.ndarray, " column"]) -> float:

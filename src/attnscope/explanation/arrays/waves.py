@@ -11,13 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from attnscope.explanation.arrays.checks import Labelled, head_arrays, labelled, series
 from attnscope.explanation.arrays.decomposition import reparametrize
-from attnscope.explanation.arrays.spectrum import (
-    fisher_g,
-    largest_mean,
-    largest_quantile,
-    null_scale,
-    transform,
-)
+from attnscope.explanation.arrays.spectrum import fisher_g, largest_mean, largest_quantile, null_scale, transform
 from attnscope.support.arguments import Count, Natural, validated
 from attnscope.support.errors import AttnscopeError
 
@@ -106,15 +100,11 @@ def query_key_waves(
         "periodic": labelled("column", periodic, "query and key are waves"),
         "partner": labelled("column", partners, "other of the pair"),
         "periodic_columns": labelled("", int(periodic.sum()), "columns whose query and key are waves"),
-        "null_periodic_columns": labelled(
-            "permutation", np.array(null, dtype=np.int64), "the same, rows permuted"
-        ),
+        "null_periodic_columns": labelled("permutation", np.array(null, dtype=np.int64), "the same, rows permuted"),
         "curve_column": labelled("curve", chosen, "singular column"),
     }
     for name, side in (("query", slice(columns)), ("key", slice(columns, None))):
-        variables |= _of_side(
-            name, both[:, side], frequency[side], g[side], probability[side], phase[side], chosen
-        )
+        variables |= _of_side(name, both[:, side], frequency[side], g[side], probability[side], phase[side], chosen)
     return xr.Dataset(
         variables,
         coords={
@@ -122,13 +112,7 @@ def query_key_waves(
             "curve": np.arange(len(chosen)),
             "position": labelled("position", np.arange(len(values)), "position in the text", "tokens"),
         },
-        attrs={
-            "positions": len(values),
-            "level": level,
-            "lowest": lowest,
-            "seed": seed,
-            "dropped": parts.dropped,
-        },
+        attrs={"positions": len(values), "level": level, "lowest": lowest, "seed": seed, "dropped": parts.dropped},
     )
 
 
@@ -214,9 +198,7 @@ def _periodic(
 
 
 def _partners(
-    frequency: Int[np.ndarray, " column"],
-    phase: Float[np.ndarray, " column"],
-    periodic: Bool[np.ndarray, " column"],
+    frequency: Int[np.ndarray, " column"], phase: Float[np.ndarray, " column"], periodic: Bool[np.ndarray, " column"]
 ) -> Int[np.ndarray, " column"]:
     """Match periodic columns of one frequency whose phases are 90 degrees apart, the closest first."""
     apart = np.abs(np.angle(np.exp(1j * (phase[:, None] - phase))))

@@ -19,10 +19,7 @@ LONGEST = 2048  # keys: a row of them is a linear program of as many variables
 _EXACT = 1e-12  # singular values below this share of the largest: constraints that say nothing new
 _STEPS = 20
 _LEAST = 1e-11  # weight that is part of a vertex
-_FINE = {
-    "primal_feasibility_tolerance": 1e-10,
-    "dual_feasibility_tolerance": 1e-10,
-}  # the finest that HiGHS takes
+_FINE = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}  # the finest that HiGHS takes
 _MOVED = 1e-6  # of the weight: less is the solver's rounding
 
 
@@ -48,9 +45,7 @@ def adversarial_weights(
     weights, the answer needs no search.
     """
     if objective not in OBJECTIVES:
-        raise AttnscopeError(
-            f"objective is {objective!r}; expected one of {', '.join(map(repr, OBJECTIVES))}"
-        )
+        raise AttnscopeError(f"objective is {objective!r}; expected one of {', '.join(map(repr, OBJECTIVES))}")
     weights, values = non_negative("weights", weights), finite("values", values)
     agree("keys", "weights", weights.shape[1], "values", len(values))
     if len(values) > LONGEST:
@@ -101,15 +96,11 @@ class _Row:
 
     def _solved(self, cost: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
         """The vertex of least cost; the row's own weights, which are allowed, where none costs less."""
-        solution = linprog(
-            cost, A_eq=self.basis.T, b_eq=self.kept, bounds=(0, None), method="highs", options=_FINE
-        )
+        solution = linprog(cost, A_eq=self.basis.T, b_eq=self.kept, bounds=(0, None), method="highs", options=_FINE)
         if solution.x is None:
             return self.weights
         point = self._exact(np.maximum(solution.x, 0.0))
-        return (
-            point if cost @ point < cost @ self.weights - _MOVED * np.abs(cost).max() * 1e-3 else self.weights
-        )
+        return point if cost @ point < cost @ self.weights - _MOVED * np.abs(cost).max() * 1e-3 else self.weights
 
     def _exact(self, point: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
         """The same vertex without the solver's tolerance: its weights solve the equations by themselves."""
@@ -134,9 +125,7 @@ def _described(weights: np.ndarray, changed: np.ndarray, values: np.ndarray) -> 
             "jsd": labelled("query", jensen_shannon(weights, changed), "divergence of the weights", "nats"),
             "top_before": labelled("query", weights[rows, top], "largest weight", "share"),
             "top_after": labelled("query", changed[rows, top], "weight of that token afterwards", "share"),
-            "output_error": labelled(
-                "query", error, "largest change of the output, of its largest value", "share"
-            ),
+            "output_error": labelled("query", error, "largest change of the output, of its largest value", "share"),
             "is_free": labelled("query", distance > _MOVED, "whether other weights give the same output"),
         }
     )

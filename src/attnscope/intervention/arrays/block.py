@@ -20,9 +20,7 @@ Place = Literal["sum", "attention"]
 class BlockParts:
     """The summands of a block's output."""
 
-    attention: Float[
-        np.ndarray, "query key width"
-    ]  # ``(query, key, width)``: what each key gives through all heads
+    attention: Float[np.ndarray, "query key width"]  # ``(query, key, width)``: what each key gives through all heads
     # ``(query, width)``: what the residual connection keeps of the query's own state
     residual: Float[np.ndarray, "query width"]
     constant: Float[np.ndarray, "query width"]  # ``(query, width)``: what biases give, of no token
@@ -65,9 +63,7 @@ def block_parts(
         if given_part is not None:
             agree("columns", name, len(finite(name, given_part)), "W_O", width)
     if norm is None and (gain is not None or shift is not None):
-        raise AttnscopeError(
-            "found a gain or shift and no norm: say norm='layer' or norm='rms', or leave them out"
-        )
+        raise AttnscopeError("found a gain or shift and no norm: say norm='layer' or norm='rms', or leave them out")
     through = np.einsum("hqk,hkr,hrw->qkw", weights, values, output, optimize=True)
     constant = np.zeros((len(residual), width)) + (0.0 if bias is None else bias)
     if norm is None:
@@ -99,14 +95,9 @@ def block_norms(parts: BlockParts, *, same_tokens: bool = True) -> xr.Dataset:
         ratio = sizes[0] / (sizes[0] + sizes[1])
     return xr.Dataset(
         {
-            "norms": labelled(
-                "query key", np.linalg.norm(each, axis=-1), "norm of what a token gives", "activation"
-            ),
+            "norms": labelled("query key", np.linalg.norm(each, axis=-1), "norm of what a token gives", "activation"),
             "residual": labelled(
-                "query",
-                np.linalg.norm(parts.residual, axis=-1),
-                "norm of what the residual gives",
-                "activation",
+                "query", np.linalg.norm(parts.residual, axis=-1), "norm of what the residual gives", "activation"
             ),
             "mixing_ratio": labelled("query", ratio, "what other tokens give, of all", "share"),
         }

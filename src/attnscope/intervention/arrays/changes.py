@@ -77,9 +77,7 @@ def erased_weights(
     count = np.ceil(fraction * allowed.sum(1, keepdims=True) - 1e-9)  # 0.1 of 10 keys is 1, not 2
     left = np.where(rank < count, 0.0, weights)
     remaining = left.sum(1, keepdims=True)
-    return left * np.where(
-        remaining > 0, weights.sum(1, keepdims=True) / np.where(remaining > 0, remaining, 1), 0
-    )
+    return left * np.where(remaining > 0, weights.sum(1, keepdims=True) / np.where(remaining > 0, remaining, 1), 0)
 
 
 _SAME_SUM = 1e-4  # of two rows of weights in single precision

@@ -48,12 +48,8 @@ def effective_attention(
     return xr.Dataset(
         {
             "weights": labelled("query key", effective, "effective weight"),
-            "null_share": labelled(
-                "query", shares[0], "share of the squared weights in the null space of V", "share"
-            ),
-            "null_share_permuted": labelled(
-                "query", shares[1], "the same, mean over permutations of the row", "share"
-            ),
+            "null_share": labelled("query", shares[0], "share of the squared weights in the null space of V", "share"),
+            "null_share_permuted": labelled("query", shares[1], "the same, mean over permutations of the row", "share"),
             "rank": labelled("query", rank, "rank of the values of the visible keys"),
         }
     )
@@ -119,9 +115,7 @@ def _groups(
 
 
 def _permuted_power(
-    power: Float[np.ndarray, " query"],
-    total: Float[np.ndarray, " query"],
-    basis: Float[np.ndarray, "key rank"],
+    power: Float[np.ndarray, " query"], total: Float[np.ndarray, " query"], basis: Float[np.ndarray, "key rank"]
 ) -> Float[np.ndarray, " query"]:
     r"""Mean of :math:`\lVert\alpha U\rVert^2` over permutations of a row of n weights."""
     keys, rank = basis.shape

@@ -77,18 +77,12 @@ def attention_flow(
     for layer, matrix in enumerate(capacities):
         above, below = np.nonzero(matrix)
         graph.add_weighted_edges_from(
-            (
-                ((layer + 1, i), (layer, j), matrix[i, j])
-                for i, j in zip(above.tolist(), below.tolist(), strict=True)
-            ),
+            (((layer + 1, i), (layer, j), matrix[i, j]) for i, j in zip(above.tolist(), below.tolist(), strict=True)),
             weight="capacity",
         )
     chosen = range(tokens) if queries is None else queries
     return np.array(
-        [
-            [nx.maximum_flow_value(graph, (layers, query), (0, token)) for token in range(tokens)]
-            for query in chosen
-        ],
+        [[nx.maximum_flow_value(graph, (layers, query), (0, token)) for token in range(tokens)] for query in chosen],
         dtype=np.float64,
     ).reshape(len(chosen), tokens)
 

@@ -40,16 +40,10 @@ def sparse_effects(
     design = sets.astype(float)
     if not np.ptp(changes):
         return np.zeros(sets.shape[1])
-    labels = (
-        np.arange(len(sets))
-        if groups is None
-        else np.unique(np.array(groups, dtype=str), return_inverse=True)[1]
-    )
+    labels = np.arange(len(sets)) if groups is None else np.unique(np.array(groups, dtype=str), return_inverse=True)[1]
     folds = min(_FOLDS, len(np.unique(labels)))
     if folds < 2:  # noqa: PLR2004 one document: measurements stand for themselves
         labels, folds = np.arange(len(sets)), min(_FOLDS, len(sets))
     splits = list(GroupKFold(folds).split(design, changes, labels))
     chosen = LassoCV(fit_intercept=False, cv=splits, alphas=50, max_iter=20_000).fit(design, changes)
-    return np.asarray(
-        Lasso(alpha=chosen.alpha_, fit_intercept=False, max_iter=20_000).fit(design, changes).coef_
-    )
+    return np.asarray(Lasso(alpha=chosen.alpha_, fit_intercept=False, max_iter=20_000).fit(design, changes).coef_)

@@ -88,8 +88,7 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
             blocks.append(Block(site, reason=reason))
             continue
         output, bias = (
-            torch.from_numpy(matrix).to(device=model.device, dtype=wide)
-            for matrix in (known.output, known.output_bias)
+            torch.from_numpy(matrix).to(device=model.device, dtype=wide) for matrix in (known.output, known.output_bias)
         )
         around = history.around(number, known.names["output"])
         blocks.append(Block(site, output, bias, **around))
@@ -104,8 +103,7 @@ def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Ge
     def enter(name: str) -> Any:
         def hook(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
             given = next(
-                (argument for argument in arguments[:1] if isinstance(argument, Tensor)),
-                options.get(OWN_STATES),
+                (argument for argument in arguments[:1] if isinstance(argument, Tensor)), options.get(OWN_STATES)
             )
             if isinstance(given, Tensor):
                 events.append(ModuleRun(name, module, given))
@@ -118,9 +116,7 @@ def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Ge
             event = running[id(module)].pop()
             event.returned = returned if isinstance(returned, Tensor) else None
 
-    hooks = [
-        module.register_forward_pre_hook(enter(name), with_kwargs=True) for name, module in modules.items()
-    ]
+    hooks = [module.register_forward_pre_hook(enter(name), with_kwargs=True) for name, module in modules.items()]
     hooks += [module.register_forward_hook(leave) for module in modules.values()]
     try:
         yield
@@ -309,8 +305,4 @@ class Relevance(Rollout):
         new[queries] += mean @ matrix[keys]
         self.matrix = new
         grown = new[queries, keys]
-        return (
-            grown - torch.eye(len(grown), dtype=grown.dtype, device=grown.device)
-            if queries == keys
-            else grown
-        )
+        return grown - torch.eye(len(grown), dtype=grown.dtype, device=grown.device) if queries == keys else grown

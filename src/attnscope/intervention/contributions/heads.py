@@ -34,9 +34,7 @@ class Effective:
         eps = torch.finfo(call.value.dtype).eps
         self.tolerance = max(2 * eps * min(value.shape[1:]) ** 0.5, LEAST_TOLERANCE)
         visible = visible_keys(call, 0)
-        self.is_shared = bool((visible == visible[0]).all()) and (
-            call.mask is None or call.mask.shape[1] == 1
-        )
+        self.is_shared = bool((visible == visible[0]).all()) and (call.mask is None or call.mask.shape[1] == 1)
         self.seen = visible[:1].expand(len(value), -1, -1) if self.is_shared else None
         self.same = None if self.seen is None else self._inverted(self.seen)
         self.rows: dict[str, list[Tensor]] = {}
@@ -85,9 +83,7 @@ class Effective:
             kept = self.values[:, self.seen[0, 0]]
             gram = (kept.transpose(-2, -1) @ kept)[:, None]
         else:
-            products = (self.values[..., :, None] * self.values[..., None, :]).flatten(
-                2
-            )  # (kv_head, key, r * r)
+            products = (self.values[..., :, None] * self.values[..., None, :]).flatten(2)  # (kv_head, key, r * r)
             gram = (seen.double() @ products).unflatten(-1, (width, width))
         size, vectors = torch.linalg.eigh(gram)
         kept = size > self.tolerance**2 * size[..., -1:].clamp_min(1e-300)

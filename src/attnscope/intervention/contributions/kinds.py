@@ -38,11 +38,7 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "rank": (_HEAD, "Rank of the values that a row sees, mean over rows", "1"),
     "free_dimensions": (_HEAD, "Dimension of the weights that give the same output, mean over rows", "1"),
     "identifiable": (_HEAD, "Rows where that dimension is 0", "share"),
-    "profile_gradient": (
-        (*_HEAD, "offset"),
-        "Mean share of a row's gradient x attention at each offset",
-        "share",
-    ),
+    "profile_gradient": ((*_HEAD, "offset"), "Mean share of a row's gradient x attention at each offset", "share"),
     "profile_block_norms": (
         (*_LAYER, "offset"),
         "Mean share of the norms of what tokens give to the block, at each offset",
@@ -77,10 +73,7 @@ def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]]
         rows = [
             layer.get(
                 name,
-                np.full(
-                    (records[at].call.query.shape[1], *like.shape[1:]) if "head" in dims else like.shape,
-                    np.nan,
-                ),
+                np.full((records[at].call.query.shape[1], *like.shape[1:]) if "head" in dims else like.shape, np.nan),
             )
             for at, layer in enumerate(layers)
         ]

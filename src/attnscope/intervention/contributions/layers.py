@@ -39,9 +39,7 @@ class BlockNorms:
         norms = squared.clamp_min(0).sqrt() * self.one.scale[rows]
         if self.same_tokens:
             index = torch.arange(rows.start, rows.stop, device=tile.device)
-            own = torch.einsum(
-                "hi,hiw->iw", own_weights(rows, tile).to(self.given.dtype), self.given[:, rows]
-            )
+            own = torch.einsum("hi,hiw->iw", own_weights(rows, tile).to(self.given.dtype), self.given[:, rows])
             norms[index - rows.start, index] = (own * self.one.scale[rows] + self.residual[rows]).norm(dim=-1)
         return norms
 

@@ -77,9 +77,7 @@ def record(
         records.append(Record(block, _detached(call), output, reason=block.reason))
         return output
 
-    wanted = {
-        module for block in blocks for module in (block.projection, block.reader, block.normaliser) if module
-    }
+    wanted = {module for block in blocks for module in (block.projection, block.reader, block.normaliser) if module}
     modules = {module: model.get_submodule(module) for module in wanted}
     with torch.set_grad_enabled(differentiable), record_modules(modules, events), watching(model, observe):
         output = forward(model, inputs, lambda _: name, with_head=with_head)

@@ -49,13 +49,7 @@ class ModelRun:
     """One model, read text by text."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        blocks: Sequence[Block],
-        kinds: Sequence[Kind],
-        band: int,
-        *,
-        asked: bool,
+        self, model: PreTrainedModel, blocks: Sequence[Block], kinds: Sequence[Kind], band: int, *, asked: bool
     ) -> None:
         self.model, self.blocks, self.band, self.asked = model, blocks, band, asked
         self.kinds = list(kinds)
@@ -71,18 +65,14 @@ class ModelRun:
         if not reason:
             return
         if self.asked:
-            raise AttnscopeError(
-                f"{kind} is not defined for {type(self.model).__name__}: {reason}. Leave it out"
-            )
+            raise AttnscopeError(f"{kind} is not defined for {type(self.model).__name__}: {reason}. Leave it out")
         self.reasons[kind, reason] = []
         self.kinds.remove(kind)
 
     @property
     def skipped(self) -> str:
         """What was left out, in which layers, and why."""
-        numbered = {
-            reason: f" (layers {', '.join(map(str, layers))})" for reason, layers in self.reasons.items()
-        }
+        numbered = {reason: f" (layers {', '.join(map(str, layers))})" for reason, layers in self.reasons.items()}
         return "; ".join(
             f"{kind}{numbered[kind, reason] if layers else ''}: {reason}"
             for (kind, reason), layers in self.reasons.items()
@@ -100,9 +90,7 @@ class ModelRun:
 
     def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: Sides) -> xr.Dataset:
         rolled, relevance = Rollout(sides), Relevance(sides)
-        follows = not (
-            reason := cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else ""
-        )
+        follows = not (reason := cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else "")
         if reason:
             self._tell("rollout", reason)
         layers: list[dict[str, np.ndarray]] = []

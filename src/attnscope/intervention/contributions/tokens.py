@@ -104,18 +104,14 @@ def _lacks(text: OneText, kind: str, *, asked: bool) -> str:
         return f"{type(text.model).__name__} looks its token ids up in no table that was seen"
     if kind.startswith("norms"):
         return next((of.block.reason for of in text.records if of.block.output is None), "")
-    if kind.startswith("block_norms") and (
-        reason := next((of.reason for of in text.records if of.reason), "")
-    ):
+    if kind.startswith("block_norms") and (reason := next((of.reason for of in text.records if of.reason), "")):
         return reason
     if kind == "flow" and text.sides.tokens > FLOW_TOKENS:
         return f"the text has {text.sides.tokens} tokens, and flow takes at most {FLOW_TOKENS}"
     edges = len(text.records) * text.sides.tokens**2
     seconds = _FLOW_SECONDS * edges * len(text.rows) * text.sides.tokens
     if kind == "flow" and seconds > _FLOW_ENOUGH and not asked:
-        return (
-            f"it would take about {seconds / 60:.0f} minutes for {len(text.rows)} places: ask for it by name"
-        )
+        return f"it would take about {seconds / 60:.0f} minutes for {len(text.rows)} places: ask for it by name"
     return text.unfollowed if kind in _THROUGH_LAYERS else ""
 
 
@@ -123,11 +119,7 @@ def _labelled(text: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
     tokens = np.arange(text.sides.tokens)
     values = np.stack(list(scores.values())) if scores else np.zeros((0, len(text.rows), len(tokens)))
     scored = xr.Dataset(
-        {
-            "score": labelled(
-                "kind place token", values, "how much a token matters, by each kind", "of the kind"
-            )
-        },
+        {"score": labelled("kind place token", values, "how much a token matters, by each kind", "of the kind")},
         {
             "kind": list(scores),
             "description": ("kind", [TOKEN_KINDS[kind] for kind in scores]),

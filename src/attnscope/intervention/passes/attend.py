@@ -33,13 +33,7 @@ def output_with_gradient(call: AttentionCall) -> Tensor:
         added = call.bias.to(call.query.dtype)
         mask = added if mask is None else added.masked_fill(~mask, torch.finfo(added.dtype).min)
     return F.scaled_dot_product_attention(
-        call.query,
-        call.key,
-        call.value,
-        attn_mask=mask,
-        is_causal=causal,
-        scale=call.scale,
-        enable_gqa=call.group > 1,
+        call.query, call.key, call.value, attn_mask=mask, is_causal=causal, scale=call.scale, enable_gqa=call.group > 1
     )
 
 
@@ -50,9 +44,7 @@ def _written_out(call: AttentionCall) -> Tensor:
         mask = past if mask is None else mask & past
     key, value = (side.repeat_interleave(call.group, 1) for side in (call.key, call.value))
     sinks = None if call.sinks is None else call.sinks[:, None, None]
-    return attend(
-        call.query, key, value, mask, call.scale, bias=call.bias, softcap=call.softcap, sinks=sinks
-    )[0]
+    return attend(call.query, key, value, mask, call.scale, bias=call.bias, softcap=call.softcap, sinks=sinks)[0]
 
 
 @torch.no_grad()

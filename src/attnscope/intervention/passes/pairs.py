@@ -71,9 +71,7 @@ def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None
 
 def _reject_unused(pairs: Sequence[Mapping[str, Any]], usual: Mapping[str, str | None]) -> None:
     """Refuse an answer for all pairs that none of them takes: what was asked for would not be what is measured."""
-    unused = [
-        name for name, value in usual.items() if value is not None and all(name in pair for pair in pairs)
-    ]
+    unused = [name for name, value in usual.items() if value is not None and all(name in pair for pair in pairs)]
     if pairs and unused:
         options = " and ".join(f"{name} (--{name})" for name in unused)
         raise AttnscopeError(
@@ -207,10 +205,7 @@ class EncodedPairs:
                 "averaged: give those of one length at a time"
             )
         answers, wrongs = (
-            [
-                one_token(tokenizer, getattr(pair, name), f"pair {number}: the {name}")
-                for number, pair in numbered
-            ]
+            [one_token(tokenizer, getattr(pair, name), f"pair {number}: the {name}") for number, pair in numbered]
             for name in ("answer", "wrong")
         )
         for (number, pair), answer, wrong in zip(numbered, answers, wrongs, strict=True):
@@ -225,9 +220,7 @@ class EncodedPairs:
 
         names = IdNames(tokenizer)
         shown = [tuple(names.of(row) for row in side) for side in rows]
-        return cls(
-            tensor(rows[0]), tensor(rows[1]), tensor(places)[:, None], tensor(answers), tensor(wrongs), *shown
-        )
+        return cls(tensor(rows[0]), tensor(rows[1]), tensor(places)[:, None], tensor(answers), tensor(wrongs), *shown)
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -237,9 +230,7 @@ class EncodedPairs:
         """Clean and corrupted texts in each other's place; the answers stay."""
         return replace(self, clean=self.corrupted, corrupted=self.clean)
 
-    def difference(
-        self, logits: Float[Tensor, "*variant pair place vocabulary"]
-    ) -> Float[Tensor, "*variant pair"]:
+    def difference(self, logits: Float[Tensor, "*variant pair place vocabulary"]) -> Float[Tensor, "*variant pair"]:
         """Logit of the answer minus that of the wrong one, of logits at the position that is looked at."""
         last = logits[..., 0, :]
         index = torch.stack([self.answers, self.wrongs], -1).expand(*last.shape[:-1], 2)
@@ -272,9 +263,7 @@ def _ids(tokenizer: Any, text: str, number: int, *, masked: bool) -> list[int]:
     if not masked and ids and end is not None and ids[-1] == end and ids[-1] != ids[0]:
         ids = ids[:-1]  # nothing is said after the end
     if not ids:
-        raise AttnscopeError(
-            f"pair {number}: the tokenizer makes no token of {text!r}; expected at least one"
-        )
+        raise AttnscopeError(f"pair {number}: the tokenizer makes no token of {text!r}; expected at least one")
     return ids
 
 

@@ -106,9 +106,7 @@ def kind_of_question(model: PreTrainedModel) -> Kind:
     return "next" if is_causal_model(model) else "masked"
 
 
-def questions(
-    kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, device: torch.device
-) -> Questions:
+def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, device: torch.device) -> Questions:
     """Ask about a batch of windows."""
     pad = tokenizer.pad_token_id
     pad_id = pad if pad is not None else tokenizer.eos_token_id or 0

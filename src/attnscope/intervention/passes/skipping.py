@@ -20,11 +20,7 @@ _FEW_TOKENS, _FEW_CALLS = 12, 4  # a long text costs passes: three calls tell
 
 @torch.no_grad()
 def same_without_what_is_skipped(
-    model: PreTrainedModel,
-    inputs: dict[str, Tensor],
-    places: Int[Tensor, "text place"],
-    *,
-    states: bool = False,
+    model: PreTrainedModel, inputs: dict[str, Tensor], places: Int[Tensor, "text place"], *, states: bool = False
 ) -> bool:
     """Whether changed heads give the same logits when what should not differ is not computed."""
     logits: list[list[Tensor]] = []
@@ -43,6 +39,5 @@ def same_without_what_is_skipped(
             logits.append(outputs)
     limit = TOLERANCE[model.dtype]
     return all(
-        float((own - other).abs().max()) <= limit * float(other.abs().max())
-        for own, other in zip(*logits, strict=True)
+        float((own - other).abs().max()) <= limit * float(other.abs().max()) for own, other in zip(*logits, strict=True)
     )

@@ -49,13 +49,9 @@ class StackedPasses:
     """The forward passes of one model: a plain one for each batch, then as many variants of it as are asked for."""
 
     model: PreTrainedModel  # in eval mode, watched
-    skips: bool = (
-        True  # whether what does not differ is left out; without it every variant is computed from the start
-    )
+    skips: bool = True  # whether what does not differ is left out; without it every variant is computed from the start
     sites: list[Site] = field(default_factory=list)  # the attention calls of the last plain pass
-    outputs: list[Tensor] = field(
-        default_factory=list
-    )  # what each of them gave, ``(text, head, query, value_width)``
+    outputs: list[Tensor] = field(default_factory=list)  # what each of them gave, ``(text, head, query, value_width)``
     _given: list[_BlockOutput] = field(default_factory=list)
     _inputs: dict[str, Any] = field(default_factory=dict)
     _places: Tensor | None = None
@@ -107,9 +103,7 @@ class StackedPasses:
 
     def _begin(self, variants: int, edits: Mapping[int, Edit], state_edits: Mapping[int, StateEdit]) -> None:
         self._variants, self._edits, self._state_edits = variants, edits, state_edits
-        after = [
-            self._given[block].calls for block in state_edits
-        ]  # a changed state reaches the call behind it
+        after = [self._given[block].calls for block in state_edits]  # a changed state reaches the call behind it
         self._first = min([*edits, *after], default=0) if self.skips else 0
         self._calls = self._blocks = 0
         self._differ = not self.skips
@@ -169,9 +163,7 @@ class StackedPasses:
             self._blocks += 1
             if not self._variants:
                 output = own(*arguments, **named)
-                self._given.append(
-                    _BlockOutput(self._calls, pytree.tree_map_only(Tensor, torch.clone, output))
-                )
+                self._given.append(_BlockOutput(self._calls, pytree.tree_map_only(Tensor, torch.clone, output)))
                 return output
             edit = self._state_edits.get(number)
             given = self._given[number]

@@ -32,10 +32,7 @@ _VARIABLES = {
     "weights_jsd": ("Largest divergence of the weights found within the bound, mean over rows", "nats"),
     "weights_tvd": ("Total variation distance of these weights, mean over rows", "share"),
     "tvd": ("Total variation distance of the predictions with them", "share"),
-    "weights_jsd_null": (
-        "Divergence of weights mixed up at random and moved up to the bound, median",
-        "nats",
-    ),
+    "weights_jsd_null": ("Divergence of weights mixed up at random and moved up to the bound, median", "nats"),
 }
 
 
@@ -57,8 +54,7 @@ def adversarial_test(
         search = WeightSearch(text, layer, head, bound)
         furthest = search.furthest(search.climb(steps, generator))
         random = [
-            search.furthest(permuted_weights(search.weights, generator, search.allowed)[None])[0]
-            for _ in range(draws)
+            search.furthest(permuted_weights(search.weights, generator, search.allowed)[None])[0] for _ in range(draws)
         ]
         return {
             "weights_jsd": search.divergence(furthest[0]),
@@ -108,9 +104,7 @@ class WeightSearch:
         both = torch.stack([best, made.detach()])
         return both.double().cpu().numpy()
 
-    def furthest(
-        self, several: Float[np.ndarray, "variant query key"]
-    ) -> tuple[Float[np.ndarray, "query key"], float]:
+    def furthest(self, several: Float[np.ndarray, "variant query key"]) -> tuple[Float[np.ndarray, "query key"], float]:
         """The furthest mixture of the head's own weights and others that keeps the bound, and the distance reached."""
         mixed = np.concatenate(
             [[self.weights + share * (weights - self.weights) for share in _SHARES] for weights in several]

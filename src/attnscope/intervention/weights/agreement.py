@@ -38,10 +38,7 @@ _VARIABLES = {
     "significant_gradient": ("Predictions whose tau has a chance of 5 % or less; by chance, 0.05", "share"),
     "tau_leave_one_out": ("Kendall's tau of weights and leaving tokens out, mean over predictions", "1"),
     "tau_leave_one_out_null": ("95 % point of that mean for weights in random order", "1"),
-    "significant_leave_one_out": (
-        "Predictions whose tau has a chance of 5 % or less; by chance, 0.05",
-        "share",
-    ),
+    "significant_leave_one_out": ("Predictions whose tau has a chance of 5 % or less; by chance, 0.05", "share"),
     "tau_between": ("Kendall's tau of gradients and leaving tokens out, mean over predictions", "1"),
 }
 
@@ -111,20 +108,14 @@ def _counted(visible: np.ndarray, places: Int[np.ndarray, " prediction"], *, own
     return counted
 
 
-def token_gradients(
-    text: ReadText, places: Int[Tensor, " prediction"]
-) -> Float[np.ndarray, "prediction token"]:
+def token_gradients(text: ReadText, places: Int[Tensor, " prediction"]) -> Float[np.ndarray, "prediction token"]:
     """Norm of the gradient of the likeliest outcome's log probability by each token's vector, source before target."""
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
         return attended(call)[0]
 
     check_matrices(text.calls, text.name, in_a_graph=True)
-    with (
-        torch.enable_grad(),
-        embedding_leaves(text.model, text.inputs) as leaves,
-        watching(text.model, observe),
-    ):
+    with torch.enable_grad(), embedding_leaves(text.model, text.inputs) as leaves, watching(text.model, observe):
         output = forward(text.model, text.inputs, lambda _: text.name)
         best = log_probabilities(output, places)[0].amax(-1)
     if len(leaves) < len(text.inputs):
@@ -134,8 +125,6 @@ def token_gradients(
         )
     gradients: list[np.ndarray] = []
     for score in best:
-        slopes = torch.autograd.grad(
-            score, leaves, retain_graph=True, allow_unused=True, materialize_grads=True
-        )
+        slopes = torch.autograd.grad(score, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
         gradients.append(torch.cat([slope[0].norm(dim=-1) for slope in slopes]).double().cpu().numpy())
     return np.stack(gradients)

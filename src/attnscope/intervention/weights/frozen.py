@@ -50,13 +50,9 @@ def frozen_test(
         donor = donor_of(number)
         if donor is None:
             return None
-        other = ReadText(
-            given.model, given.windows[donor], donor, given.mask_id, masked=chosen.get("masked", MASKED)
-        )
+        other = ReadText(given.model, given.windows[donor], donor, given.mask_id, masked=chosen.get("masked", MASKED))
 
-        def of_head(
-            text: ReadText, layer: int, head: int, generator: np.random.Generator
-        ) -> dict[str, float]:
+        def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
             weights = text.weights(layer, head)
             frozen = cut_weights(weights, other.weights(layer, head), text.visible(layer, head))
             return replaced(text, layer, head, weights, frozen[None], generator, draws)
@@ -67,9 +63,7 @@ def frozen_test(
 
 
 def cut_weights(
-    weights: Float[np.ndarray, "query key"],
-    other: Float[np.ndarray, "other_query other_key"],
-    allowed: np.ndarray,
+    weights: Float[np.ndarray, "query key"], other: Float[np.ndarray, "other_query other_key"], allowed: np.ndarray
 ) -> Float[np.ndarray, "query key"]:
     """Weights of a longer text at the places of this one, with the sums that its rows have."""
     queries, keys = weights.shape

@@ -54,11 +54,7 @@ def prepared(
 
 @validated
 def head_options(
-    *,
-    heads: Sequence[Head] | None = None,
-    masked: float = MASKED,
-    seed: Seed = 0,
-    progress: Tell | None = None,
+    *, heads: Sequence[Head] | None = None, masked: float = MASKED, seed: Seed = 0, progress: Tell | None = None
 ) -> HeadOptions:
     """The options that a test was called with, checked, and the others."""
     check_real(0.0, 1.0, masked=masked)

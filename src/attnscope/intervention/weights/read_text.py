@@ -15,14 +15,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.given import NUMBERS_AT_ONCE, check_matrices, inputs_of
 from attnscope.intervention.passes.questions import MASKED
-from attnscope.intervention.session import (
-    attended,
-    log_probabilities,
-    sides_of,
-    values_of,
-    visible_keys,
-    weights_of,
-)
+from attnscope.intervention.session import attended, log_probabilities, sides_of, values_of, visible_keys, weights_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.support.errors import AttnscopeError
@@ -134,9 +127,7 @@ class ReadText:
                 output[:, head] = outputs.to(output.dtype)
             return output
 
-        several = {
-            name: tensor.expand(len(outputs), *tensor.shape[1:]) for name, tensor in self.inputs.items()
-        }
+        several = {name: tensor.expand(len(outputs), *tensor.shape[1:]) for name, tensor in self.inputs.items()}
         with torch.set_grad_enabled(outputs.requires_grad), watching(self.model, observe):
             return log_probabilities(forward(self.model, several, lambda _: self.name), self.positions)
 
@@ -167,9 +158,7 @@ def total_variation(
     return (after.exp() - before.exp()).abs().sum(-1) / 2
 
 
-def jensen_shannon(
-    p: Float[Tensor, "*batch outcome"], q: Float[Tensor, "*others"]
-) -> Float[Tensor, "*batch"]:
+def jensen_shannon(p: Float[Tensor, "*batch outcome"], q: Float[Tensor, "*others"]) -> Float[Tensor, "*batch"]:
     """JSD in nats, in the way of gradients."""
     return (_information(p) + _information(q) - 2 * _information((p + q) / 2)).sum(-1).clamp_min(0.0) / 2
 

@@ -12,12 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.intervention.arrays.adversarial import Objective, adversarial_weights
-from attnscope.intervention.arrays.changes import (
-    erased_weights,
-    permuted_weights,
-    total_variation,
-    uniform_weights,
-)
+from attnscope.intervention.arrays.changes import erased_weights, permuted_weights, total_variation, uniform_weights
 from attnscope.intervention.given import InterventionInput
 from attnscope.intervention.weights.over_heads import TestOptions, over_heads, prepared
 from attnscope.intervention.weights.read_text import ReadText
@@ -37,10 +32,7 @@ EFFECTS = {
     "tvd": ("Total variation distance of the predictions", "share"),
     "jsd": ("Jensen-Shannon divergence of the predictions", "nats"),
     "flipped": ("Predictions whose likeliest outcome is another", "share"),
-    "tvd_null": (
-        "Distance of the predictions by random changes of the head's output of the same size",
-        "share",
-    ),
+    "tvd_null": ("Distance of the predictions by random changes of the head's output of the same size", "share"),
     "weights_tvd": ("Total variation distance of the weights, mean over rows", "share"),
 }
 
@@ -100,10 +92,7 @@ def replaced(
     random = text.effects(layer, head, same_size(outputs, text.output(layer, head), generator, draws))
     medians = {name: float(np.median(values.mean(1))) for name, values in effects.items()}
     moved = [float(total_variation(weights, other).mean()) for other in several]
-    return medians | {
-        "tvd_null": float(np.median(random["tvd"].mean(1))),
-        "weights_tvd": float(np.median(moved)),
-    }
+    return medians | {"tvd_null": float(np.median(random["tvd"].mean(1))), "weights_tvd": float(np.median(moved))}
 
 
 def same_size(
@@ -142,9 +131,7 @@ def erasure_test(
     for share in shares:
         check_real(0.0, 1.0, fractions=share)
     if not shares or sorted(set(shares)) != shares:
-        raise AttnscopeError(
-            f"fractions are {shares[:5]}; expected numbers that rise, such as 0.1, 0.2, 0.5, 1.0"
-        )
+        raise AttnscopeError(f"fractions are {shares[:5]}; expected numbers that rise, such as 0.1, 0.2, 0.5, 1.0")
     given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, Any]:
@@ -156,9 +143,7 @@ def erasure_test(
         return {
             "flipped": [np.mean([flips.mean(1) for flips, _ in curves[name]], 0) for name in ORDERS],
             "tvd": [np.mean([moved for _, moved in curves[name]], 0) for name in ORDERS],
-            "fraction_to_flip": [
-                _first(np.hstack([flips for flips, _ in curves[name]]), shares) for name in ORDERS
-            ],
+            "fraction_to_flip": [_first(np.hstack([flips for flips, _ in curves[name]]), shares) for name in ORDERS],
         }
 
     coordinates = {"order": list(ORDERS), "fraction": shares}

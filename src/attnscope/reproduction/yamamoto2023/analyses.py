@@ -116,8 +116,7 @@ FIGURE_1 = Analysis(
         Picture(
             "paper_figure_1",
             "Figure 1: kinds of heads",
-            "In which share of the texts a head belongs to which cluster of profiles. One colour: alike on all "
-            "texts.",
+            "In which share of the texts a head belongs to which cluster of profiles. One colour: alike on all texts.",
             draw="attnscope.results.figures.maps:label_pies",
         ),
     ),

@@ -55,9 +55,7 @@ def score_maps(scores: xr.Dataset) -> Figure:
             axes = figure.add_subplot(1, count, index + 1)
             values = scores["score"].isel(shown=index).transpose("query", "key").values
             image = axes.imshow(values, cmap="viridis", interpolation="nearest")
-            axes.plot(
-                [-0.5, len(values) - 0.5], [-0.5, len(values) - 0.5], color=MARK, linestyle=":", linewidth=1
-            )
+            axes.plot([-0.5, len(values) - 0.5], [-0.5, len(values) - 0.5], color=MARK, linestyle=":", linewidth=1)
             axes.set(xlabel="Key position", ylabel="Query position")
             axes.set_title(f"Layer {int(scores['layer'][index])}, head {int(scores['head'][index])}")
             bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
@@ -70,9 +68,7 @@ def by_layer_and_head(shown: xr.Dataset) -> tuple[xr.Dataset, list[tuple[int, in
     """Results of a few heads along ``shown`` as a grid of layers and heads, and which heads they are."""
     places = zip(shown["layer"].values.tolist(), shown["head"].values.tolist(), strict=True)
     heads = list(dict.fromkeys(places))
-    first = [
-        list(zip(shown["layer"].values, shown["head"].values, strict=True)).index(head) for head in heads
-    ]
+    first = [list(zip(shown["layer"].values, shown["head"].values, strict=True)).index(head) for head in heads]
     only = shown.isel(shown=first).drop_vars("named_head", errors="ignore")
     return only.set_index(shown=["layer", "head"]).unstack("shown"), heads
 

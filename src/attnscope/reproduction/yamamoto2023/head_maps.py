@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def head_maps(
-    model: PreTrainedModel,
-    ids: Sequence[int],
-    tokens: Sequence[str],
-    heads: Sequence[tuple[int, int]],
-    *,
-    rows: int,
+    model: PreTrainedModel, ids: Sequence[int], tokens: Sequence[str], heads: Sequence[tuple[int, int]], *, rows: int
 ) -> xr.Dataset:
     """All weights in the first rows of each head (call, head), over ``shown``: what `weight_maps` draws."""
     rows = min(rows, len(ids))

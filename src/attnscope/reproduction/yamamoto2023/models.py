@@ -95,9 +95,7 @@ def published_name(hub_name: str, identity: Mapping[str, str]) -> str | None:
 def check_published(name: str | None) -> None:
     """Refuse names of models that nothing was published of."""
     if name is not None and name not in SHAPES:
-        raise AttnscopeError(
-            f"published_as (--published-as) is {shortly(name)}: expected {' or '.join(SHAPES)}"
-        )
+        raise AttnscopeError(f"published_as (--published-as) is {shortly(name)}: expected {' or '.join(SHAPES)}")
 
 
 PAPER_LENGTH = 512  # tokens; frequencies of the papers are cycles per so many
@@ -214,9 +212,7 @@ class Subject:
         """The head that the papers call head(layer, head), both counted from 1."""
         layers = self.evidence.layers
         if layer > len(layers) or head > layers[layer - 1].heads:
-            raise AttnscopeError(
-                f"no head({layer},{head}) in {len(layers)} layers of {layers[-1].heads} heads"
-            )
+            raise AttnscopeError(f"no head({layer},{head}) in {len(layers)} layers of {layers[-1].heads} heads")
         return layers[layer - 1], head - 1
 
     def profile(self, layer: int, head: int) -> Float[np.ndarray, " offset"]:
@@ -247,9 +243,7 @@ class Subject:
 def clustered_heads(evidence: Evidence, *, seed: int = 0) -> xr.Dataset:
     """Six clusters of all heads' profiles over all texts, and how far they depend on the text: see `summarize`."""
     most = max(layer.heads for layer in evidence.layers)
-    sums = np.full(
-        (evidence.texts, len(evidence.layers), most, evidence.layers[0].band_sums[0].shape[-1]), np.nan
-    )
+    sums = np.full((evidence.texts, len(evidence.layers), most, evidence.layers[0].band_sums[0].shape[-1]), np.nan)
     for row, layer in enumerate(evidence.layers):
         sums[:, row, : layer.heads] = np.stack(layer.band_sums)
     half = sums.shape[-1] // 2

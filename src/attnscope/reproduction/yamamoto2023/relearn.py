@@ -97,11 +97,7 @@ class Relearning:
         self.loaded, self.spacers, self.masked, self.deviation, self.seed = (
             loaded, spacers, masked, deviation, seed,
         )  # fmt: skip
-        self.settings = {
-            "max_steps": steps,
-            "per_device_train_batch_size": batch_size,
-            "learning_rate": learning_rate,
-        }
+        self.settings = {"max_steps": steps, "per_device_train_batch_size": batch_size, "learning_rate": learning_rate}
         self.table = _learned_table(loaded)
         self.unknown = _token(loaded, "unk")
         _token(loaded, "mask")
@@ -157,11 +153,7 @@ class Relearning:
         plain, spaced = [list(window.ids) for window in self.windows[:COMPARED]], self.spaced()
         before = self.loaded.model
         step = self.spacers + 1
-        inputs = {
-            "plain": (before, plain, 1),
-            "spaced": (before, spaced, step),
-            "relearned": (changed, spaced, step),
-        }
+        inputs = {"plain": (before, plain, 1), "spaced": (before, spaced, step), "relearned": (changed, spaced, step)}
         seen = Collected()
         for name, (model, texts, every) in inputs.items():
             collect_profiles(seen, name, model, texts, band, every=every)
@@ -185,9 +177,7 @@ def space_out(windows: Windows, spacers: int, spacer: int) -> list[list[int]]:
     return [[id_ for token in ids_of(window) for id_ in (token, *[spacer] * spacers)] for window in windows]
 
 
-def _check(
-    spacers: int, steps: int, batch_size: int, learning_rate: float, masked: float, deviation: float
-) -> None:
+def _check(spacers: int, steps: int, batch_size: int, learning_rate: float, masked: float, deviation: float) -> None:
     if spacers < 0 or steps < 1 or batch_size < 1:
         raise AttnscopeError(
             f"spacers is {spacers}, steps {steps} and batch_size {batch_size}; expected at least 0, 1 and 1"
@@ -234,9 +224,7 @@ def _token(loaded: LoadedModel, kind: str) -> int:
     return int(token)
 
 
-def _windows(
-    corpus: Texts, loaded: LoadedModel, length: int, spacers: int, limit: int | None
-) -> list[Window]:
+def _windows(corpus: Texts, loaded: LoadedModel, length: int, spacers: int, limit: int | None) -> list[Window]:
     """Full windows of as many tokens as there is room for with spacers between."""
     tokens = length // (spacers + 1)
     if tokens < FEWEST_TOKENS:
@@ -245,9 +233,7 @@ def _windows(
             "choose fewer spacers or a longer window"
         )
     windows = [
-        window
-        for window in windows_of(corpus, loaded.tokenizer, length=tokens, limit=limit)
-        if len(window) == tokens
+        window for window in windows_of(corpus, loaded.tokenizer, length=tokens, limit=limit) if len(window) == tokens
     ]
     if not windows:
         raise AttnscopeError(f"no text holds a full window of {tokens} tokens: give longer texts")
@@ -303,17 +289,11 @@ def _train(
         )
         collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=masked, seed=seed)
         trainer = Trainer(
-            model=model,
-            args=arguments,
-            train_dataset=cast("Any", samples),
-            data_collator=collate,
-            callbacks=[Told()],
+            model=model, args=arguments, train_dataset=cast("Any", samples), data_collator=collate, callbacks=[Told()]
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return {
-        int(entry["step"]): float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
-    }
+    return {int(entry["step"]): float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry}
 
 
 def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> xr.Dataset:
@@ -324,7 +304,5 @@ def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> x
     tables = tables.assign_coords(table=["before", "after"], step=("step", list(loss)))
     return tables.assign(
         rows=labelled("table position column", np.stack([before, after]), "position table"),
-        loss=labelled(
-            "step", np.array(list(loss.values())), "masked-language-model loss", "nats per masked token"
-        ),
+        loss=labelled("step", np.array(list(loss.values())), "masked-language-model loss", "nats per masked token"),
     )

@@ -91,8 +91,7 @@ RELEARNED = Analysis(
         Picture(
             "relearned-maps",
             "Weights with positions learned anew",
-            "A spaced text; dots are unknown tokens, ␣ is a space. Stripes beside the diagonal go from token to "
-            "token.",
+            "A spaced text; dots are unknown tokens, ␣ is a space. Stripes beside the diagonal go from token to token.",
             draw="attnscope.reproduction.yamamoto2023.drawing:relearned_maps",
             with_tokens=True,
         ),

@@ -79,9 +79,7 @@ def few_labels(subject: Subject) -> Finding:
     others = [f"({a},{b})" for a, b, fine in zip(layer, head, few, strict=True) if not fine]
     note = f"more labels: {' '.join(others[:12])}{' ...' * (len(others) > 12)}" if others else ""  # noqa: PLR2004
     directed = subject.directed
-    of_directed = (
-        f"; {100 * few[directed].mean():.0f}% of the {directed.sum()} directed" if directed.any() else ""
-    )
+    of_directed = f"; {100 * few[directed].mean():.0f}% of the {directed.sum()} directed" if directed.any() else ""
     return Finding(f"{percent:.0f}% of {len(few)} heads{of_directed}", percent, bool(percent >= 90), note)  # noqa: PLR2004
 
 
@@ -124,9 +122,7 @@ def other_side(subject: Subject) -> Finding:
 def columns(subject: Subject) -> Finding:
     scores = subject.scores(1, 1)
     if scores.sizes["column"] < 6:  # noqa: PLR2004
-        raise AttnscopeError(
-            f"head(1,1) has {scores.sizes['column']} singular columns; columns 5 and 6 are asked"
-        )
+        raise AttnscopeError(f"head(1,1) has {scores.sizes['column']} singular columns; columns 5 and 6 are asked")
     peaks = scores.peak_offset.sel(range="near").values[4:6].tolist()
     refined = scores.peak_corrected.values[4:6]
     text = f"t={_peak(peaks[0])}, {_peak(peaks[1])} (between tokens {refined[0]:+.2f}, {refined[1]:+.2f})"
@@ -197,9 +193,7 @@ def canonical(subject: Subject) -> Finding:
     null = float(np.max(subject.correlations.null_correlation))
     holds = bool((counts >= 5).all() and (counts <= 20).all() and counts[-1] <= counts[0])  # noqa: PLR2004
     note = "noise reaches 0.5 with so few tokens" if null >= 0.5 else ""  # noqa: PLR2004
-    return Finding(
-        f"by layer {' '.join(map(str, counts))}; noise up to {null:.3f}", int(counts[0]), holds, note
-    )
+    return Finding(f"by layer {' '.join(map(str, counts))}; noise up to {null:.3f}", int(counts[0]), holds, note)
 
 
 def canonical_data(subject: Subject) -> Finding:
@@ -226,11 +220,7 @@ def relearned(subject: Subject) -> Finding:
     return Finding(f"{made}; loss {loss[0]:.2f} to {loss[-1]:.2f}", samples)
 
 
-_TRIED = (
-    ("all rows from 0", False, True),
-    ("uncentred", True, False),
-    ("all rows from 0, uncentred", False, False),
-)
+_TRIED = (("all rows from 0", False, True), ("uncentred", True, False), ("all rows from 0, uncentred", False, False))
 
 
 def components(dims: int, published: float, tolerance: float) -> Callable[[Subject], Finding]:
@@ -358,25 +348,9 @@ ROWS: tuple[Row, ...] = (
         "0.01 points",
         "0 of 12",
     ),
-    Row(
-        2,
-        "the same in 12 dimensions",
-        "92.23%",
-        "S, E",
-        components(12, 92.23, 0.01),
-        "0.01 points",
-        "0 of 12",
-    ),
+    Row(2, "the same in 12 dimensions", "92.23%", "S, E", components(12, 92.23, 0.01), "0.01 points", "0 of 12"),
     Row(3, "dimensions that positions take", "about 15", "E 4.1", subspace),
-    Row(
-        4,
-        "peak of the table's spectrum",
-        "near f=50",
-        "S 3.3",
-        spectrum_peak,
-        "in 40..60, 3 x noise",
-        "0 of 12",
-    ),
+    Row(4, "peak of the table's spectrum", "near f=50", "S 3.3", spectrum_peak, "in 40..60, 3 x noise", "0 of 12"),
     Row(
         5,
         "periods of the table's waves",
@@ -389,13 +363,7 @@ ROWS: tuple[Row, ...] = (
     Row(6, "spectrum of words", "no peak", "S, E", words, "no column passes Fisher's g at 0.001", "12 of 12"),
     Row(7, "profiles clustered", "14,400, k=6, 21 offsets", "S 3.1, E 3", clustered),
     Row(
-        8,
-        "heads with one or two labels over the texts",
-        "all",
-        "E 3 (S: most)",
-        few_labels,
-        "90% of heads",
-        "0 of 12",
+        8, "heads with one or two labels over the texts", "all", "E 3 (S: most)", few_labels, "90% of heads", "0 of 12"
     ),
     Row(
         9,
@@ -407,9 +375,7 @@ ROWS: tuple[Row, ...] = (
         "0 of 12",
     ),
     Row(10, "head(2,3)", "t=+1", "S 3.4", offset_of_weights(2, 3, 1), "largest weight at +1", "2 of 12"),
-    Row(
-        11, "head(1,1)", "left; scores at t=-2", "S 3.4, 3.5", offset_of_scores, "scores at -3..-1", "2 of 12"
-    ),
+    Row(11, "head(1,1)", "left; scores at t=-2", "S 3.4, 3.5", offset_of_scores, "scores at -3..-1", "2 of 12"),
     Row(
         12,
         "head(7,5)",
@@ -543,9 +509,7 @@ def series(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
     chosen = _bilinear(shown)[0]
     if not is_shaped_like(subject.model, ROBERTA):
         counts = subject.waves.periodic_columns
-        chosen = max(
-            _bilinear(shown), key=lambda shown: int(counts.sel(layer=shown.layer.site.index, head=shown.head))
-        )
+        chosen = max(_bilinear(shown), key=lambda shown: int(counts.sel(layer=shown.layer.site.index, head=shown.head)))
     query, key = chosen.layer.matrices(chosen.head, affine=False)
     waves = query_key_waves(chosen.layer.sample, query, key, curves=COLUMNS, permutations=0)
     layer, head = chosen.place
@@ -582,9 +546,7 @@ def correlations(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
 def scores(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
     """EMNLP figure 14: scores before mask and softmax of causal heads, over the first tokens of the first text."""
     named = (
-        [ShownHead("", *subject.head(*name)) for name in GPT2_HEADS]
-        if is_shaped_like(subject.model, GPT2)
-        else shown
+        [ShownHead("", *subject.head(*name)) for name in GPT2_HEADS] if is_shaped_like(subject.model, GPT2) else shown
     )
     places = [head.place for head in named if head.layer.site.kind == "causal"]
     by_head: dict[tuple[int, int], np.ndarray] = {}
@@ -601,10 +563,7 @@ def scores(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
         read(subject.model, token_ids(subject.windows[:1]))
     return xr.Dataset(
         {"score": (("shown", "query", "key"), np.stack([by_head[place] for place in places]))},
-        coords={
-            "layer": ("shown", [layer for layer, _ in places]),
-            "head": ("shown", [head for _, head in places]),
-        },
+        coords={"layer": ("shown", [layer for layer, _ in places]), "head": ("shown", [head for _, head in places])},
     )
 
 
@@ -648,12 +607,7 @@ TABLE_COLUMNS = ("#", "quantity", "published", "source", "this model", "toleranc
 
 
 def paper_table(
-    model: PreTrainedModel,
-    windows: Windows,
-    *,
-    band: int = 10,
-    seed: int = 0,
-    published_as: str | None = None,
+    model: PreTrainedModel, windows: Windows, *, band: int = 10, seed: int = 0, published_as: str | None = None
 ) -> xr.Dataset:
     """Every published number beside that of a model."""
     position_table(model)  # or an error that says what the model has instead
@@ -669,11 +623,7 @@ def table_of(subject: Subject, published_as: str | None = None) -> xr.Dataset:
         {name: ("row", np.array([row[name] for row in filled], dtype=object)) for name in texts}
         | {"value": ("row", np.array([row["value"] for row in filled]))},
         coords={"row": [row.number for row in ROWS]},
-        attrs={
-            "model": type(subject.model).__name__,
-            "texts": subject.evidence.texts,
-            "length": subject.length,
-        },
+        attrs={"model": type(subject.model).__name__, "texts": subject.evidence.texts, "length": subject.length},
     )
 
 

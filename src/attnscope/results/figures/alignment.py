@@ -11,14 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from attnscope.results.figures.panels import colour_bar, heat, write_cells
-from attnscope.results.figures.style import (
-    MARK,
-    drawable,
-    figure_style,
-    legend_columns,
-    name_columns,
-    name_heads,
-)
+from attnscope.results.figures.style import MARK, drawable, figure_style, legend_columns, name_columns, name_heads
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -83,23 +76,15 @@ def alignment_maps(
         for index, (name, weights) in enumerate(systems.items()):
             axes = figure.add_subplot(rows, columns, index + 1)
             image = _draw(axes, weights, labels, top)
-            keys = _mark(
-                axes, weights / top, None if links is None else links.get(name), sure, possible, sure_name
-            )
+            keys = _mark(axes, weights / top, None if links is None else links.get(name), sure, possible, sure_name)
             axes.set_title(drawable(name, longest=60) if name else "", parse_math=False)
             every.append(axes)
             if index == 0 and keys:
                 side_by_side = legend_columns(figure, [str(key.get_label()) for key in keys], len(keys))
-                figure.set_figheight(
-                    figure.get_figheight() + _KEYS * (math.ceil(len(keys) / side_by_side) - 1)
-                )
-                figure.legend(
-                    handles=keys, loc="outside lower center", ncols=side_by_side, frameon=False, fontsize=7
-                )
+                figure.set_figheight(figure.get_figheight() + _KEYS * (math.ceil(len(keys) / side_by_side) - 1))
+                figure.legend(handles=keys, loc="outside lower center", ncols=side_by_side, frameon=False, fontsize=7)
         if image is not None:
-            colour_bar(
-                figure, image, every, "Attention weight", aspect=25, shrink=min(1, 3 / (rows * height))
-            )
+            colour_bar(figure, image, every, "Attention weight", aspect=25, shrink=min(1, 3 / (rows * height)))
     return figure
 
 
@@ -124,12 +109,7 @@ def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], 
 
 
 def _mark(
-    axes: Axes,
-    shade: np.ndarray,
-    links: Links | None,
-    sure: Links | None,
-    possible: Links | None,
-    sure_name: str,
+    axes: Axes, shade: np.ndarray, links: Links | None, sure: Links | None, possible: Links | None, sure_name: str
 ) -> list[Artist]:
     """Draw the links; return what the legend needs."""
     rows, columns = shade.shape
@@ -155,9 +135,7 @@ def _mark(
 
 def _square(x: int, y: int, line: str | tuple[int, tuple[float, float]], name: str = "") -> Rectangle:
     corner = (x - _FILLED / 2, y - _FILLED / 2)
-    return Rectangle(
-        corner, _FILLED, _FILLED, fill=False, edgecolor=MARK, linewidth=1.0, linestyle=line, label=name
-    )
+    return Rectangle(corner, _FILLED, _FILLED, fill=False, edgecolor=MARK, linewidth=1.0, linestyle=line, label=name)
 
 
 def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) -> Figure:
@@ -165,9 +143,7 @@ def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) ->
     rates = 100 * heads["error_rate"].transpose("layer", "head").values
     layers, count = rates.shape
     with figure_style():
-        figure = Figure(
-            figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed"
-        )
+        figure = Figure(figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed")
         axes = figure.add_subplot()
         image = heat(axes, rates, "Blues_r", (0.0, 100.0), aspect="auto")
         write_cells(image, "{:.1f}".format, size=6.5)

@@ -11,13 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from attnscope.results.figures.alignment import alignment_maps
-from attnscope.results.figures.style import (
-    drawable,
-    figure_style,
-    legend_columns,
-    save_figure,
-    system_colours,
-)
+from attnscope.results.figures.style import drawable, figure_style, legend_columns, save_figure, system_colours
 from attnscope.support.arguments import reads
 from attnscope.support.checks import FORMATS
 from attnscope.support.errors import AttnscopeError
@@ -44,16 +38,10 @@ def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
         for row, colour in enumerate(system_colours(len(names))):
             value, low, high = (float(at[name][row]) for name in ("score", "lower", "upper"))
             if not math.isnan(low):
-                axes.plot(
-                    [low, high], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.35
-                )
+                axes.plot([low, high], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.35)
             axes.plot(value, row, marker=_MARKERS[row % len(_MARKERS)], color=colour, markersize=4)
-            axes.annotate(
-                f"{value:.1f}", (value, row), (0, 6), textcoords="offset points", ha="center", fontsize=7
-            )
-        axes.set_yticks(
-            range(len(names)), [drawable(name, longest=_LONGEST_NAME) for name in names], parse_math=False
-        )
+            axes.annotate(f"{value:.1f}", (value, row), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+        axes.set_yticks(range(len(names)), [drawable(name, longest=_LONGEST_NAME) for name in names], parse_math=False)
         drawn = ", with 95% interval" * bool(at["lower"].notnull().any())
         top = _top(at["score"], at["upper"])
         axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, top), xlabel=f"{metric}{drawn}")
@@ -93,9 +81,7 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
                 linewidth=1.5,
                 label=drawable(names[row], longest=_LONGEST_NAME),
             )
-        axes.set_xticks(
-            place, [f"{bucket}\nn = {count}" for bucket, count in zip(buckets, counts, strict=True)]
-        )
+        axes.set_xticks(place, [f"{bucket}\nn = {count}" for bucket, count in zip(buckets, counts, strict=True)])
         axes.set(
             xlabel=f"Source length, {scores.attrs.get('length_in', 'words')} (n: sentences)",
             ylabel=metric,
@@ -152,10 +138,7 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
     weights = {
         f"{drawable(str(system), longest=20)}: {read_from}": weights
         for system, read_from, weights in zip(
-            alignment["system"].values,
-            alignment["read_from"].values,
-            alignment["weights"].values,
-            strict=True,
+            alignment["system"].values, alignment["read_from"].values, alignment["weights"].values, strict=True
         )
         if not np.isnan(weights).any()
     }

@@ -115,27 +115,20 @@ def before_after(changes: xr.Dataset) -> Figure:
             part = changes.isel(statistic=number)
             before, after = part.before.values.ravel(), part.after.values.ravel()
             known = np.isfinite(before) & np.isfinite(after)
-            ends = [
-                float(np.min([before[known], after[known]])),
-                float(np.max([before[known], after[known]])),
-            ]
+            ends = [float(np.min([before[known], after[known]])), float(np.max([before[known], after[known]]))]
             room = 0.06 * (ends[1] - ends[0] or 1.0)
             ends = [ends[0] - room, ends[1] + room]
             axes.plot(ends, ends, color="0.7", linewidth=0.8, zorder=0)
             told = (part.changed | ~part.tested).values.ravel()  # rings are for what was tested
             for which, fill in ((known & told, MARK), (known & ~told, "none")):
-                axes.scatter(
-                    before[which], after[which], s=10, facecolors=fill, edgecolors=MARK, linewidths=0.7
-                )
+                axes.scatter(before[which], after[which], s=10, facecolors=fill, edgecolors=MARK, linewidths=0.7)
             _name_some(axes, part, before, after)
             axes.set(xlim=ends, ylim=ends, aspect="equal")
             ticks, labels = _ticks(*ends)
             axes.set_xticks(ticks, labels)
             axes.set_yticks(ticks, labels)
             units = str(part.units.item())
-            axes.set_title(
-                name.replace("_", " ") + ("" if units == "1" else f", {units}"), loc="left", fontsize=7.5
-            )
+            axes.set_title(name.replace("_", " ") + ("" if units == "1" else f", {units}"), loc="left", fontsize=7.5)
         figure.supxlabel(str(changes.attrs["before"]), fontsize=8)
         figure.supylabel(str(changes.attrs["after"]), fontsize=8)
     return figure

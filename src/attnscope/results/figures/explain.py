@@ -69,9 +69,7 @@ def write_explain_figures(
 
 
 @reads("explain")
-def explain_figures(
-    tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None = None
-) -> Iterator[tuple[str, Figure]]:
+def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None = None) -> Iterator[tuple[str, Figure]]:
     """Every figure that the tree has nodes for, with its name."""
     chosen = best_heads(tree) if heads is None else list(heads)
     for analysis in known_analyses().values():
@@ -94,9 +92,7 @@ def grid(report: Report) -> Figure | None:
     return verdict_grid(nodes["verdict"].to_dataset()) if "verdict" in nodes else None
 
 
-def _drawn(
-    tree: xr.DataTree, analysis: Analysis, picture: Picture, heads: Sequence[tuple[int, int]]
-) -> Figure | None:
+def _drawn(tree: xr.DataTree, analysis: Analysis, picture: Picture, heads: Sequence[tuple[int, int]]) -> Figure | None:
     draw: Any = pkgutil.resolve_name(picture.draw)
     if picture.of == "tree":
         return draw(tree)
@@ -117,17 +113,13 @@ def _pictures(tree: xr.DataTree) -> list[Picture]:
 def tables_of_models(tree: xr.DataTree) -> Figure | None:
     """Draw the position tables' waves of all models that are compared; None where there is one only."""
     models = _tables(tree)
-    return (
-        position_spectrum({name: tables[0] for name, tables in models.items()}) if len(models) > 1 else None
-    )
+    return position_spectrum({name: tables[0] for name, tables in models.items()}) if len(models) > 1 else None
 
 
 def components_of_models(tree: xr.DataTree) -> Figure | None:
     """Draw how few dimensions hold each model's position table; None where there is one only."""
     models = _tables(tree)
-    return (
-        position_components({name: tables[1] for name, tables in models.items()}) if len(models) > 1 else None
-    )
+    return position_components({name: tables[1] for name, tables in models.items()}) if len(models) > 1 else None
 
 
 def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
@@ -135,8 +127,7 @@ def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     if "also" not in tree.children:
         return {}
     tables = [
-        (str(node.attrs["model"]), node.to_dataset(), node.to_dataset())
-        for node in tree["also"].children.values()
+        (str(node.attrs["model"]), node.to_dataset(), node.to_dataset()) for node in tree["also"].children.values()
     ]
     if "position_spectrum" in tree.children:
         own = tree["position_spectrum"].to_dataset().sel(kind="positions")

@@ -38,9 +38,7 @@ _READINGS = {
     ),
     "effect-maps": (
         "All heads",
-        (
-            "Orange: the loss rises without the head; blue: it falls. Colours end at what 98% of the heads stay below."
-        ),
+        ("Orange: the loss rises without the head; blue: it falls. Colours end at what 98% of the heads stay below."),
         "A dot: a significant effect (corrected for all heads and ablations).",
     ),
     "weight-against-effect": (
@@ -103,9 +101,7 @@ def grid(report: Report) -> Figure:
 
 _MARKS = {"zero": ("o", "0.25"), "mean": ("s", RIGHT), "resample": ("D", LEFT)}
 _NAMED = 8  # heads named beside their points
-_QUANTILE = (
-    0.98  # of the effects: what the strongest colour stands for, so that one head does not pale the others
-)
+_QUANTILE = 0.98  # of the effects: what the strongest colour stands for, so that one head does not pale the others
 
 
 def effect_maps(heads: xr.Dataset) -> Figure:
@@ -123,9 +119,7 @@ def effect_maps(heads: xr.Dataset) -> Figure:
         for place, (axes, name) in enumerate(zip(panels, names, strict=True)):
             axes.imshow(
                 effects[place],
-                cmap=LinearSegmentedColormap.from_list("effect", [LEFT, "#F7F7F7", RIGHT]).with_extremes(
-                    bad="0.9"
-                ),
+                cmap=LinearSegmentedColormap.from_list("effect", [LEFT, "#F7F7F7", RIGHT]).with_extremes(bad="0.9"),
                 norm=Normalize(-reach, reach),
                 aspect="equal",
             )
@@ -134,9 +128,7 @@ def effect_maps(heads: xr.Dataset) -> Figure:
             axes.set_title(name, loc="left")
             axes.set_xlabel("Head")
             axes.set_xticks(range(0, columns, max(1, columns // 8)))
-            axes.set_yticks(
-                range(0, layers, max(1, layers // 12)), heads.layer.values[:: max(1, layers // 12)]
-            )
+            axes.set_yticks(range(0, layers, max(1, layers // 12)), heads.layer.values[:: max(1, layers // 12)])
             axes.spines[:].set_visible(False)
         panels[0].set_ylabel("Layer")
         bar = figure.colorbar(panels[0].images[0], ax=list(panels), shrink=0.9, pad=0.02, extend="both")
@@ -300,9 +292,7 @@ def estimate_panels(tree: xr.DataTree) -> Figure:
         if name == "importance":
             panels.append((name, wanted, heads.importance.values, np.abs(measured)))
         else:
-            panels.append(
-                (name, wanted, heads.estimate.sel(estimator=name, ablation=wanted).values, measured)
-            )
+            panels.append((name, wanted, heads.estimate.sel(estimator=name, ablation=wanted).values, measured))
     with figure_style():
         figure = Figure(figsize=(2.1 * len(panels) + 0.4, 2.5), layout="constrained")
         for axes, (name, ablation, estimated, measured) in zip(
@@ -335,14 +325,10 @@ def removal_curves(curves: xr.Dataset) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_xticks(removed, [str(count) for count in removed])
         axes.minorticks_off()
-        axes.set(
-            xlabel="Heads taken out together", ylabel=f"Change of the loss, nats ({curves.attrs['ablation']})"
-        )
+        axes.set(xlabel="Heads taken out together", ylabel=f"Change of the loss, nats ({curves.attrs['ablation']})")
         axes.grid(color="0.93")
         axes.set_axisbelow(True)
-        figure.legend(
-            loc="outside right upper", frameon=False, fontsize=7, title="Largest first by", title_fontsize=7
-        )
+        figure.legend(loc="outside right upper", frameon=False, fontsize=7, title="Largest first by", title_fontsize=7)
     return figure
 
 

@@ -115,9 +115,7 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
         what = wording(result, statistic).reading
         said = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
         figure.suptitle(said, x=0.01, ha="left", fontsize=8, parse_math=False)
-        figure.legend(
-            *panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False
-        )
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
     return figure
 
 
@@ -134,18 +132,12 @@ def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
     layers = np.arange(len(own))
     at = np.broadcast_to(layers[:, None], own.shape)
     known = np.isfinite(own)
-    axes.plot(
-        at[known], own[known], "o", color=LEFT, alpha=0.5, markersize=3.4, markeredgewidth=0, label="a head"
-    )
+    axes.plot(at[known], own[known], "o", color=LEFT, alpha=0.5, markersize=3.4, markeredgewidth=0, label="a head")
     middle = [np.median(row[there]) if there.any() else np.nan for row, there in zip(own, known, strict=True)]
-    axes.hlines(
-        middle, layers - 0.32, layers + 0.32, color=_INK, linewidth=1.6, label="median of a layer’s heads"
-    )
+    axes.hlines(middle, layers - 0.32, layers + 0.32, color=_INK, linewidth=1.6, label="median of a layer’s heads")
     if even is not None:
         edges = np.append(layers - 0.5, layers[-1] + 0.5)
-        axes.stairs(
-            even, edges, baseline=None, color=RIGHT, linewidth=1.3, linestyle="--", label="equal weights"
-        )
+        axes.stairs(even, edges, baseline=None, color=RIGHT, linewidth=1.3, linestyle="--", label="equal weights")
     axes.set(xlim=(-0.6, len(own) - 0.4), ylim=(0, 1.03), xlabel="Layer")
     axes.grid(axis="y", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -220,9 +212,7 @@ def _profiles(axes: Axes, of_head: xr.Dataset, forms: list[str], colours: list[s
     axes.set(ylabel="Mean weight", ylim=(0, None))
 
 
-def _bars(
-    axes: Axes, values: np.ndarray, whole: float, forms: list[str], colours: list[str], *, named: bool
-) -> None:
+def _bars(axes: Axes, values: np.ndarray, whole: float, forms: list[str], colours: list[str], *, named: bool) -> None:
     """One bar a form, from the top in the order of the legend, with its number."""
     places = list(range(len(forms)))
     axes.barh(places, values, color=colours, height=0.65)
@@ -247,9 +237,7 @@ def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
         figure, panels = panel_grid(len(pairs), (2.875, 2.3))
         for (layer, head), axes in zip(pairs, panels, strict=True):
             values = mean[layers.index(layer), numbers.index(head)]
-            image = heat(
-                axes, values, ends=(0.0, float(np.nanmax(values, initial=0.0)) or 1.0), extent=extent
-            )
+            image = heat(axes, values, ends=(0.0, float(np.nanmax(values, initial=0.0)) or 1.0), extent=extent)
             axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=MARK, linewidth=1.0)
             axes.set(xlabel="Columns to the right", ylabel="Rows down", xticks=right, yticks=down)
             _frame(axes, f"Layer {layer}, head {head}")
@@ -259,10 +247,7 @@ def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
 
 _LEFT, _RIGHT, _BOTTOM, _TOP, _GAP = 0.7, 0.28, 0.5, 0.35, 0.6  # inches
 _CURVE_WIDTH, _CURVE_GAP, _CURVE_TEXT, _PITCH = 1.2, 0.4, 0.32, 0.66  # inches
-_GRID, _PIES_INK = (
-    3.4,
-    "0.15",
-)  # inches; the letters keep a readable size where the figure is as wide as a page
+_GRID, _PIES_INK = (3.4, "0.15")  # inches; the letters keep a readable size where the figure is as wide as a page
 
 
 def label_pies(result: xr.Dataset) -> Figure:
@@ -301,9 +286,7 @@ def label_pies(result: xr.Dataset) -> Figure:
         for index, (name, colour) in enumerate(zip(names, colours, strict=True)):
             column, row = divmod(index, legend_rows)
             x, y = left + column * (_CURVE_WIDTH + _CURVE_GAP), height - _TOP - (row + 1) * pitch + 0.2
-            axes = figure.add_axes(
-                (x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height)
-            )
+            axes = figure.add_axes((x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height))
             _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, shown, noun)
             if row == legend_rows - 1 or index == len(names) - 1:
                 axes.set_xlabel(f"Offset (key − query), {unit_of(result)}", fontsize=7)
@@ -363,9 +346,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
         )
     shares = shares.seen()
     layers, heads, bins = shares.share.shape
-    names = [
-        _named(first, last) for first, last in zip(shares.first.tolist(), shares.last.tolist(), strict=True)
-    ]
+    names = [_named(first, last) for first, last in zip(shares.first.tolist(), shares.last.tolist(), strict=True)]
     rows = shares.share.reshape(-1, bins)
     panels = [("Each head", rows)]
     if shares.equal is not None:

@@ -62,9 +62,7 @@ def write_cells(
         red, green, blue, _ = image.cmap(image.norm(np.ma.masked_invalid(shades[row, column])))
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < _DARK
         colour = "white" if dark else "black"
-        image.axes.text(
-            column, row, texts(float(value)), ha="center", va="center", fontsize=size, color=colour
-        )
+        image.axes.text(column, row, texts(float(value)), ha="center", va="center", fontsize=size, color=colour)
 
 
 def colour_bar(figure: Figure, image: Any, axes: Any, label: str, **more: Any) -> Colorbar:
@@ -92,9 +90,7 @@ def the_heads(
     return check_heads(result, heads)
 
 
-def head_panels(
-    count: int, heights: tuple[float, ...], *, width: float = 2.3
-) -> tuple[Figure, list[list[Axes]]]:
+def head_panels(count: int, heights: tuple[float, ...], *, width: float = 2.3) -> tuple[Figure, list[list[Axes]]]:
     """One column of panels for each head, four heads beside each other; heights in inches."""
     columns = min(count, _MOST_COLUMNS)
     blocks = math.ceil(count / columns)
@@ -135,11 +131,7 @@ def names(result: xr.Dataset, dim: str) -> list[str]:
 
 
 def curve(
-    axes: Axes,
-    x: np.ndarray,
-    values: tuple[np.ndarray, np.ndarray, np.ndarray] | np.ndarray,
-    colour: str,
-    **line: Any,
+    axes: Axes, x: np.ndarray, values: tuple[np.ndarray, np.ndarray, np.ndarray] | np.ndarray, colour: str, **line: Any
 ) -> None:
     """A line, and the band between its ends where values are (mean, low, high)."""
     if isinstance(values, tuple):

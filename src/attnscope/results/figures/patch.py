@@ -148,9 +148,7 @@ def recovered_intervals(report: Report) -> Figure:
             share = recovered_of(row)
             if np.isfinite(share.low):
                 axes.plot([share.low, share.high], [place, place], color=RIGHT, linewidth=1.1)
-            axes.plot(
-                share.mean, place, "o", color=RIGHT, markersize=4, mfc="w" if share.shown is False else RIGHT
-            )
+            axes.plot(share.mean, place, "o", color=RIGHT, markersize=4, mfc="w" if share.shown is False else RIGHT)
         names = [name_of(row) + (f"  {drawable(row['token'])}" if row.get("token") else "") for row in rows]
         axes.set_yticks(range(len(rows)), names, parse_math=False)
         axes.set_ylim(len(rows) - 0.4, -0.6)

@@ -48,9 +48,7 @@ _SHOWN = 0.99  # the components are drawn until so much of the variance is there
 
 def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     """Draw the amplitudes of the waves in a position table, beside those of words, which have no peak."""
-    models = _by_model(
-        spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum"
-    )
+    models = _by_model(spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum")
     rows = [[(name, kind, part) for kind, part in _kinds(table)] for name, table in models.items()]
     if max(map(len, rows)) == 1:
         flat = [panel for row in rows for panel in row]
@@ -108,15 +106,11 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool, per_token:
         label="Noise: middle half",
     )
     axes.axhline(float(part["null_mean"]), color=NOISE, linewidth=0.8, linestyle="--", label="Noise: mean")
-    axes.fill_between(
-        frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half"
-    )
+    axes.fill_between(frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half")
     axes.plot(frequency, mean, color=MEASURED, linewidth=1.1, label="Columns: mean")
     if "root_power" in part:
         power = part["root_power"].values[1:]
-        axes.plot(
-            frequency, power, color=INK, linewidth=0.7, linestyle=(0, (2, 1)), label="Root of total power"
-        )
+        axes.plot(frequency, power, color=INK, linewidth=0.7, linestyle=(0, (2, 1)), label="Root of total power")
     if name_peaks and "is_peak" in part:
         above = part["is_peak"].values[1:].astype(bool) & (mean > float(part["null_upper_quartile"]))
         peaks = _highest_peaks(above, mean)
@@ -201,11 +195,7 @@ def position_components(components: xr.Dataset | Models) -> Figure:
 
 def position_correlations(correlations: xr.Dataset) -> Figure:
     """Draw the canonical correlations of each layer's input with the position table."""
-    require(
-        correlations,
-        ("correlation", "null_correlation", "strong_components"),
-        purpose="position_correlations",
-    )
+    require(correlations, ("correlation", "null_correlation", "strong_components"), purpose="position_correlations")
     layers = axis_values(correlations, "layer")
     strong = float(correlations.attrs.get("strong", 0.5))
     kinds = [prefix for prefix in _CORRELATIONS if f"{prefix}correlation" in correlations]
@@ -248,9 +238,7 @@ def _draw_correlations(
         label = f"Layer {layer}" if named else None
         axes.plot(number, values[row], color=colours[row], linewidth=1.2, label=label)
     axes.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=NOISE_BAND, linewidth=0)
-    axes.axhline(
-        float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise"
-    )
+    axes.axhline(float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise")
     shown = int(np.clip(2 * most, 10, max(10, np.isfinite(values).any(0).sum())))
     axes.set(xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component")
     axes.set_title(_CORRELATIONS[prefix], loc="left")
@@ -270,9 +258,7 @@ def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
             part = one_head(kernel, layer, head)
             _draw_curves(axes[0], part)
             offsets = (_offset(float(part[f"offset_of_{name}"])) for name in ("weights", "kernel"))
-            axes[0].set_title(
-                f"Layer {layer}, head {head}\n" + "weights {}, scheme {}".format(*offsets), loc="left"
-            )
+            axes[0].set_title(f"Layer {layer}, head {head}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
             if is_leftmost(index):
                 axes[0].set_ylabel("Score, nats")
             if by_pair:
@@ -290,10 +276,7 @@ def _offset(value: float) -> str:
 def _draw_curves(axes: Axes, part: xr.Dataset) -> None:
     offset = part["offset"].values
     zero_line(axes)
-    for name, colour, label in (
-        ("scores", MEASURED, "Mean scores"),
-        ("kernel", ALONE, "The scheme alone"),
-    ):
+    for name, colour, label in (("scores", MEASURED, "Mean scores"), ("kernel", ALONE, "The scheme alone")):
         values = part[name].values.astype(float)
         dashes = "--" if name == "kernel" else "-"
         middle = np.nanmean(values) if np.isfinite(values).any() else 0.0

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `text` that are shown, as "the middle 80% of windows"
-_FEWEST = (
-    6  # entries of `text` whose quantiles are told: those of two are but the two, drawn nearer to each other
-)
+_FEWEST = 6  # entries of `text` whose quantiles are told: those of two are but the two, drawn nearer to each other
 LISTED = 20  # heads or places whose intervals a figure shows
 _GIVEN = ("weights", "function calls")  # captures whose texts are whole, as they were given
 _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
@@ -104,9 +102,7 @@ def check_heads(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tu
     try:
         pairs = [(int(layer), int(head)) for layer, head in heads]
     except (TypeError, ValueError) as error:
-        raise AttnscopeError(
-            f"heads must be pairs (layer, head) such as [(8, 9)], found {heads!r}."
-        ) from error
+        raise AttnscopeError(f"heads must be pairs (layer, head) such as [(8, 9)], found {heads!r}.") from error
     if not pairs:
         raise AttnscopeError("heads is empty: name at least one pair (layer, head), such as [(8, 9)].")
     layers, columns = axis_values(result, "layer"), axis_values(result, "head")
@@ -122,9 +118,7 @@ def check_heads(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tu
 def axis_values(result: xr.Dataset, dim: str) -> list[int]:
     """Coordinate values of a dimension, or 0, 1, ... where it has none."""
     if dim not in result.sizes:
-        raise AttnscopeError(
-            f"The result has no dimension {dim!r}; it has {', '.join(map(str, result.sizes))}."
-        )
+        raise AttnscopeError(f"The result has no dimension {dim!r}; it has {', '.join(map(str, result.sizes))}.")
     return [int(value) for value in result[dim].values]
 
 
@@ -204,9 +198,7 @@ def dense_weights(sample: xr.Dataset, layer: int, head: int, queries: int, keys:
     return dense
 
 
-def captions_of(
-    readings: Mapping[str, tuple[str, str, str]], *, tested: bool, of: str
-) -> dict[str, tuple[str, str]]:
+def captions_of(readings: Mapping[str, tuple[str, str, str]], *, tested: bool, of: str) -> dict[str, tuple[str, str]]:
     """Title of each figure and how to read it; what is so only of tested effects is left out where none is."""
     few = f"Nothing is tested, and there are no intervals: that takes {LEAST} or more {of}."
     return {

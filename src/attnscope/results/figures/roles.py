@@ -64,9 +64,7 @@ def role_maps(result: xr.Dataset) -> Figure:
     columns = min(count, _COLUMNS)
     rows = math.ceil(count / columns)
     with figure_style():
-        figure = Figure(
-            figsize=(max(3.0, columns * size[0] + 0.6), rows * size[1] + 0.4), layout="constrained"
-        )
+        figure = Figure(figsize=(max(3.0, columns * size[0] + 0.6), rows * size[1] + 0.4), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes in grid[count:]:
             axes.remove()
@@ -122,9 +120,7 @@ def with_controls(result: xr.Dataset) -> Figure:
             axes.plot([equal, equal], [number - 0.4, number + 0.4], color="0.5", linewidth=1.0)
             threshold = float(part["threshold"])
             if np.isfinite(threshold):
-                axes.plot(
-                    [threshold, threshold], [number - 0.4, number + 0.4], color=MARK, linewidth=1.0, ls="--"
-                )
+                axes.plot([threshold, threshold], [number - 0.4, number + 0.4], color=MARK, linewidth=1.0, ls="--")
         axes.set_yticks(range(count), [str(title) for title in result.title.values])
         axes.set(ylim=(count - 0.5, -0.5), xlim=(-0.02, 1.02), xlabel="Score")
         for edge in range(1, count):

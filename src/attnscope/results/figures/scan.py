@@ -15,13 +15,7 @@ from attnscope.comparison.spans import MeanGroupWeights, group_pairs
 from attnscope.measure.grid import patch_shares
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.stored import unit_of
-from attnscope.results.figures.maps import (
-    block_shares,
-    label_pies,
-    offset_shares,
-    patch_profiles,
-    weight_maps,
-)
+from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
 from attnscope.results.figures.panels import SIGNED, colour_bar, heat, write_cells
 from attnscope.results.figures.reading import (
     axis_values,
@@ -80,11 +74,7 @@ def write_scan_figures(
 ) -> list[Path]:
     """Write every figure of a scan, by default as SVG, PDF and PNG; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [
-        path
-        for name, figure in _figures(result, sample)
-        for path in save_figure(figure, folder / name, formats)
-    ]
+    return [path for name, figure in _figures(result, sample) for path in save_figure(figure, folder / name, formats)]
 
 
 def figures(_: Report) -> dict[str, Figure]:
@@ -287,9 +277,7 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
             axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
             axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
             axes.set(xlim=drawn_range(offsets, mean), ylim=(0, None))
-            axes.set_title(
-                f"Layer {layer}, head {head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False
-            )
+            axes.set_title(f"Layer {layer}, head {head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False)
         one_scale(figure.axes)
         figure.supxlabel(f"Offset (key − query), {unit_of(result)}: negative is left", fontsize=8)
         figure.supylabel("Mean attention weight", fontsize=8)
@@ -326,9 +314,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
         image = None
         for row, (layer, head) in zip(grid, pairs, strict=True):
             titles = (f"Head {layer}.{head}", "Its places alone", "Equal weights")
-            for axes, title, values in zip(
-                row, titles, (means.weight, means.places, means.equal), strict=True
-            ):
+            for axes, title, values in zip(row, titles, (means.weight, means.places, means.equal), strict=True):
                 own = values[layers.index(layer), columns.index(head)][np.ix_(kept, kept)]
                 image = heat(axes, own)
                 name_columns(axes, range(len(names)), names)

@@ -85,16 +85,7 @@ def _grey_out(axes: Axes, part: xr.Dataset, *, across: bool) -> None:
     if high < ends[1]:
         span(high + 0.5, ends[1], color=NOISE_BAND, linewidth=0, zorder=0)
         if across:
-            axes.text(
-                0.98,
-                0.96,
-                "masked",
-                transform=axes.transAxes,
-                ha="right",
-                va="top",
-                fontsize=6.5,
-                color="0.35",
-            )
+            axes.text(0.98, 0.96, "masked", transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color="0.35")
     (axes.set_xlim if across else axes.set_ylim)(ends)
 
 
@@ -167,13 +158,7 @@ def _mark_peak(axes: Axes, part: xr.Dataset) -> None:
     height = float(part["trace"].isel(offset=int(np.flatnonzero(part["offset"].values == at)[0])))
     axes.plot(at, height, "o", color=MARK, markersize=3)
     axes.annotate(
-        f"t = {tokens(at, 0)}",
-        (at, height),
-        (6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=7,
-        color=MARK,
+        f"t = {tokens(at, 0)}", (at, height), (6, 0), textcoords="offset points", va="center", fontsize=7, color=MARK
     )
 
 

@@ -64,18 +64,7 @@ _BY_NAME = {
     "next-to-right": RIGHT,
     "flat": "#C8C8C8",
 }
-_OTHERS = (
-    "#882255",
-    "#DDCC77",
-    "#332288",
-    "#CC79A7",
-    LEFT,
-    "#56B4E9",
-    RIGHT,
-    "#E69F00",
-    "#009E73",
-    "#C8C8C8",
-)
+_OTHERS = ("#882255", "#DDCC77", "#332288", "#CC79A7", LEFT, "#56B4E9", RIGHT, "#E69F00", "#009E73", "#C8C8C8")
 _SYSTEMS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195")
 _NUMBER = re.compile(r"[\s_#(-]*\d+\)?")
 _REMARK = re.compile(r"\s*\(.*\)$")
@@ -145,9 +134,7 @@ def drawable(token: str, *, longest: int = 14) -> str:
     columns = 0
     for character in shown:
         part = f"U+{ord(character):04X}" if _is_invisible(character) else character
-        columns += len(part) * (
-            2 if unicodedata.east_asian_width(character) in "WF" and len(part) == 1 else 1
-        )
+        columns += len(part) * (2 if unicodedata.east_asian_width(character) in "WF" and len(part) == 1 else 1)
         if columns > longest and parts:
             return "".join(parts) + "…"
         parts.append(part)
@@ -199,9 +186,7 @@ def _is_invisible(character: str) -> bool:
 
 
 def _has(family: str, character: str) -> bool:
-    path = font_manager.findfont(
-        font_manager.FontProperties(family=[family])
-    )  # as a name, - and : mean something
+    path = font_manager.findfont(font_manager.FontProperties(family=[family]))  # as a name, - and : mean something
     return font_manager.get_font(path).get_char_index(ord(character)) > 0
 
 
@@ -213,9 +198,7 @@ def _family_with(character: str) -> str | None:
             return family
     for entries in (lambda: font_manager.fontManager.ttflist, _installed_since):
         for entry in entries():
-            plain = (entry.style, entry.weight) == ("normal", 400) and not entry.name.startswith(
-                "Last Resort"
-            )
+            plain = (entry.style, entry.weight) == ("normal", 400) and not entry.name.startswith("Last Resort")
             if plain and font_manager.get_font(entry.fname).get_char_index(ord(character)):
                 return entry.name
     return None
@@ -322,9 +305,7 @@ def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:
 def name_columns(axes: Axes, at: Sequence[int], names: Sequence[str]) -> None:
     """Name columns by tokens, turned by 90 degrees; the letters of Chinese, Japanese and Korean below each other."""
     upright = [any(unicodedata.east_asian_width(letter) in "WF" for letter in name) for name in names]
-    shown = [
-        "\n".join(regex.findall(r"\X", name)) if up else name for name, up in zip(names, upright, strict=True)
-    ]
+    shown = ["\n".join(regex.findall(r"\X", name)) if up else name for name, up in zip(names, upright, strict=True)]
     axes.set_xticks(at, shown, rotation=90, parse_math=False)
     for tick, up in zip(axes.xaxis.get_major_ticks(), upright, strict=True):
         if up:
@@ -402,9 +383,7 @@ def _texts_of(figure: Figure) -> list[Text]:
 def _drawn(figure: Figure, kind: str) -> bytes:
     fit_fonts(_texts_of(figure))
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", r"Glyph \d+ .*missing from font", UserWarning
-        )  # `fit_fonts` says so
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)  # `fit_fonts` says so
         return _rendered(figure, kind)
 
 

@@ -11,15 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.explanation.ranking import SAME
-from attnscope.results.figures.panels import (
-    ALONE,
-    MEASURED,
-    colour_bar,
-    heat,
-    legend_above,
-    tokens,
-    write_cells,
-)
+from attnscope.results.figures.panels import ALONE, MEASURED, colour_bar, heat, legend_above, tokens, write_cells
 from attnscope.results.figures.reading import NothingToShowError, axis_values, layer_labels, require
 from attnscope.results.figures.style import figure_style, name_heads
 
@@ -43,9 +35,7 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     label = "Share that position explains" if colour == "position_share" else "Coherence"
     there = _is_there(verdict)
     grey = bool((there & np.isnan(verdict[colour].transpose("layer", "head").values)).any())
-    title = (
-        "Number: offset preferred" + "; grey: none" * grey + "\nFrame: its scores agree" * bool(agree.any())
-    )
+    title = "Number: offset preferred" + "; grey: none" * grey + "\nFrame: its scores agree" * bool(agree.any())
     return _grid(verdict, verdict[colour], there, agree, title, label)
 
 
@@ -131,12 +121,7 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
         left.bar(at, share, width=0.7, color=MEASURED)
         for layer, value in zip(at, share, strict=True):
             left.annotate(
-                f"{100 * value:.0f}",
-                (layer, value),
-                (0, 1),
-                textcoords="offset points",
-                ha="center",
-                fontsize=6,
+                f"{100 * value:.0f}", (layer, value), (0, 1), textcoords="offset points", ha="center", fontsize=6
             )
         left.hlines(by_accident, at - 0.35, at + 0.35, color=ALONE, linewidth=1.2, linestyle="--")
         left.set_ylim(0, 1.1)
@@ -168,9 +153,7 @@ def _equal_offsets(weights: np.ndarray, scores: np.ndarray) -> tuple[float, floa
     return float(np.diag(equal).mean()), float(equal[pairs].mean()) if pairs.any() else float("nan")
 
 
-def _scatter(
-    axes: Axes, x: np.ndarray, y: np.ndarray, weight: np.ndarray, agree: np.ndarray, reach: float
-) -> None:
+def _scatter(axes: Axes, x: np.ndarray, y: np.ndarray, weight: np.ndarray, agree: np.ndarray, reach: float) -> None:
     ends = np.array([-reach, reach])
     axes.fill_between(ends, ends - SAME, ends + SAME, color="0.9", linewidth=0, label="Within half a token")
     axes.plot(ends, ends, color="0.6", linewidth=0.6)
@@ -179,13 +162,7 @@ def _scatter(
         (agree, MEASURED, "Positional, all three the same"),
     ):
         axes.scatter(
-            x[chosen],
-            y[chosen],
-            s=8 + 60 * weight[chosen],
-            color=colour,
-            alpha=0.55,
-            linewidths=0,
-            label=label,
+            x[chosen], y[chosen], s=8 + 60 * weight[chosen], color=colour, alpha=0.55, linewidths=0, label=label
         )
     axes.set(xlim=ends, ylim=ends, aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):

@@ -83,9 +83,7 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
     axes.hlines(rows, query, key, color="0.85", linewidth=0.7, zorder=1)
     for label, wave, colour in (("waves", True, QUERY), ("no waves", False, _GREY)):
         chosen = periodic == wave
-        axes.scatter(
-            query[chosen], rows[chosen], s=11, color=colour, zorder=3, linewidths=0, label=f"Query: {label}"
-        )
+        axes.scatter(query[chosen], rows[chosen], s=11, color=colour, zorder=3, linewidths=0, label=f"Query: {label}")
         axes.scatter(
             key[chosen],
             rows[chosen],
@@ -98,9 +96,7 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
         )
     axes.set(xlim=(-0.02 * reach, 1.52 * reach), ylim=(shown - 0.4, -0.6))
     axes.axvline(1.1 * reach, color="0.6", linewidth=0.5)
-    axes.set_xticks(
-        [tick for tick in MaxNLocator(4, integer=True).tick_values(0, reach) if 0 <= tick <= reach]
-    )
+    axes.set_xticks([tick for tick in MaxNLocator(4, integer=True).tick_values(0, reach) if 0 <= tick <= reach])
     axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
 
 
@@ -137,9 +133,7 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
     sides = names(spectra, "side")
     layers = axis_values(spectra, "layer")
     frequency = spectra["frequency"].values[1:]
-    values = (
-        (spectra["maximum"] / spectra["null_mean"]).transpose("side", "layer", "frequency").values[..., 1:]
-    )
+    values = (spectra["maximum"] / spectra["null_mean"]).transpose("side", "layer", "frequency").values[..., 1:]
     reach = float(np.nanmax(np.abs(np.log2(np.maximum(values, 2.0**-3))), initial=0.5))
     with figure_style():
         height = float(np.clip(0.2 * len(layers), 0.7, 3.0)) + 0.9

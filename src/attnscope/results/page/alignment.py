@@ -50,9 +50,7 @@ def write_alignment_report(aligned: Aligned, path: Path | str) -> Path:
             (
                 pair.line,
                 percent(pair.error_rate) if np.isfinite(pair.error_rate) else "",
-                picture(
-                    pair_map(pair), title=" ".join(pair.words.source), reading=" ".join(pair.words.target)
-                ),
+                picture(pair_map(pair), title=" ".join(pair.words.source), reading=" ".join(pair.words.target)),
             )
             for pair in pairs
         ],

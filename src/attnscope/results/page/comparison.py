@@ -68,8 +68,7 @@ def _trends(scores: xr.Dataset) -> list[dict[str, Any]]:
         if bool(first["lower_by_length"].isnull() | last["lower_by_length"].isnull()):
             continue
         apart = bool(
-            (first["lower_by_length"] > last["upper_by_length"])
-            | (last["lower_by_length"] > first["upper_by_length"])
+            (first["lower_by_length"] > last["upper_by_length"]) | (last["lower_by_length"] > first["upper_by_length"])
         )
         ends = [f"{float(end['score_by_length']):.1f}" for end in (first, last)]
         trends.append({"name": str(name), "first": ends[0], "last": ends[1], "apart": apart})

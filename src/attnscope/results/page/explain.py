@@ -40,18 +40,13 @@ def write_explain_report(
 
 
 def write(
-    found: Report,
-    path: Path | str,
-    figures: Mapping[str, Figure],
-    heads: Sequence[tuple[int, int]] | None = None,
+    found: Report, path: Path | str, figures: Mapping[str, Figure], heads: Sequence[tuple[int, int]] | None = None
 ) -> Path:
     """Write the page of a report; `heads` are those of the figures of single heads."""
     tree: Any = found.result
     shown, chosen = sections(tree, figures), best_heads(tree) if heads is None else heads
     made = [page_table(table) for table in found.tables]
-    first, *others = [
-        table | {"name": f"{table['name']}-table"} for table in made
-    ]  # sections have such names too
+    first, *others = [table | {"name": f"{table['name']}-table"} for table in made]  # sections have such names too
     if not shown and not first["rows"]:
         raise AttnscopeError("The explanation holds no analysis that a page could show.")
     return write_page(
@@ -126,11 +121,7 @@ def text_tables(tree: xr.DataTree, shown: Sequence[PageSection]) -> list[PageTab
             analysis.table.key,
             [Column(heading, kind="left") for heading in analysis.table.columns],
             [cells(*line) for line in analysis.table.lines(tree[analysis.name].to_dataset())],
-            [
-                (f"figure-{picture.same_as}", picture.title)
-                for picture in analysis.pictures
-                if picture.same_as in there
-            ],
+            [(f"figure-{picture.same_as}", picture.title) for picture in analysis.pictures if picture.same_as in there],
         )
         for analysis in analyses_of(tree)
         if analysis.table is not None and analysis.section is not None

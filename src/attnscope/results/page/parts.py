@@ -119,9 +119,7 @@ def write_page(
         body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
         links=links,
         data=data or {},
-        signature=signature
-        if isinstance(signature, str)
-        else json.dumps(signature, indent=2, ensure_ascii=False),
+        signature=signature if isinstance(signature, str) else json.dumps(signature, indent=2, ensure_ascii=False),
         css=_together("page.css"),
         js=_together(*scripts),
     )
@@ -158,10 +156,7 @@ def pack_windows(sample: xr.Dataset) -> PageWindows:
     require(sample, ("token", "key", "weight", "count"), purpose="The report's sample windows")
     layers, heads = axis_values(sample, "layer"), axis_values(sample, "head")
     names = [side for side in ("", "target_") if f"{side}token" in sample.variables]
-    texts = [
-        [_text(sample.isel(window=window), side) for side in names]
-        for window in range(sample.sizes["window"])
-    ]
+    texts = [[_text(sample.isel(window=window), side) for side in names] for window in range(sample.sizes["window"])]
     packed: dict[str, tuple[str, float]] = {}
     for shown in maps(sample):
         index = layers.index(shown.layer) * len(heads) + heads.index(shown.head)

@@ -56,16 +56,7 @@ if TYPE_CHECKING:
     from attnscope.measure.offset_shares import OffsetShares
     from attnscope.results.schema import Report
 
-_SCRIPTS = (
-    "draw.js",
-    "patches.js",
-    "window.js",
-    "received.js",
-    "long.js",
-    "blocks.js",
-    "offsets.js",
-    "page.js",
-)
+_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "offsets.js", "page.js")
 
 
 def write(found: Report, path: Path | str, _: object = None) -> Path:
@@ -151,9 +142,7 @@ def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:
     for dim in ("layer", "head"):
         sampled, expected = sample.sizes.get(dim), result.sizes.get(dim)
         if sampled != expected:
-            raise AttnscopeError(
-                f"The sample has {sampled} {dim}s and the result {expected}: they must agree."
-            )
+            raise AttnscopeError(f"The sample has {sampled} {dim}s and the result {expected}: they must agree.")
 
 
 def _total(result: xr.Dataset, name: str) -> int | None:
@@ -250,9 +239,7 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
     words = wording(result, name)
     if name in SUMMARIES:
         noun = noun_of(result)
-        words = replace(
-            words, long_name=of_entries(words.long_name, noun), reading=of_entries(words.reading, noun)
-        )
+        words = replace(words, long_name=of_entries(words.long_name, noun), reading=of_entries(words.reading, noun))
     variable = result[name]
     entry: dict[str, Any] = {
         "key": name,
@@ -312,15 +299,11 @@ def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
         return opens
     heads = [(row["layer"], row["head"]) for rows in rank_heads(result).values() for row in rows]
     if not heads and apart is None:
-        opens["says"] = (
-            "These statistics are the same for all heads: none leads, and the page opens at the first."
-        )
+        opens["says"] = "These statistics are the same for all heads: none leads, and the page opens at the first."
         return opens
     if not heads and apart is not None:
         heads = apart[1]
-        layer, head = (
-            axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True)
-        )
+        layer, head = (axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True))
         middle = "equal weights" if f"equal_{name}" in result else "the median of all heads"
         opens["says"] = (
             f"These statistics rank no heads. The page opens at head {layer}.{head}, the furthest from {middle} in "
@@ -345,8 +328,7 @@ def _profile(result: xr.Dataset) -> dict[str, Any] | None:
     low, high = quantiles_over_texts(result["profile"])
     mean = mean_over_texts(result["profile"])
     flat = {
-        name: numbers(edge.reshape(-1, len(offsets)))
-        for name, edge in (("mean", mean), ("low", low), ("high", high))
+        name: numbers(edge.reshape(-1, len(offsets))) for name, edge in (("mean", mean), ("low", low), ("high", high))
     }
     return {"offsets": offsets, **flat}
 
