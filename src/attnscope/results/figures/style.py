@@ -13,6 +13,7 @@ import unicodedata
 import warnings
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import cycle, filterfalse
@@ -124,6 +125,8 @@ def font_families() -> list[str]:
     installed = set(font_manager.fontManager.get_font_names())
     if JAPANESE_FONT not in installed and (package := find_spec("matplotlib_fontja")) and package.origin:
         font_manager.fontManager.addfont(Path(package.origin).parent / "fonts" / "ipaexg.ttf")
+        entry = font_manager.fontManager.ttflist[-1]  # it has one weight, which stands for bold too
+        font_manager.fontManager.ttflist.append(replace(entry, weight=700))
     return [BASE_FONT, JAPANESE_FONT, *[name for name in _CJK_FONTS if name in installed][:1]]
 
 
