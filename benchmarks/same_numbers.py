@@ -2,8 +2,8 @@
 
     python benchmarks/same_numbers.py COMMIT [--only REGEX]
 
-Both trees run the same calls (float32, CPU, one thread), each in its own process with its own source. Models and texts
-come from the test helpers of COMMIT. `RENAMED` maps names of COMMIT to names of today. The command ends with the number
+Both trees run the same calls (float32, CPU, one thread), each in its own process with its own source and test helpers,
+which make the models. `RENAMED` maps names of COMMIT to names of today. The command ends with the number
 of equal arrays and exits with 1 if any differs.
 """
 
@@ -332,7 +332,7 @@ def main() -> int:
                 continue
             print(f"{tree.name} ({'before' if tree == old else 'after'})", flush=True)
             environment = os.environ | {
-                "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{old}",  # the helpers are those of COMMIT
+                "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}",
                 "PYTHONSAFEPATH": "1",
                 "OMP_NUM_THREADS": "1",
                 "HF_HUB_OFFLINE": "1",

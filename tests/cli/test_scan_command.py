@@ -250,10 +250,10 @@ def test_statistics_are_listed(tmp_path, finished):
 
 def test_help_tells_what_there_is(tmp_path):
     shown = attnscope("--help", cwd=tmp_path).stdout
-    assert "why they look there (explain), and whether it matters (intervene)" in " ".join(shown.split())
+    assert "why it attends there, and whether it matters" in " ".join(shown.split())
     shown = " ".join(attnscope("scan", "--help", cwd=tmp_path).stdout.replace("│", "").split())
-    assert "[default: (the model's length, at most 2048)]" in shown
-    assert "'list' shows all. [default: (those that 'list' does not mark)]" in shown
+    assert "[default: the model's length, at most 2048]" in shown
+    assert "'default' for the usual ones, 'list' shows all" in shown
 
 
 class TestBadInput:

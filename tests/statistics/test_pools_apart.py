@@ -205,4 +205,4 @@ def test_the_command_says_both_of_pools(corpus, tmp_path):
     assert "each of texts of one value" in said
     assert "pools of" in said
     assert "groups of tokens: for each pair" in said
-    assert "Texts held apart by <bdi>kind</bdi>" in (out / "report.html").read_text()
+    assert "differences by kind" in (out / "report.html").read_text()

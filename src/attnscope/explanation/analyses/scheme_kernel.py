@@ -61,7 +61,7 @@ def scheme_kernel(
 
     .. math:: k(\Delta) = \sum_c |\bar q_c||\bar k_c|\cos(\omega_c\Delta + \varphi_c),
 
-    a sum over pairs of columns c that turn by :math:`\omega_c` a token (`rotary_profile`). Where the scores have a bias
+    a sum over pairs of columns c that turn by :math:`\omega_c` a token. Where the scores have a bias
     by distance, its mean over texts is added. Peaks are searched where the head may look, within the band; what still
     rises beyond the band is no peak.
 

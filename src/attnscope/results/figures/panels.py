@@ -59,7 +59,8 @@ def write_cells(
     for (row, column), value in np.ndenumerate(shades if values is None else values):
         if not np.isfinite(value):
             continue
-        red, green, blue, _ = image.cmap(image.norm(np.ma.masked_invalid(shades[row, column])))
+        shade = shades[row, column]
+        red, green, blue, _ = image.cmap(image.norm(shade)) if np.isfinite(shade) else image.cmap.get_bad()
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < _DARK
         colour = "white" if dark else "black"
         image.axes.text(column, row, texts(float(value)), ha="center", va="center", fontsize=size, color=colour)
