@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -105,28 +104,6 @@ def show(report: Report, place: OutputFolder, folder: Path, page: Path | None, *
     else:
         render.print_report(report, new_console())
         place.say(folder, page)
-
-
-@dataclass(frozen=True)
-class Forms:
-    """In which forms a command prints its results."""
-
-    record: Callable[[Any, Path], object]  # makes what is printed as JSON, from the results and their folder
-    rows: Callable[[Any], None]  # print the results as CSV, and as tables
-    tables: Callable[[Any], None]  # print the results as CSV, and as tables
-
-    def show(
-        self, results: object, place: OutputFolder, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool
-    ) -> None:
-        """Print results as JSON or CSV; else as tables, and where everything lies."""
-        with place.reading(folder):
-            if as_json:
-                emit(json_text(self.record(results, folder)) + "\n")
-            elif as_csv:
-                self.rows(results)
-            else:
-                self.tables(results)
-                place.say(folder, page)
 
 
 def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None]) -> Path | None:

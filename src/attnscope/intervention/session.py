@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
-from attnscope.capture.forward import decoder_start, forward
+from attnscope.capture.forward import decoder_start
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.verify import padding_difference, verify
@@ -224,11 +224,6 @@ def log_probabilities(
     by_position = logits[:, None] if logits.ndim == 2 else logits  # noqa: PLR2004
     chosen = by_position if positions is None else by_position[:, positions]
     return chosen.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-
-
-def predict(model: PreTrainedModel, inputs: dict[str, Any], name: str) -> Float[Tensor, "batch prediction outcome"]:
-    """Log probabilities at every position."""
-    return log_probabilities(forward(model, inputs, lambda _: name))
 
 
 Direction = Literal["noising", "denoising"]

@@ -42,16 +42,6 @@ def plain(value: float, digits: int, sign: str = "") -> str:
     return f"{number}e{int(power)}"
 
 
-def change_texts(
-    before: float, after: float, change: float, low: float, high: float, *, least: int = 3
-) -> tuple[str, str, str, str]:
-    """Two values, what lies between them and its interval, as a table has them: tiny changes by their power of ten."""
-    digits = change_places(change, low, high, least)
-    own = [digits if digits <= _MOST else places(value, least) for value in (before, after)]
-    interval = f"{plain(low, digits, '+')} to {plain(high, digits, '+')}" if math.isfinite(low) else ""
-    return plain(before, own[0]), plain(after, own[1]), plain(change, digits, "+"), interval
-
-
 def percent(share: float) -> str:
     """Write a share in percent; a dash where there is none."""
     return f"{100 * share:.1f}%" if math.isfinite(share) else "–"

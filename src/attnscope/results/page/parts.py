@@ -74,11 +74,6 @@ def _short(value: float) -> float | int | None:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-def minus(text: str) -> str:
-    """Numbers with a real minus."""
-    return text.replace("-", "−")
-
-
 def picture(figure: Figure, name: str = "", title: str = "", reading: str = "") -> Picture:
     """A figure as pages show it."""
     source = "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure)).decode("ascii")
