@@ -274,8 +274,6 @@ def collect(folder: Path, only: str) -> None:
     """Run the cases and write the arrays of each to a file; an error is a result of its own."""
     import torch
 
-    import attnscope  # noqa: F401
-
     torch.set_num_threads(1)
     folder.mkdir()
     with tempfile.TemporaryDirectory() as scratch:

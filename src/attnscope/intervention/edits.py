@@ -353,6 +353,8 @@ def bleu_without_heads(
         raise AttnscopeError(f"{session.loaded.name} does not translate: BLEU is of encoder-decoders with targets")
     if ablation not in {"zero", "mean"}:
         raise AttnscopeError(f"the ablation is {ablation!r}; expected zero or mean while a translation is made")
+    if not session.sites:
+        session.check()  # a session that was not checked has no layers yet: no head would be tried
     sites, counts = session.sites, session.heads
     crossing = [place for place, site in enumerate(sites) if site.kind == "cross"]
     chosen = [(layer, head) for layer in crossing for head in range(counts[layer])] if heads is None else list(heads)
