@@ -19,7 +19,7 @@ from attnscope.capture.processors import Tokenizer
 from attnscope.capture.signature import signature_of
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
-from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.catalogue import ANALYSES, requested_analyses
 from attnscope.explanation.evidence import LayerSums, sums_of
 from attnscope.explanation.stored import OtherTable, StoredAnalyses, load_explanation
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
@@ -30,7 +30,6 @@ from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.signature import Signature
 from attnscope.store.units import Parts, Task, do_share, pending, task_for
 from attnscope.support.arguments import Count, Seed, validated
-from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -66,8 +65,7 @@ def explain(
     head: int | None = None,
     interventions: bool = False,
     intervention_texts: Count = 8,
-    more: Sequence[Analysis] = (),
-    longest: Count | None = None,
+    analyses: Sequence[str | Analysis] = (),
     seed: Seed = 0,
     field: str | None = None,
     by_line: bool = False,
@@ -115,10 +113,9 @@ def explain(
         Whether words and positions are also changed, to see what becomes of each head.
     intervention_texts
         Windows on which they are changed, the first ones; each change takes a pass over them.
-    more
-        More analyses, such as those of a paper: ``attnscope.reproduction.yamamoto2023.analyses.analyses()``.
-    longest
-        Most tokens of a window where `window` is not given.
+    analyses
+        More analyses: records, or names of those that installed packages add, such as those of a paper:
+        ``["yamamoto2023"]``; some take a setting: ``"relearned=2500"``.
     seed
         Seed of the random number generators.
     progress
@@ -129,7 +126,7 @@ def explain(
     xarray.DataTree
         A node for each analysis that the model admits, by the names of ``attnscope.explanation.catalogue.ANALYSES``
         and of
-        `more`; ``also/0``, ``also/1``, ... hold spectrum and components of other models' tables.
+        `analyses`; ``also/0``, ``also/1``, ... hold spectrum and components of other models' tables.
         The attribute ``skipped`` says, as JSON, which are not defined here and why; ``decoder`` says what a decoder
         beside an encoder read.
 
@@ -140,8 +137,7 @@ def explain(
     """
     part = task_for(explain, locals())
     choose("completion (--completion)", completion, COMPLETIONS)
-    for analysis in more:
-        check_kind("analyses (explanation.study.Analysis)", Analysis, more=analysis)
+    more = requested_analyses(analyses)
     reject_modalities("explain", MODEL if model is None else model, texts, field=field, revision=revision)
     corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
     loaded = load_model(
@@ -153,8 +149,8 @@ def explain(
         trust_remote_code=trust_remote_code,
     )
     length = window_length(loaded, window)
-    if window is None and longest is not None:
-        length = min(length, longest)
+    if window is None:
+        length = min([length, *(analysis.longest for analysis in more if analysis.longest)])
     _check_settings(length, band, frequencies)
     study = Study(
         loaded.model,
