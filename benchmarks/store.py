@@ -50,7 +50,7 @@ def windows_of(rng: np.random.Generator, count: int, layers: int, heads: int) ->
 def pool_of(rng: np.random.Generator, number: int, given: argparse.Namespace) -> xr.Dataset:
     """A pool."""
     layers, heads, band = given.layers, given.heads, given.band
-    of_head = ("text", "layer", "head")
+    of_head = ("window", "layer", "head")
 
     def drawn(*more: int) -> np.ndarray:
         return rng.random((1, layers, heads, *more))
@@ -59,13 +59,13 @@ def pool_of(rng: np.random.Generator, number: int, given: argparse.Namespace) ->
     sums = {"band_sum": ("offset", 2 * band + 1), "bin_sum": ("offset_bin", bins)}
     found = {name: ((*of_head, dim), drawn(size)) for name, (dim, size) in sums.items()}
     found |= {f"drawn_{name}": ((*of_head, dim), drawn(size)) for name, (dim, size) in sums.items()}
-    found |= {f"equal_{name}": (("text", "layer", dim), drawn(size)[:, :, 0]) for name, (dim, size) in sums.items()}
+    found |= {f"equal_{name}": (("window", "layer", dim), drawn(size)[:, :, 0]) for name, (dim, size) in sums.items()}
     for name in SCALARS:
         found |= {name: (of_head, drawn()), f"{name}_variance": (of_head, drawn())}
-        found |= {f"equal_{name}": (("text", "layer"), drawn()[..., 0])}
+        found |= {f"equal_{name}": (("window", "layer"), drawn()[..., 0])}
     return xr.Dataset(
-        found | {"length": ("text", [2048 * given.pool]), "window_count": ("text", [given.pool])},
-        {"offset": np.arange(-band, band + 1), "text": [number], "source": ("text", [f"corpus.jsonl:{number}"])},
+        found | {"length": ("window", [2048 * given.pool]), "window_count": ("window", [given.pool])},
+        {"offset": np.arange(-band, band + 1), "window": [number], "source": ("window", [f"corpus.jsonl:{number}"])},
     )
 
 

@@ -15,9 +15,9 @@ from tests.results.planted import SIGNATURE, explained_run, piece, scan_run
 def test_the_pieces_of_a_scan_are_together_what_opens(tmp_path):
     (node,) = nodes_of(run_at(scan_run(tmp_path / "run", (2, 3, 1))))
     pieces = list(node.pieces())
-    assert [piece.sizes["text"] for piece in pieces] == [2, 3, 1]
+    assert [piece.sizes["window"] for piece in pieces] == [2, 3, 1]
     assert node.texts == 6
-    whole = xr.concat(pieces, "text", data_vars="minimal", coords="minimal", compat="override")
+    whole = xr.concat(pieces, "window", data_vars="minimal", coords="minimal", compat="override")
     opened = open_run(tmp_path / "run")
     assert set(whole.variables) == set(opened.variables)
     xr.testing.assert_identical(whole[sorted(whole.data_vars)], opened[sorted(opened.data_vars)])
@@ -29,7 +29,7 @@ def test_only_one_piece_is_read_at_a_time(tmp_path):
     *_, last = sorted((tmp_path / "run" / "pieces").iterdir())
     last.write_bytes(b"0")
     pieces = node.pieces()
-    assert next(pieces).sizes["text"] == 2
+    assert next(pieces).sizes["window"] == 2
     with pytest.raises(AttnscopeError, match=f"{last.name} is not what was written .*--repair"):
         next(pieces)
 

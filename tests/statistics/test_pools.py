@@ -131,10 +131,10 @@ def kept(corpus, tmp_path_factory):
 @pytest.mark.parametrize("name", ["bundled", "gpt2", "llama", "bart"])
 def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, scans):
     windows, pools = scans(name)
-    assert pools.window_count.sum() == windows.sizes["text"]
+    assert pools.window_count.sum() == windows.sizes["window"]
     ends = np.cumsum(pools.window_count.values)
     for pool, end in enumerate(ends):
-        some = windows.isel(text=slice(end - int(pools.window_count[pool]), end))
+        some = windows.isel(window=slice(end - int(pools.window_count[pool]), end))
         for layer, kind in enumerate(windows.layer_kind.values):
             rows = rows_of(some, kind).values.astype(float)
             keys = rows if kind == "causal" else some.length.values

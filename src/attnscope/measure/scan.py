@@ -141,7 +141,7 @@ def scan(
     batch_size
         Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
     pool
-        Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``text``, and of windows
+        Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``window``, and of windows
         in short, so that a corpus of any size fits on a disk. With `by` a pool is of texts of one value. See
         docs/clusters.md.
     until
@@ -206,7 +206,7 @@ def scan(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``text, layer, head, offset, offset_bin, cluster``. Each entry of ``text`` is one window. Variables,
+        Dimensions ``window, layer, head, offset, offset_bin, cluster``. Each entry of ``window`` is one window. Variables,
         per text, layer and head: ``band_sum`` (tr_t), ``bin_sum`` (all offsets, in bins that double: ``bin_first`` to
         ``bin_last``), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
@@ -232,7 +232,7 @@ def scan(
     --------
     >>> results = scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
     >>> dict(results.profile.sizes)
-    {'text': 1, 'layer': 3, 'head': 4, 'offset': 21}
+    {'window': 1, 'layer': 3, 'head': 4, 'offset': 21}
     >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
     True
     """
