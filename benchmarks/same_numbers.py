@@ -290,7 +290,7 @@ def collect(folder: Path, only: str) -> None:
 
 
 def renamed(case: str, key: str) -> str:
-    """The key of today's results: the dimension ``text`` became ``window``, and ``window`` of pools ``pooled_window``."""
+    """The key of today's results: ``text`` became ``window``, ``window`` of pools ``pooled_window``."""
     if "pool" in case and "|text(" not in key and re.search(r"\bwindow\b", key):
         key = re.sub(r"\bwindow(?=[,()])", "pooled_window", key)
     return re.sub(r"(?<=[|(,])text(?=[,()])", "window", key)

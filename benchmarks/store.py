@@ -39,11 +39,19 @@ MILLION = 1_000_000
 
 def windows_of(rng: np.random.Generator, count: int, layers: int, heads: int) -> xr.Dataset:
     """The statistics of every window of a pool, in short."""
-    dims = ("window", "layer", "head")
+    dims = ("pooled_window", "layer", "head")
     return xr.Dataset(
         {f"window_{name}": (dims, rng.random((count, layers, heads), dtype=np.float32)) for name in SCALARS}
-        | {"window_length": ("window", np.full(count, 2048)), "window_start": ("window", np.arange(count))}
-        | {"window_source": ("window", np.array([f"corpus.jsonl:{number}" for number in range(count)], dtype=object))}
+        | {
+            "window_length": ("pooled_window", np.full(count, 2048)),
+            "window_start": ("pooled_window", np.arange(count)),
+        }
+        | {
+            "window_source": (
+                "pooled_window",
+                np.array([f"corpus.jsonl:{number}" for number in range(count)], dtype=object),
+            )
+        }
     )
 
 

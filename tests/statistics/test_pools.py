@@ -193,9 +193,9 @@ def test_kinds_are_those_of_all_texts_together(scans):
 def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(scans, kept):
     windows, _ = scans("bundled")
     run, pools = kept
-    assert "window" not in pools.dims
+    assert "pooled_window" not in pools.dims
     short = open_run(run, part="windows")
-    assert short.window.values.tolist() == windows.text.values.tolist()
+    assert short.pooled_window.values.tolist() == windows.window.values.tolist()
     assert short.window_source.values.tolist() == windows.source.values.tolist()
     for name in ("entropy", "first_token", "mean_offset", "max_weight"):
         np.testing.assert_allclose(short[f"window_{name}"].values, windows[name].values, rtol=1e-5, atol=1e-5)

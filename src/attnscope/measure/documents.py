@@ -230,7 +230,7 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
     Returns
     -------
     xr.Dataset
-        The statistics' own dimensions without ``window``, and ``bound``, "low" and "high", in their own units. NaN where
+        Dimensions of the statistics without ``window``, and ``bound``, "low" and "high", in their own units. NaN where
         an estimate rests on fewer than 8 effective rows (Kish 1965): a row that was not drawn may then hold as much as
         all that were, and nothing in the sample tells.
 

@@ -206,7 +206,7 @@ def scan(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``window, layer, head, offset, offset_bin, cluster``. Each entry of ``window`` is one window. Variables,
+        Dimensions ``window, layer, head, offset, offset_bin, cluster``. Variables,
         per text, layer and head: ``band_sum`` (tr_t), ``bin_sum`` (all offsets, in bins that double: ``bin_first`` to
         ``bin_last``), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),

@@ -44,7 +44,7 @@ def wording(result: xr.Dataset, statistic: str) -> Wording:
 
 
 def noun_of(result: xr.Dataset) -> str:
-    """What each entry of ``window`` is, in the singular: a text that is too long for the model makes several windows."""
+    """What each entry of ``window`` is, in the singular: a text may make several windows."""
     if "window_count" in result:
         return "pool"
     if result.attrs.get("capture") in _GIVEN:
