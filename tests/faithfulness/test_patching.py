@@ -124,7 +124,7 @@ def test_pairs_that_cannot_be_patched_are_refused(loaded, pairs, says):
         activation_patch(loaded, pairs)
 
 
-@pytest.mark.parametrize("window", ["", "no json\n", "[1]\n", '{"clean": "a"}\n', "[" * 5000])
+@pytest.mark.parametrize("text", ["", "no json\n", "[1]\n", '{"clean": "a"}\n', "[" * 5000])
 def test_a_file_without_pairs_is_refused(tmp_path, text):
     (tmp_path / "pairs.jsonl").write_text(text)
     with pytest.raises(AttnscopeError):

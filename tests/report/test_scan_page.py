@@ -243,7 +243,7 @@ def test_any_summary_becomes_rows(summary, rows):
     assert list(flatten(summary)) == rows
 
 
-@pytest.mark.parametrize("window", ["not json", "[1, 2", '"only a word"', "[]"])
+@pytest.mark.parametrize("text", ["not json", "[1, 2", '"only a word"', "[]"])
 def test_any_signature_is_shown(made, tmp_path, text):
     result = made.result.assign_attrs(signature=text, summary=text)
     assert write_report(result, None, tmp_path / "r.html").exists()

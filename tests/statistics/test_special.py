@@ -19,7 +19,7 @@ def notes(model, texts, **options):
     return notes_of(attnscope.scan(model, texts, tokenizer=tokenizer, statistics="first_token", **options))
 
 
-@pytest.mark.parametrize("window", [f"<s>{FIRST}", f"{FIRST}</s>"])
+@pytest.mark.parametrize("text", [f"<s>{FIRST}", f"{FIRST}</s>"])
 @pytest.mark.parametrize("how", ["text", "ids"])
 def test_a_special_token_that_is_added_twice_is_said(causal, text, how):
     texts = [text, SECOND] if how == "text" else [causal[1](one).input_ids for one in (text, SECOND)]
