@@ -142,11 +142,13 @@ def _of_environment() -> Task:
     )
 
 
-_OWN = {"out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "also", "show"}  # of this process alone
+#: Arguments that are of this process alone.
+_OWN = {"reading", "options", "out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "also", "show"}
 
 
 def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_memory: bool = False) -> Task | None:
     """How a verb does its units, by its arguments: all in this process (None), one task of them, or by Ray."""
+    arguments = {**arguments, **arguments.get("reading", {}), **arguments.get("options", {})}
     task, out, beside = arguments["task"], arguments["out"], {"task (--task)": arguments["task"]}
     if "until" in arguments:
         beside["until (--until)"] = arguments["until"]
