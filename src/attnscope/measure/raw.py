@@ -360,7 +360,7 @@ def measure_weights(
         measured = {name: value.cpu() for name, value in measured.items()}
         run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
     results = collected([run], names, band).assign_attrs(capture="weights")
-    return results if tokens is None else results.assign_coords(token=(("text", "position"), _padded(tokens)))
+    return results if tokens is None else results.assign_coords(token=(("window", "position"), _padded(tokens)))
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ class TextReader(Reader):
             batches.append(self._measure_batch([*batch.values()], [*batch]))
             self.seen += len(batch)
         self.seen = first
-        return pooled(joined(batches).assign_coords(text=self.numbers), number, self.asked.seed)
+        return pooled(joined(batches).assign_coords(window=self.numbers), number, self.asked.seed)
 
     def _measure_batch(self, batch: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         results = self.measure_batch(batch, numbers)
