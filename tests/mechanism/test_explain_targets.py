@@ -10,10 +10,10 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.verify import position_table_length
-from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
-from attnscope.explanation.analyses.position_cca import position_cca
 from attnscope.explanation.analyses.position_content import content_of as position_content
 from attnscope.explanation.analyses.position_content import position_content as mechanism_position_content
+from attnscope.explanation.analyses.position_table import position_cca
+from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.analyses.waves import query_key_waves
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Study, equal_windows, with_targets

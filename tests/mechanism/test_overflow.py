@@ -9,7 +9,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.explanation.analyses.interventions import changes_of as interventions
 from attnscope.explanation.analyses.position_content import content_of as position_content
-from attnscope.explanation.analyses.rotation_effect import rotation_effect_of as rotation_effect
+from attnscope.explanation.analyses.position_scheme import rotation_effect_of as rotation_effect
 from attnscope.explanation.inputs import capture_inputs, input_moments
 from attnscope.explanation.profiles import Collected, collect_profiles
 from attnscope.explanation.study import Study

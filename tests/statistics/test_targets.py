@@ -8,9 +8,9 @@ import xarray as xr
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.forward import decoder_start
-from attnscope.explanation.analyses.bias_effect import bias_effect
 from attnscope.explanation.analyses.interventions import interventions
 from attnscope.explanation.analyses.position_content import content_of as content_of_model
+from attnscope.explanation.analyses.position_scheme import bias_effect
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import RowMeasures
 from attnscope.measure import writing as _keep

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.explanation.arrays.waves import query_key_waves
+from attnscope.explanation.arrays.spectrum import query_key_waves
 from attnscope.explanation.ranking import best_heads, rank_explanations
 from attnscope.explanation.words import summary
 from attnscope.results.figures.explain import explain_figures, position_content, shift_controls, write_explain_figures

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.explanation.analyses.position_content import content_of as position_content
-from attnscope.explanation.analyses.scheme_kernel import kernel_of as scheme_kernel
+from attnscope.explanation.analyses.position_scheme import kernel_of as scheme_kernel
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Study, equal_windows

@@ -6,8 +6,8 @@ import torch
 import transformers as T
 
 from attnscope.capture.watching import watching
-from attnscope.explanation.analyses.bias_effect import bias_effect_of as bias_effect
-from attnscope.explanation.analyses.rotation_effect import rotation_effect_of as rotation_effect
+from attnscope.explanation.analyses.position_scheme import bias_effect_of as bias_effect
+from attnscope.explanation.analyses.position_scheme import rotation_effect_of as rotation_effect
 from attnscope.explanation.profiles import without_bias
 from attnscope.explanation.projections import projections
 from attnscope.kernels.call import AttentionCall, Need
