@@ -30,7 +30,7 @@ def _records() -> Iterator[Analysis]:
     for file in sorted(files, key=lambda file: _PAGE.index(file) if file in _PAGE else len(_PAGE)):
         address = f"{analyses.__name__}.{file}"
         records = (value for value in vars(import_module(address)).values() if isinstance(value, Analysis))
-        yield from (one for one in records if (one.alone or one.compute).__module__ == address)
+        yield from (one for one in records if one.alone.__module__ == address)
 
 
 ANALYSES: tuple[Analysis, ...] = tuple(_records())

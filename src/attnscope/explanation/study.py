@@ -357,8 +357,8 @@ class Analysis:
         Makes the analysis with a setting, given as text after its package's name: ``--analyses name=setting``.
     longest
         Most tokens of a window where none is given.
-    alone
-        What a call of the record computes: a function of a study and of the analysis's own settings; else `compute`.
+    function
+        What a call of the record computes, of a study and the analysis's own settings; by default `compute`.
     """
 
     name: str
@@ -377,7 +377,12 @@ class Analysis:
     few_texts: bool = False
     configured: Callable[[str], Analysis] | None = None
     longest: int | None = None
-    alone: Callable[..., xr.Dataset] | None = None
+    function: Callable[..., xr.Dataset] | None = None
+
+    @property
+    def alone(self) -> Callable[..., xr.Dataset]:
+        """What a call of the record computes."""
+        return self.function or self.compute
 
     @validated
     def __call__(
@@ -405,7 +410,7 @@ class Analysis:
                     raise AttnscopeError(
                         f"{self.name} is not defined for {made.name}: {reason}. Choose another analysis"
                     )
-                return (self.alone or self.compute)(made, **settings)
+                return self.alone(made, **settings)
         finally:
             made.few_texts = before
 
@@ -417,7 +422,7 @@ def analysis(
 
     def record(function: Callable[..., xr.Dataset]) -> Analysis:
         alone = validated(function)
-        made = Analysis(name, title, definition, explained or alone, alone=alone, **shown)
+        made = Analysis(name, title, definition, explained or alone, function=alone, **shown)
         object.__setattr__(made, "__doc__", function.__doc__)
         return made
 

@@ -58,8 +58,7 @@ def test_a_band_without_an_offset_is_refused(name):
     if name in {"bias_effect", "rotation_effect", "scheme_kernel"}:
         model = Study(llama(), [[5, 6, 7, 8], [8, 5, 6, 5]])
     if name == "bias_effect":  # of which no small model is at hand
-        function = bias_effect
-        message = said(lambda: function(llama(), [[5, 6, 7, 8]], band=0))
+        message = said(lambda: bias_effect.alone(model, band=0))
     else:
         message = said(lambda: OF_WIDTH[name](model, limit=2, band=0))
     assert message == "band (--band) is 0; expected a whole number of 1 or more"

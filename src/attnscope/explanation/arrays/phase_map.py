@@ -80,12 +80,6 @@ def phase_map(
         `RotationPlanes`). For ``thin``,
         energies are multiplied by the size of the eigenvalue.
 
-    Raises
-    ------
-    AttnscopeError
-        If shapes do not fit, entries are not finite, there are fewer than 4 positions, the band is empty, the
-        completion unknown or there is no bin.
-
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.4 and figure 6; EMNLP 2023, equations 26 and
@@ -249,11 +243,6 @@ def shift_controls(
         ``coherence`` (weighted by the cross-amplitude over the band), ``coherence_at_offset`` and
         ``cross_amplitude`` (its sum over the band) of `cross_spectrum`, and ``line_shift``, ``share_near`` and
         ``uniform_share`` of `phase_map` (minimal completion).
-
-    Raises
-    ------
-    AttnscopeError
-        As `cross_spectrum`; also if the other head's W_K has another number of columns.
     """
     values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
     if other_key is not None:

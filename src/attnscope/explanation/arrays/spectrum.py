@@ -65,11 +65,6 @@ def amplitude_spectrum(
         dimension: ``null_mean``, ``null_lower_quartile``, ``null_upper_quartile``, the levels of white noise
         in which each column keeps its variance (Rayleigh; they hold strictly between 0 and T/2).
 
-    Raises
-    ------
-    AttnscopeError
-        If entries are not finite, there are fewer than 4 positions, or a parameter is out of range.
-
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, equation 8 and figure 3; EMNLP 2023, figures 3 and 13.
@@ -433,12 +428,6 @@ def query_key_waves(
         ``permutation``. Over ``curve`` (the most important column first) ``curve_column``, and over ``curve,
         position`` ``query_curve`` and ``key_curve``: the column about its mean, in units of its standard deviation.
 
-    Raises
-    ------
-    AttnscopeError
-        If shapes do not fit, entries are not finite, there are fewer than 4 positions, or a parameter is out
-        of range.
-
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.3 and figure 4; EMNLP 2023, section 4.2 and figure 5.
@@ -524,11 +513,6 @@ def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Datase
         ``null_mean`` and ``null_99``, mean and 99% quantile of the maximum over independent white columns of
         the same variances (strictly between 0 and T/2). For 768 columns it is near 2.7 times that of one
         column's root mean square, so a maximum means little without it.
-
-    Raises
-    ------
-    AttnscopeError
-        If entries are not finite, there are fewer than 4 positions or no columns.
 
     References
     ----------
