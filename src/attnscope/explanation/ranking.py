@@ -107,9 +107,10 @@ def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
         found: dict[str, Any] = {name: value for name, value in numbers.items() if math.isfinite(value)}
         if "peak_weight" not in found:
             continue
-        answers = {name: bool(found.get(name)) for name in ("prefers", "positional")}
+        given: dict[str, Any] = {name: found.get(name) for name in _NUMBERS}
+        given |= {name: bool(found.get(name)) for name in ("prefers", "positional")}
         if "kernel_agrees" in found:
-            answers["kernel_agrees"] = bool(found["kernel_agrees"])
+            given["kernel_agrees"] = bool(found["kernel_agrees"])
         rows.append(
             HeadExplanation(
                 layer=layers[row],
@@ -117,7 +118,7 @@ def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
                 head=int(verdict["head"][column]),
                 weights_of=earlier.get(layers[row]),
                 agree=bool(found.get("agree")) if found.get("asked") else None,
-                **{name: found.get(name) for name in _NUMBERS} | answers,
+                **given,
             )
         )
     return sorted(
