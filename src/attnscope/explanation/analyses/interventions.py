@@ -30,7 +30,7 @@ from attnscope.explanation.profiles import (
 from attnscope.explanation.ranking import weight_peaks
 from attnscope.explanation.study import POSITION_TABLE, Picture, Section, analysis
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
-from attnscope.explanation.tokens import Tokens, Windows, batches, read, targets_of, token_ids
+from attnscope.explanation.tokens import Tokens, batches, read, targets_of, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import units_of
 from attnscope.support.arguments import Count, Draws, Seed
@@ -52,7 +52,7 @@ CHANGED = Section(
 
 def _of_study(study: Study) -> xr.Dataset:
     """The changes; of a head that prefers no offset there is no weight at one that could change."""
-    changed = changes_of(study.model, study.first(study.intervention_texts), band=study.band, seed=study.seed)
+    changed = interventions.alone(study)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(changed.target, fill_value=False)
     at_offset = [str(name) for name in changed if name == "target" or str(name).startswith("mass_")]
     return changed.assign(changed[at_offset].where(prefers.reset_coords(drop=True)).data_vars)
@@ -81,10 +81,11 @@ def _of_study(study: Study) -> xr.Dataset:
     asked=lambda study: study.intervention_texts > 0,
     few_texts=True,
 )
+@torch.no_grad()
 def interventions(
     study: Study,
-    *,
     changes: Sequence[str] | None = None,
+    *,
     layer: int | None = None,
     band: Count | None = None,
     target_offset: Int[np.ndarray, "layer head"] | None = None,
@@ -150,40 +151,8 @@ def interventions(
         `attnscope.explain` ``target`` and all weights at it are NaN for heads that prefer no offset.
     """
     check_some(f"of {', '.join(CHANGES)}", changes=changes)
-    return changes_of(
-        study.model,
-        study.first(),
-        changes,
-        layer=layer,
-        target_offset=target_offset,
-        shift=shift,
-        frequencies=frequencies,
-        components=components,
-        draws=draws,
-        **study.defaults(band=band, seed=seed),
-    )
-
-
-_SHIFTED = "positions-shifted"
-
-
-@torch.no_grad()
-def changes_of(
-    model: PreTrainedModel,
-    windows: Windows,
-    changes: Sequence[str] | None = None,
-    *,
-    layer: int | None = None,
-    band: int = 10,
-    target_offset: Int[np.ndarray, "layer head"] | None = None,
-    shift: int = 8,
-    frequencies: tuple[int, int] | None = None,
-    components: int = 12,
-    draws: int = 1000,
-    seed: int = 0,
-) -> xr.Dataset:
-    """Every change on every window; see `interventions`."""
-    windows = list(windows)
+    model, windows = study.model, study.first(study.intervention_texts)
+    band, seed = band or study.band, study.seed if seed is None else seed
     ids = token_ids(windows, least=1 if layer is None else 2)
     special, target_special = _special(windows), _special(targets_of(windows) or windows)
     length = ids.length
@@ -236,6 +205,9 @@ def changes_of(
         components=components,
         left_out=json.dumps(left_out),
     )
+
+
+_SHIFTED = "positions-shifted"
 
 
 def _checked(

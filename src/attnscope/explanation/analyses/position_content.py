@@ -35,7 +35,7 @@ from attnscope.explanation.profiles import (
 from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Picture, Section, analysis
-from attnscope.explanation.tokens import TOKENS_AT_ONCE, Tokens, Windows, batches, model_inputs, read, token_ids
+from attnscope.explanation.tokens import TOKENS_AT_ONCE, Tokens, batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
@@ -91,6 +91,7 @@ CONTENT = Section("content", "Position or content", _says)
     units="share",
     few_texts=True,
 )
+@torch.no_grad()
 def position_content(
     study: Study,
     *,
@@ -155,41 +156,8 @@ def position_content(
           the other on the key side, so that noise in the means does not bias it; the mean over all halvings.
     """
     check_some("layers, or None for all", layers=layers)
-    return content_of(
-        study.model,
-        study.first(),
-        method=method,
-        layers=layers,
-        target_offset=target_offset,
-        draws=draws,
-        **study.defaults(band=band, seed=seed),
-    )
-
-
-FEWEST_EXACT = 8  # documents; the interval of an exact share of fewer holds too seldom
-
-
-#: The four terms of a product of query and key, query side first: position (P) and content (C).
-TERMS = ("PP", "PC", "CP", "CC")
-
-
-#: What a model adds to that product by the distance of the two tokens (T5, ALiBi, DeBERTa).
-BIAS = "B"
-
-
-@torch.no_grad()
-def content_of(
-    model: PreTrainedModel,
-    windows: Windows,
-    *,
-    method: Literal["means", "exact"] = "means",
-    layers: Sequence[int] | None = None,
-    band: int = 10,
-    target_offset: Int[np.ndarray, "layer head"] | None = None,
-    draws: int = 1000,
-    seed: int = 0,
-) -> xr.Dataset:
-    """The split of every head; see `position_content`."""
+    model, windows = study.model, study.first()
+    band, seed = band or study.band, study.seed if seed is None else seed
     ids = token_ids(windows, least=2 if method == "means" else 1)
     splitter: Splitter = MeanSplit()
     if method == "exact":
@@ -222,6 +190,17 @@ def content_of(
         documents=len(set(ids.documents)),
         intervals_over=units_of(ids.documents)[1],
     )
+
+
+FEWEST_EXACT = 8  # documents; the interval of an exact share of fewer holds too seldom
+
+
+#: The four terms of a product of query and key, query side first: position (P) and content (C).
+TERMS = ("PP", "PC", "CP", "CC")
+
+
+#: What a model adds to that product by the distance of the two tokens (T5, ALiBi, DeBERTa).
+BIAS = "B"
 
 
 def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray, " player"]:

@@ -28,7 +28,7 @@ from attnscope.explanation.profiles import (
 from attnscope.explanation.projections import projections
 from attnscope.explanation.ranking import MOST, weight_peaks
 from attnscope.explanation.study import BIAS, ROTATION, ROTATION_OR_BIAS, Picture, Section, analysis
-from attnscope.explanation.tokens import Windows, batches, model_inputs, read, token_ids
+from attnscope.explanation.tokens import batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.rotary import Rotation, pair_columns
 from attnscope.measure.documents import units_of
@@ -37,8 +37,6 @@ from attnscope.support.checks import check_some
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
-
-    from transformers import PreTrainedModel
 
     from attnscope.explanation.study import Study
 
@@ -55,7 +53,7 @@ KERNEL = Section(
 
 def _of_study(study: Study) -> xr.Dataset:
     """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what it explains."""
-    kernel = kernel_of(study.model, study.first(), band=study.band, seed=study.seed)
+    kernel = scheme_kernel.alone(study)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
     return without_flat_curves(kernel, prefers.reset_coords(drop=True))
 
@@ -82,6 +80,7 @@ def _of_study(study: Study) -> xr.Dataset:
     units="share",
     few_texts=True,
 )
+@torch.no_grad()
 def scheme_kernel(
     study: Study, *, band: Count | None = None, draws: Draws = 400, seed: Seed | None = None
 ) -> xr.Dataset:
@@ -126,27 +125,8 @@ def scheme_kernel(
         In the tree of `attnscope.explain` ``share``, ``offset_of_weights``, ``agree`` and ``chance`` are NaN for heads
         that prefer no offset, and ``offset_of_kernel`` too if the kernel is flat, or a small part of the scores.
     """
-    return kernel_of(study.model, study.first(), draws=draws, **study.defaults(band=band, seed=seed))
-
-
-def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
-    """The kernel without what says nothing: every curve has a largest value, that of random weights too."""
-    asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
-    makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
-    return kernel.assign(asked.data_vars).assign(offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes))
-
-
-_NEAR = 1.0  # tokens: offsets that lie no further apart count as one
-
-
-_FLAT = 1e-9  # a kernel that moves the scores by less, in nats, has no peak
-
-
-@torch.no_grad()
-def kernel_of(
-    model: PreTrainedModel, windows: Windows, *, band: int = 10, draws: int = 400, seed: int = 0
-) -> xr.Dataset:
-    """The kernel and what comes of it; see `scheme_kernel`."""
+    model, windows = study.model, study.first()
+    band, seed = band or study.band, study.seed if seed is None else seed
     ids = token_ids(windows, least=2)
     rotations = {
         site.index: made.rotation
@@ -178,6 +158,19 @@ def kernel_of(
         length=ids.length,
         intervals_over=called,
     )
+
+
+def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
+    """The kernel without what says nothing: every curve has a largest value, that of random weights too."""
+    asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
+    makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
+    return kernel.assign(asked.data_vars).assign(offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes))
+
+
+_NEAR = 1.0  # tokens: offsets that lie no further apart count as one
+
+
+_FLAT = 1e-9  # a kernel that moves the scores by less, in nats, has no peak
 
 
 @dataclass(eq=False)
@@ -403,10 +396,11 @@ SCHEME = Section(
     units="share",
     few_texts=True,
 )
+@torch.no_grad()
 def rotation_effect(
     study: Study,
-    *,
     periods: Mapping[str, tuple[float, float]] | None = None,
+    *,
     band: Count | None = None,
     draws: Draws = 1000,
     seed: Seed | None = None,
@@ -432,29 +426,8 @@ def rotation_effect(
         As of `bias_effect`, with the variants ``model`` and those of `periods`. NaN in layers that do not rotate.
     """
     check_some("names of variants with their periods, or None for the usual ones", periods=periods)
-    return rotation_effect_of(study.model, study.first(), periods, draws=draws, **study.defaults(band=band, seed=seed))
-
-
-#: Bands of RoPE by the tokens that a pair takes for one turn.
-PERIODS: Mapping[str, tuple[float, float]] = {
-    "none": (0.0, 0.0),
-    "fast": (0.0, 16.0),
-    "middle": (16.0, 128.0),
-    "slow": (128.0, float("inf")),
-}
-
-
-@torch.no_grad()
-def rotation_effect_of(
-    model: PreTrainedModel,
-    windows: Windows,
-    periods: Mapping[str, tuple[float, float]] | None = None,
-    *,
-    band: int = 10,
-    draws: int = 1000,
-    seed: int = 0,
-) -> xr.Dataset:
-    """Profiles with only some pairs turned; see `rotation_effect`."""
+    model, windows = study.model, study.first()
+    band, seed = band or study.band, study.seed if seed is None else seed
     periods = PERIODS if periods is None else periods
     ids = token_ids(windows)
     turns = {
@@ -478,6 +451,15 @@ def rotation_effect_of(
     return profiles_of_variants(model, windows, variants, band=band, draws=draws, seed=seed)
 
 
+#: Bands of RoPE by the tokens that a pair takes for one turn.
+PERIODS: Mapping[str, tuple[float, float]] = {
+    "none": (0.0, 0.0),
+    "fast": (0.0, 16.0),
+    "middle": (16.0, 128.0),
+    "slow": (128.0, float("inf")),
+}
+
+
 @analysis(
     "bias_effect",
     "Without the bias",
@@ -496,6 +478,7 @@ def rotation_effect_of(
     units="share",
     few_texts=True,
 )
+@torch.no_grad()
 def bias_effect(
     study: Study, *, band: Count | None = None, draws: Draws = 1000, seed: Seed | None = None
 ) -> xr.Dataset:
@@ -517,14 +500,12 @@ def bias_effect(
         Dimensions ``variant, layer, head, offset`` with variants ``model`` and ``without_bias``: ``profile``, the mean
         weight at an offset, and ``effect``, the model's less the variant's.
     """
-    return bias_effect_of(study.model, study.first(), draws=draws, **study.defaults(band=band, seed=seed))
-
-
-@torch.no_grad()
-def bias_effect_of(
-    model: PreTrainedModel, windows: Windows, *, band: int = 10, draws: int = 1000, seed: int = 0
-) -> xr.Dataset:
-    """Profiles with the bias and with its mean; see `bias_effect`."""
+    band, seed = band or study.band, study.seed if seed is None else seed
     return profiles_of_variants(
-        model, windows, lambda _, call: {"without_bias": without_bias(call)}, band=band, draws=draws, seed=seed
+        study.model,
+        study.first(),
+        lambda _, call: {"without_bias": without_bias(call)},
+        band=band,
+        draws=draws,
+        seed=seed,
     )
