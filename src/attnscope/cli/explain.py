@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import new_console, print_note, progress_bar
-from attnscope.cli.place import PAGE, OutputFolder, draw_views, show, usual_folder
+from attnscope.cli.output import new_console, print_note
+from attnscope.cli.place import run
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from attnscope.results.schema import Report
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
@@ -89,38 +86,6 @@ def explain(
     output: options.Output,
 ) -> None:
     """Explain why every head attends there: take queries and keys apart into positions, content and waves."""
-    place = OutputFolder(output.out, usual_folder("explain"), ("paper.npz",) if paper else ())
-    tree = _analysed(
-        paper=paper,
-        published_as=published_as,
-        relearn=relearn,
-        **reading,
-        layer=layer,
-        head=head,
-        completion=completion,
-        interventions=interventions,
-        frequencies=_frequencies(frequencies),
-        also=also or [],
-        out=place,
-    )
-    if "task" in tree.attrs:  # another process keeps and prints the results
-        print_note(tree.attrs["task"])
-        return
-    from attnscope.explanation.report import report as report_of
-
-    folder = Path(tree.attrs["run"])
-    if "relearned" in tree.children:
-        _print_relearned(tree["relearned"].to_dataset(), folder)
-    with place.reading(folder):
-        found = report_of(tree)
-        page = _draw(found, folder, _heads_to_show(tree, layer, head), output.formats) if output.report else None
-        if not (output.as_json or output.as_csv):
-            _print_text_tables(tree)
-        show(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
-
-
-def _analysed(*, paper: bool, published_as: str | None, relearn: int | None, **settings: Any) -> xr.DataTree:
-    from attnscope.explanation.explain import explain as run_explain
     from attnscope.reproduction.yamamoto2023.analyses import LONGEST, analyses
     from attnscope.reproduction.yamamoto2023.models import check_published
     from attnscope.reproduction.yamamoto2023.relearned_analysis import relearned as yamamoto2023_relearned
@@ -129,9 +94,22 @@ def _analysed(*, paper: bool, published_as: str | None, relearn: int | None, **s
     check_published(published_as)
     if paper:
         more += analyses(published_as=published_as)
-    longest = LONGEST if paper else None
-    with progress_bar("explain") as bar:
-        return run_explain(**settings, more=more, longest=longest, progress=bar)
+    run(
+        "explain",
+        output,
+        parts=("paper.npz",) if paper else (),
+        page_heads=lambda tree: _heads_to_show(tree, layer, head),
+        first=_print_text_tables,
+        **reading,
+        layer=layer,
+        head=head,
+        completion=completion,
+        interventions=interventions,
+        frequencies=_frequencies(frequencies),
+        also=also or [],
+        more=more,
+        longest=LONGEST if paper else None,
+    )
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
@@ -139,13 +117,6 @@ def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> li
 
     number = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
     return best_heads(tree, layer=layer, head=head, count=number)
-
-
-def _print_relearned(relearned: xr.Dataset, folder: Path) -> None:
-    """How far the loss fell, on standard error."""
-    losses, kept = relearned.loss.values, folder / "relearned"
-    said = f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {kept}"
-    new_console(errors=True).print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _frequencies(given: str | None) -> tuple[int, int] | None:
@@ -159,26 +130,11 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
     return int(low), int(high)
 
 
-def _draw(found: Report, folder: Path, heads: list[tuple[int, int]], formats: tuple[str, ...]) -> Path | None:
-    from attnscope.store.runs import RunFolder
-
-    tree: Any = found.result
-
-    def draw(place: Path) -> None:
-        from attnscope.results.figures.explain import explain_figures, write_explain_figures
-        from attnscope.results.page.explain import write
-
-        figures = dict(explain_figures(tree, heads))
-        write_explain_figures(tree, place / "figures", heads, figures, formats)
-        write(found, place / PAGE, figures, heads)
-
-    with RunFolder(folder, found.signature) as run:
-        also = [str(node.attrs["identity"]) for node in tree["also"].children.values()] if "also" in tree else []
-        return draw_views(run, [[list(head) for head in heads], sorted(tree.children), also, formats], draw)
-
-
 def _print_text_tables(tree: xr.DataTree) -> None:
-    """Tables of text that analyses have, such as published numbers beside ours."""
+    """Tables of text that analyses have, such as published numbers beside ours, and how far a loss fell."""
+    if "relearned" in tree.children:
+        losses, folder = tree["relearned"].loss.values, f"{tree.attrs['run']}/relearned"
+        print_note(f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model saved in {folder}")
     if not json.loads(tree.attrs.get("more", "[]")):  # the analyses of explain itself have figures alone
         return
     from rich.table import Table

@@ -20,7 +20,7 @@ from attnscope.results.figures import maps as pies_module
 from attnscope.results.figures import style as text_module
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, weight_maps
 from attnscope.results.figures.reading import can_be_drawn
-from attnscope.results.figures.scan import first_rows, group_maps, overview, profile_curves, write_scan_figures
+from attnscope.results.figures.scan import first_rows, group_maps, overview, profile_curves, scan_figures
 from attnscope.results.figures.style import cluster_colours, drawable, name_columns, save_figure, svg_of
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_result import HOSTILE, NAMES, planted, translated, with_bins, with_blocks, with_groups
@@ -388,15 +388,12 @@ def test_blocks_of_any_model_fit_and_a_missing_head_is_left_out(layers, heads, k
     assert not figure.axes[0].patches
 
 
-def test_blocks_alone_can_be_drawn(made, tmp_path):
+def test_blocks_alone_can_be_drawn(made):
     result = with_blocks(made.result)[["block_recall", "equal_block_recall"]]
     assert can_be_drawn(result)
     assert not can_be_drawn(result[["equal_block_recall"]])
     both = result.assign(map_block_recall=result.block_recall)
-    assert [path.name for path in write_scan_figures(both, None, tmp_path, ("svg",))] == [
-        "block-recall.svg",
-        "map-block-recall.svg",
-    ]
+    assert [name for name, _ in scan_figures(both, None)] == ["block-recall", "map-block-recall"]
     with pytest.raises(AttnscopeError, match="block_shares needs block_recall"):
         block_shares(made.result)
 
@@ -433,10 +430,10 @@ def test_shares_by_offset_of_any_model_fit(layers, heads, reach):
     assert [axes.get_title(loc="left") for axes in alone.axes[:-1]] == ["Each head"]
 
 
-def test_shares_by_offset_alone_can_be_drawn(made, tmp_path):
+def test_shares_by_offset_alone_can_be_drawn(made):
     result = with_bins(made.result)[["bin_sum", "length"]]
     assert can_be_drawn(result)
-    assert [path.name for path in write_scan_figures(result, None, tmp_path, ("svg",))] == ["offsets.svg"]
+    assert [name for name, _ in scan_figures(result, None)] == ["offsets"]
     assert not can_be_drawn(result[["length"]])
     with pytest.raises(AttnscopeError, match="offset_shares needs bin_sum, offset_sum or band_sum"):
         offset_shares(result[["length"]])
