@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -77,9 +78,10 @@ def run(
     """
     import attnscope
 
-    place = OutputFolder(output.out, usual_folder(command), parts)
+    place, verb = OutputFolder(output.out, usual_folder(command), parts), getattr(attnscope, command)
     with progress_bar(command) as bar:
-        result = getattr(attnscope, command)(**arguments, out=place, progress=bar)
+        reports_progress = "progress" in inspect.signature(verb).parameters
+        result = verb(**arguments, out=place, **({"progress": bar} if reports_progress else {}))
     if "task" in result.attrs:  # another process stores and prints the results
         print_note(result.attrs["task"])
         return

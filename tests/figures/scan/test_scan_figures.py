@@ -527,22 +527,3 @@ def test_font_fallback_is_the_first_installed(monkeypatch):
     manager = SimpleNamespace(get_font_names=lambda: names)
     monkeypatch.setattr(text_module.font_manager, "fontManager", manager)
     assert text_module.font_families() == ["DejaVu Sans", "IPAexGothic", "Noto Sans JP"]
-
-
-def test_forms_are_drawn_beside_full_attention():
-    import torch
-
-    from attnscope.measure.forms import compare_forms
-    from attnscope.results.figures.maps import form_comparison
-
-    x = torch.randn(3, 2, 3, 40, 4, generator=torch.Generator().manual_seed(0))
-    result = compare_forms(*x)
-    figure = form_comparison(result, heads=[2, 0])
-    profile, moved, *_ = figure.axes
-    for line, expected in zip(profile.lines, result["profile"].mean("text").isel(head=2).values, strict=False):
-        np.testing.assert_allclose(line.get_ydata(), expected)
-    shown = [bar.get_width() for bar in moved.patches]
-    np.testing.assert_allclose(shown, result["weight_moved"].mean("text").isel(head=2))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == result["form"].values.tolist()
-    with pytest.raises(AttnscopeError, match="heads go from 0 to 2"):
-        form_comparison(result, heads=[3])
