@@ -101,16 +101,6 @@ _HOLDERS = ("_orig_mod", "original_model", "_model", "_module")  # torch.compile
 
 
 @runtime_checkable
-class Bridge(Protocol):
-    """What holds a model as TransformerLens' ``TransformerBridge`` does."""
-
-    @property
-    def original_model(self) -> nn.Module:
-        """The model of transformers."""
-        ...
-
-
-@runtime_checkable
 class Envoy(Protocol):
     """What holds a model as nnsight's ``LanguageModel`` does."""
 
@@ -121,13 +111,23 @@ class Envoy(Protocol):
 
 
 def inner_model(source: object) -> object:
-    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, `LoadedModel`); else `source`
-    itself.
+    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, peft, sentence-transformers,
+    `LoadedModel`); else `source` itself.
     """
     if isinstance(source, transformers.PreTrainedModel):
         return source
     if isinstance(source, LoadedModel):
         return source.model
+    if isinstance(source, nn.Module) and hasattr(source, "peft_config"):
+        adapters: Any = source
+        if any(config.is_prompt_learning for config in adapters.peft_config.values()):
+            raise AttnscopeError(
+                f"{type(source).__name__} adds tokens of its own to every text: only adapters within the layers (LoRA, "
+                "IA3, ...) are read"
+            )
+        return inner_model(adapters.get_base_model())
+    if isinstance(source, nn.Sequential) and len(source) and hasattr(source[0], "auto_model"):
+        return inner_model(source[0].auto_model)  # of sentence-transformers
     for name in _HOLDERS:
         held: object = getattr(source, name, None)
         if held is None or held is source:

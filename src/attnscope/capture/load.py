@@ -11,20 +11,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.utils import is_peft_available
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import Bridge, Envoy, inner_model, quiet
+from attnscope.capture.borrow import Envoy, inner_model, quiet
 from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
 from attnscope.capture.families import is_pooler
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import INTEGERS, Placement, parameters_of, plain, quantised, reject_distributed
-from attnscope.capture.processors import Tokenizer, is_place, load_tokenizer, reject_slow, tokenizer_repository
+from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, load_tokenizer, tokenizer_repository
 from attnscope.read.columns import SUFFIXES
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
@@ -57,9 +58,9 @@ def load_model(
     Parameters
     ----------
     source
-        A folder, a hub id such as ``roberta-base``, ``bundled`` (the default), or a model that is already loaded; also
-        inside ``torch.compile``, a TransformerLens bridge or nnsight's ``LanguageModel``: see `Model`. A `LoadedModel`
-        is returned as it is.
+        A folder (also of an adapter of peft, whose base is loaded), a hub id such as ``roberta-base``, ``bundled``
+        (the default), or a model that is already loaded; also inside ``torch.compile``, a TransformerLens bridge,
+        nnsight's ``LanguageModel``, a ``PeftModel`` or a ``SentenceTransformer``. A `LoadedModel` is returned as is.
     tokenizer
         Its tokenizer or the tokenizer's folder; by default the one beside the model. Of a model object too, where it
         was loaded from.
@@ -82,7 +83,7 @@ def load_model(
     AttnscopeError
         If there is no such model, its weights are pickled, lie outside the folder, change meanwhile, are corrupt, not
         finite or lack a tensor of the trunk, its config is broken or another model's, it wants to run code of its own,
-        there is no (fast) tokenizer, or a model that was given lies elsewhere or is of another type.
+        there is no tokenizer, or a model that was given lies elsewhere or is of another type.
 
     Examples
     --------
@@ -109,7 +110,14 @@ def load_model(
     else:
         repository = _repository(str(source), revision)
         name = Path(source).name if repository.commit is None else str(source)
+        adapter = _adapter_in(repository)
+        beside = repository
+        if adapter is not None:
+            repository = _repository(str(adapter["base_model_name_or_path"]), adapter.get("revision"))
         model, identity = _placed(repository, name, Loading(revision, device, dtype, trust_remote_code, placement))
+        if adapter is not None:
+            identity |= {"adapter": _adapted(model, beside)}
+            repository = beside if has_tokenizer(beside) else repository
         _reject_broken_numbers(model)
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
@@ -119,7 +127,8 @@ def load_model(
         _reject_what_reads_no_text(model)
         given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
         tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
-        reject_slow(tokenizer, name)
+        if not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise AttnscopeError(f"{type(tokenizer).__name__} is not a tokenizer: expected one of transformers")
     return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
 
 
@@ -151,6 +160,11 @@ def _tokenizer(
 
 
 def _reject_what_reads_no_text(model: PreTrainedModel) -> None:
+    if hasattr(model, "text_model") and hasattr(model, "vision_model"):
+        raise AttnscopeError(
+            f"{type(model).__name__} compares texts with images: give its .text_model to read texts, and its "
+            ".vision_model to read images"
+        )
     if model.main_input_name != "input_ids":
         other = what_is_read(model)
         raise AttnscopeError(
@@ -199,6 +213,30 @@ def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTra
         with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
             model = model.to(cast("Any", on))
     return model, identity
+
+
+def _adapter_in(repository: Repository) -> dict[str, Any] | None:
+    """What an adapter of peft is set to; None of a model."""
+    settings = None if repository.find("config.json") else repository.read("adapter_config.json")
+    if settings is not None and not isinstance(settings.get("base_model_name_or_path"), str):
+        raise AttnscopeError(f"adapter_config.json of {repository.source} names no base_model_name_or_path: add it")
+    return settings
+
+
+def _adapted(model: PreTrainedModel, repository: Repository) -> str:
+    """Put the adapter of a folder into a model; its hash."""
+    source = repository.source
+    repository.within("adapter_model.safetensors")  # others can run code when they are opened
+    identity = repository.identity()
+    if not is_peft_available():
+        raise AttnscopeError(f"{source} is an adapter, which peft puts into its model: pip install peft")
+    with quiet(), explaining(f"the adapter {source} cannot be put into {type(model).__name__}", "Is it whole?"):
+        report: Any = model.load_adapter(source)
+    repository.refuse_changed()
+    for what, keys in (("lacks", report.missing_keys), ("holds more than the model:", report.unexpected_keys)):
+        if keys:
+            raise AttnscopeError(f"the adapter {source} {what} {min(keys)}: is it one of {type(model).__name__}?")
+    return identity["sha256"]
 
 
 def _reject_what_is_no_model(source: str) -> None:
@@ -273,9 +311,9 @@ def usable_device(name: str | None) -> torch.device:
     return device
 
 
-#: A folder, a hub id or ``"bundled"``; a model of transformers, also inside ``torch.compile``; a `LoadedModel`; a
-#: TransformerLens bridge; nnsight's ``LanguageModel``. `load_model` makes a `LoadedModel` of each.
-Model: TypeAlias = "str | Path | PreTrainedModel | LoadedModel | Bridge | Envoy"
+#: A folder, a hub id or ``"bundled"``; a model of transformers, also inside ``torch.compile``, TransformerLens,
+#: peft or sentence-transformers; a `LoadedModel`; nnsight's ``LanguageModel``.
+Model = str | Path | nn.Module | LoadedModel | Envoy
 
 
 _NUMBER = re.compile(r"\.(\d{1,9})(?=\.)")  # of a layer

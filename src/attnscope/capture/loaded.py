@@ -14,6 +14,6 @@ class LoadedModel:
     """A model ready to be watched."""
 
     model: PreTrainedModel  # on its device
-    tokenizer: Any  # a fast tokenizer (with character offsets), or None where none was asked for
+    tokenizer: Any  # None where none is needed
     name: str  # the folder's or repository's name
     identity: dict[str, str]  # what the model is: the SHA-256 of all that it was loaded from, or the hub's commit

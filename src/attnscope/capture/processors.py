@@ -82,10 +82,15 @@ Tokenizer: TypeAlias = "str | Path | PreTrainedTokenizerBase | None"
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
 
 
+def has_tokenizer(repository: Repository) -> bool:
+    """Whether a folder has any file of a tokenizer; of a repository on the hub it is taken to."""
+    return repository.commit is not None or any((repository.folder / name).exists() for name in _FILES)
+
+
 def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -> Any:
     """Load the tokenizer of a repository."""
     source = repository.source
-    if repository.commit is None and not any((repository.folder / name).exists() for name in _FILES):
+    if not has_tokenizer(repository):
         raise AttnscopeError(
             f"{source} has no tokenizer (no tokenizer.json): save it there, or give its folder with --tokenizer"
         )
@@ -97,14 +102,6 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
         )
         tokenizer("", return_offsets_mapping=getattr(tokenizer, "is_fast", False))  # half broken, it fails here
     return tokenizer
-
-
-def reject_slow(tokenizer: Any, name: str) -> None:
-    """Refuse a tokenizer that does not say which characters its tokens are."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise AttnscopeError(
-            f"the tokenizer of {name} gives no character offsets: a fast tokenizer (tokenizer.json) is needed"
-        )
 
 
 def _check(repository: Repository) -> None:
