@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import new_console, print_note
+from attnscope.cli.output import new_console
 from attnscope.cli.place import run
 
 if TYPE_CHECKING:
@@ -29,19 +29,11 @@ _Completion = Annotated[
 _Interventions = Annotated[
     bool, typer.Option("--interventions", help="Interventions too: words and positions are changed, and heads watched.")
 ]
-_Paper = Annotated[
-    bool, typer.Option("--paper", help="Settings of the papers, and their published numbers beside ours.")
-]
-_PublishedAs = Annotated[
-    str | None,
+_Analyses = Annotated[
+    list[str] | None,
     typer.Option(
-        help="Name of the published model whose weights these are, where a folder cannot tell: roberta-base or gpt2."
-    ),
-]
-_Relearn = Annotated[
-    int | None,
-    typer.Option(
-        metavar="STEPS", help="Steps of learning the position table anew with unknown tokens between, such as 1000."
+        metavar="NAME[=SETTING]",
+        help="Analyses that an installed package adds, such as yamamoto2023, the numbers of a paper; may be repeated.",
     ),
 ]
 _Also = Annotated[
@@ -75,9 +67,7 @@ def explain(
     frequencies: _Frequencies = None,
     completion: _Completion = "minimal",
     interventions: _Interventions = False,
-    paper: _Paper = False,
-    published_as: _PublishedAs = None,
-    relearn: _Relearn = None,
+    analyses: _Analyses = None,
     also: _Also = None,
     layer: _Layer = None,
     head: _Head = None,
@@ -86,18 +76,13 @@ def explain(
     output: options.Output,
 ) -> None:
     """Explain why every head attends there: take queries and keys apart into positions, content and waves."""
-    from attnscope.reproduction.yamamoto2023.analyses import LONGEST, analyses
-    from attnscope.reproduction.yamamoto2023.models import check_published
-    from attnscope.reproduction.yamamoto2023.relearned_analysis import relearned as yamamoto2023_relearned
+    from attnscope.explanation.catalogue import requested_analyses
 
-    more = [] if relearn is None else [yamamoto2023_relearned(relearn)]
-    check_published(published_as)
-    if paper:
-        more += analyses(published_as=published_as)
+    more = requested_analyses(analyses or [])
     run(
         "explain",
         output,
-        parts=("paper.npz",) if paper else (),
+        parts=[f"{one.name}.npz" for one in more if not one.needs],
         page_heads=lambda tree: _heads_to_show(tree, layer, head),
         first=_print_text_tables,
         **reading,
@@ -106,9 +91,8 @@ def explain(
         completion=completion,
         interventions=interventions,
         frequencies=_frequencies(frequencies),
+        analyses=more,
         also=also or [],
-        more=more,
-        longest=LONGEST if paper else None,
     )
 
 
@@ -131,10 +115,7 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
 
 
 def _print_text_tables(tree: xr.DataTree) -> None:
-    """Tables of text that analyses have, such as published numbers beside ours, and how far a loss fell."""
-    if "relearned" in tree.children:
-        losses, folder = tree["relearned"].loss.values, f"{tree.attrs['run']}/relearned"
-        print_note(f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model saved in {folder}")
+    """Tables of text that analyses have, such as published numbers beside ours."""
     if not json.loads(tree.attrs.get("more", "[]")):  # the analyses of explain itself have figures alone
         return
     from rich.table import Table

@@ -26,8 +26,8 @@ class OutputFolder:
     before.
     """
 
-    def __init__(self, asked: Path | None, usual: Callable[[Any], Path], parts: tuple[str, ...] = ()) -> None:
-        self.asked, self.usual, self.parts = asked, usual, parts
+    def __init__(self, asked: Path | None, usual: Callable[[Any], Path], parts: Sequence[str] = ()) -> None:
+        self.asked, self.usual, self.parts = asked, usual, tuple(parts)
         self.finished, self.signature = False, cast("Signature | None", None)
         self.found = False
 
@@ -67,7 +67,7 @@ def run(
     command: str,
     output: Output,
     *,
-    parts: tuple[str, ...] = (),
+    parts: Sequence[str] = (),
     page_heads: Sequence[tuple[int, int]] | Callable[[Any], Sequence[tuple[int, int]]] | None = None,
     first: Callable[[Any], None] | None = None,
     **arguments: Any,
@@ -126,7 +126,9 @@ def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key
             save_figure(figure, new / "figures" / name, formats)
         reports.write_page(report, new / PAGE, figures)
 
-    drawn = [sorted(getattr(report.result, "children", ())), report.heads, formats, *key]
+    # of a tree its nodes, and which models' position tables are beside this one's
+    nodes = sorted(str(node.attrs.get("identity", node.path)) for node in getattr(report.result, "subtree", ()))
+    drawn = [nodes, report.heads, formats, *key]
     with folder:
         return draw_views(folder, drawn, draw)
 

@@ -137,7 +137,7 @@ def intervene(
     --------
     >>> effects = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
     >>> effects["effects"].loss_change.dims
-    ('text', 'ablation', 'layer', 'head')
+    ('window', 'ablation', 'layer', 'head')
     """
     part, chosen = task_for(intervene, locals()), _checked(ablations)
     check_whole(0, STEPS, steps=steps)
@@ -308,19 +308,19 @@ class InterventionJob:
         """Curves by effects, by estimates and by what `scan` measures."""
         ablation: Ablation = "mean" if "mean" in self.ablations else self.ablations[0]
         halves = half_of(self.asked.documents)
-        parts = [measured.isel(text=np.flatnonzero(halves == half)) for half in (0, 1)]
+        parts = [measured.isel(window=np.flatnonzero(halves == half)) for half in (0, 1)]
 
         def of(scores: Callable[[xr.Dataset], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
             first, second = (scores(part) for part in parts)
             return first, second
 
-        orders = {"effect": of(lambda part: part.loss_change.sel(ablation=ablation).mean("text").values)}
+        orders = {"effect": of(lambda part: part.loss_change.sel(ablation=ablation).mean("window").values)}
         if self.steps:
             for name in ("attribution", "integrated"):
                 orders[name] = of(
-                    lambda part, name=name: part.estimate.sel(estimator=name, ablation=ablation).mean("text").values
+                    lambda part, name=name: part.estimate.sel(estimator=name, ablation=ablation).mean("window").values
                 )
-            orders["importance"] = of(lambda part: part.importance.mean("text").values)
+            orders["importance"] = of(lambda part: part.importance.mean("window").values)
         for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):
             if name in where:  # weights hardly differ between halves of the texts: one order for both
                 scores = sign * where[name].values

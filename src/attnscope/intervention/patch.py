@@ -186,7 +186,7 @@ def _batches(
     first = 0
     for numbers, encoded in batches:
         pairs = range(first, first + len(numbers))
-        yield None if done(pairs) else job.measured(numbers, encoded, skips).rename(pair="text")
+        yield None if done(pairs) else job.measured(numbers, encoded, skips).rename(pair="window")
         first = pairs.stop
 
 
@@ -242,7 +242,7 @@ def _parts(measured: xr.Dataset, stored: StoredParts, seed: int) -> dict[str, xr
 
 
 def _of_run(run: RunFolder) -> xr.Dataset:
-    return run.results().rename(text="pair").sortby("pair")
+    return run.results().rename(window="pair").sortby("pair")
 
 
 def _in_order(parts: Sequence[xr.Dataset]) -> xr.Dataset:

@@ -524,14 +524,14 @@ class Work:
 
 
 def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:
-    dims = {"links_of_heads": ("text", "layer", "head")}
+    dims = {"links_of_heads": ("window", "layer", "head")}
     kinds = {"source_words": np.int64, "target_words": np.int64}
     return xr.Dataset(
         {
-            name: (dims.get(name, ("text",)), np.array([pair[name] for pair in pairs], kinds.get(name, object)))
+            name: (dims.get(name, ("window",)), np.array([pair[name] for pair in pairs], kinds.get(name, object)))
             for name in pairs[0]
         },
-        coords={"text": np.arange(lines.start, lines.stop)},
+        coords={"window": np.arange(lines.start, lines.stop)},
     )
 
 

@@ -183,14 +183,14 @@ def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Data
     """Write what the run lacks, and read all of it."""
     if not run.complete:
         for first, part in job.parts(run):
-            run.append(part.rename(sequence="text"), first)
+            run.append(part.rename(sequence="window"), first)
         run.finish(attributes=attributes)
     return load_generation(run)
 
 
 def load_generation(run: RunFolder) -> xr.Dataset:
     """What `generate` returned, from the folder of a finished run."""
-    results = run.results().rename(text="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
+    results = run.results().rename(window="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
     results.encoding["source"] = str(run.path)
     return results
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import xarray as xr
 from jaxtyping import Float, Int
-from sklearn.cluster import KMeans
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.measure.maps import KEPT
@@ -80,6 +79,8 @@ def cluster_profiles(
     _centre(shares)
     if not len(shares):
         raise AttnscopeError("found no profile; expected one or more, (vector, offset)")
+    from sklearn.cluster import KMeans
+
     distinct = len(np.unique(shares, axis=0))
     model = KMeans(min(clusters, distinct), n_init=restarts, random_state=seed).fit(shares)  # pyright: ignore[reportArgumentType]
     centroids = np.asarray(model.cluster_centers_)
@@ -118,14 +119,14 @@ def labelled(
     tokens = {"long_name": unit, "units": unit}
     return xr.Dataset(
         {name: (dimensions(name), array, _attributes(name, unit)) for name, array in arrays.items()}
-        | {name: ("text", counts, tokens) for name, counts in lengths.items()}
+        | {name: ("window", counts, tokens) for name, counts in lengths.items()}
         | {
-            "source": ("text", np.array([source for source, _ in sources], dtype=object)),
-            "start": ("text", np.array([start for _, start in sources], dtype=np.int64)),
+            "source": ("window", np.array([source for source, _ in sources], dtype=object)),
+            "start": ("window", np.array([start for _, start in sources], dtype=np.int64)),
         },
         coords={
-            "text": np.arange(first, first + len(sources)),
-            **({} if by is None else {"by": ("text", np.array(by, dtype=object))}),
+            "window": np.arange(first, first + len(sources)),
+            **({} if by is None else {"by": ("window", np.array(by, dtype=object))}),
             **layer_coordinates(sites),
             "head": np.arange(heads),
             "offset": np.arange(-band, band + 1),

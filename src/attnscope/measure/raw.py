@@ -231,7 +231,9 @@ def observe_window(loaded: LoadedModel, window: Window, observe: Observer) -> No
 
 def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: int) -> Window:
     """The first window of the texts, with what a decoder reads beside it."""
-    corpus, other = texts_and_targets(texts, targets, by_line=targets is not None, blank_lines=targets is not None)
+    corpus, other = texts_and_targets(
+        texts, targets, by_line=targets is not None, blank_lines=targets is not None, with_inputs=True
+    )
     if texts is not None:
         _reject_several(corpus)
     if other is None or isinstance(corpus, EncodedTexts):
@@ -360,7 +362,7 @@ def measure_weights(
         measured = {name: value.cpu() for name, value in measured.items()}
         run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
     results = collected([run], names, band).assign_attrs(capture="weights")
-    return results if tokens is None else results.assign_coords(token=(("text", "position"), _padded(tokens)))
+    return results if tokens is None else results.assign_coords(token=(("window", "position"), _padded(tokens)))
 
 
 @dataclass(frozen=True)

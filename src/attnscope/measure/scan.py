@@ -104,7 +104,7 @@ def scan(
         Number of kinds of heads, found by k-means over profiles, as the papers do. By default kinds are named by what
         is measured of each head, and are as many as there are: see `summarize`.
     pool
-        Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``text``, and of windows
+        Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``window``, and of windows
         in short, so that a corpus of any size fits on a disk. With `by` a pool is of texts of one value. See
         docs/clusters.md.
     until
@@ -119,7 +119,7 @@ def scan(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``text, layer, head, offset, offset_bin, cluster``. Each entry of ``text`` is one window. Variables,
+        Dimensions ``window, layer, head, offset, offset_bin, cluster``. Variables,
         per text, layer and head: ``band_sum`` (tr_t), ``bin_sum`` (all offsets, in bins that double: ``bin_first`` to
         ``bin_last``), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
@@ -145,7 +145,7 @@ def scan(
     --------
     >>> results = scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
     >>> dict(results.profile.sizes)
-    {'text': 1, 'layer': 3, 'head': 4, 'offset': 21}
+    {'window': 1, 'layer': 3, 'head': 4, 'offset': 21}
     >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
     True
     """

@@ -7,8 +7,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import transformers
 from torch import nn
-from transformers import GenerationMixin, PreTrainedModel
 
 from attnscope.capture.forward import check_finite
 from attnscope.capture.functional import PassObserver, calls_inside
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
     from torch import Tensor
+    from transformers import PreTrainedModel
 
     from attnscope.capture.functional import CapturedCall, ModuleCalls
     from attnscope.capture.watch import Site
@@ -165,7 +166,7 @@ def watch(
     Yields
     ------
     Seen
-        Its ``result()`` is what `attnscope.scan` gives, with one entry of ``text`` for each text of each pass, and
+        Its ``result()`` is what `attnscope.scan` gives, with one entry of ``window`` for each text of each pass, and
         ``layer_name`` the submodule that called. ``length`` counts the real tokens: a token at which nothing may look
         (or that ``key_padding_mask`` names) is padding. No token is known as special. Where queries and keys are
         not of the same number, or not the same states in ``nn.MultiheadAttention``, the layer is of the kind ``cross``.
@@ -199,7 +200,7 @@ def watch(
     ...     _ = module(torch.randn(4, 7, 8))
     >>> results = seen.result()
     >>> dict(results.profile.sizes), results.layer_name.values[0]
-    ({'text': 4, 'layer': 3, 'head': 2, 'offset': 5}, 'layers.0.self_attn')
+    ({'window': 4, 'layer': 3, 'head': 2, 'offset': 5}, 'layers.0.self_attn')
     """
     check_kind("a torch.nn.Module", nn.Module, module=module)
     check_whole(1, _WIDEST, band=band)
@@ -234,7 +235,9 @@ def _generating(
         return generate
 
     models = [
-        part for part in module.modules() if isinstance(part, PreTrainedModel) and isinstance(part, GenerationMixin)
+        part
+        for part in module.modules()
+        if isinstance(part, transformers.PreTrainedModel) and isinstance(part, transformers.GenerationMixin)
     ]
     before = {model: model.__dict__.get("generate") for model in models}
     try:

@@ -343,7 +343,7 @@ PIECE_BYTES = 1 << 26  # of results, about, that are put together to one piece
 
 def plain_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
     """Some texts of a piece, of which nothing is kept apart."""
-    return part.piece(piece).isel(text=chosen), {}
+    return part.piece(piece).isel(window=chosen), {}
 
 
 class Parts:
@@ -470,7 +470,7 @@ class _Waiting:
         for kind, arrays in apart.items():
             self.apart.setdefault(kind, []).append(arrays)
         self.bytes += sum(arrays.nbytes for arrays in (measured, *apart.values()))
-        self.stop += measured.sizes["text"]
+        self.stop += measured.sizes["window"]
 
     def write(self) -> None:
         if self.measured:

@@ -295,7 +295,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "scan": _Kind(tree=False, holds=("text", "head")),
+    "scan": _Kind(tree=False, holds=("window", "head")),
     "generate": _Kind(tree=False, holds=("span_weight",)),
     "roles": _Kind(tree=False, holds=("role",)),
     "diff": _Kind(tree=False, holds=("statistic",)),
