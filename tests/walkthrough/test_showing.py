@@ -14,9 +14,8 @@ from rich.console import Console
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.kernels.heads import SelfAttention
-from attnscope.lineage.steps import markdown, steps, terminal
+from attnscope.lineage.steps import LANGUAGES, markdown, steps, terminal, words
 from attnscope.lineage.walk import walk, walk_inputs, walk_toy
-from attnscope.lineage.wording import LANGUAGES
 from tests.families import inputs, tiny
 from tests.walkthrough.translator import TARGET, walk_translator
 
@@ -51,7 +50,7 @@ def places(text):
 
 
 def test_japanese_says_all_that_english_says():
-    english, japanese = LANGUAGES["en"], LANGUAGES["ja"]
+    english, japanese = words("en"), words("ja")
     assert english.keys() == japanese.keys()
     for key, text in english.items():
         assert set(places(text)) == set(places(japanese[key])), key
@@ -69,11 +68,11 @@ def test_every_text_is_used(walks, monkeypatch):
             used.add(key)
             return super().__getitem__(key)
 
-    monkeypatch.setattr(_steps, "words", lambda language: Noting(LANGUAGES[language]))
+    monkeypatch.setattr(_steps, "words", lambda language: Noting(words(language)))
     for one in walks:
         markdown(one)
     # every layer of the test models has its matrices
-    assert set(LANGUAGES["en"]) - used == {"QKV.unknown", "result.unknown"}
+    assert set(words("en")) - used == {"QKV.unknown", "result.unknown"}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
