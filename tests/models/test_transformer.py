@@ -14,7 +14,7 @@ from attnscope.kernels.engines import measure
 from attnscope.kernels.masks import OffsetBias
 from attnscope.kernels.positions import sinusoidal_table
 from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
-from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.models.transformer import EncoderForMaskedLM
 from tests.attention.largest import Largest
 from tests.models.lineage import LABELS, MASK, SOURCE, TRANSFORMERS, small
 

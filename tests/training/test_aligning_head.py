@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnscope.lineage.aligning_head import best_aligning_head
+from attnscope.lineage.align import best_aligning_head
 from attnscope.lineage.parallel_text import generate_task
 from attnscope.lineage.vocabulary import train_subwords
 from attnscope.models.configs import RecurrentConfig

@@ -17,8 +17,7 @@ from attnscope.lineage import compare as held_out
 from attnscope.lineage.checkpoints import Log, read_log
 from attnscope.lineage.config import PRESETS, TrainConfig, read_config
 from attnscope.lineage.data import read_data
-from attnscope.lineage.loop import Processes, Training
-from attnscope.lineage.train import train
+from attnscope.lineage.train import Processes, Training, train
 from attnscope.lineage.translate import Translation, Translations
 from attnscope.store.folder import OwnedFolder
 from tests.process import Started, wait_until
@@ -366,7 +365,7 @@ def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
         training = Training(config, folder, Processes())
         training.log.close()
     monkeypatch.setattr(
-        "attnscope.lineage.loop.translate_lines",
+        "attnscope.lineage.train.translate_lines",
         lambda _model, _tokenizer, lines, **_: Translations(
             tuple(lines), tuple((Translation(line.lower()),) for line in lines)
         ),
@@ -383,7 +382,7 @@ def test_tokenised_translations_are_scored_without_advice_of_sacrebleu(tmp_path,
         training = Training(config, folder, Processes())
         training.log.close()
     monkeypatch.setattr(
-        "attnscope.lineage.loop.translate_lines",
+        "attnscope.lineage.train.translate_lines",
         lambda _model, _tokenizer, lines, **_: Translations(
             tuple(lines), tuple((Translation(line),) for line in lines)
         ),
@@ -408,7 +407,7 @@ def test_the_log_tells_the_time_of_all_updates_and_of_nothing_else(tmp_path, mon
 
     monkeypatch.setattr(Training, "_update", timed)
     monkeypatch.setattr(Training, "validate", slow)
-    monkeypatch.setattr("attnscope.lineage.loop.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("attnscope.lineage.train.time.monotonic", lambda: clock[0])
     epochs = {"task_pairs": 100, "validate_every": 3, "log_every": 5, "updates": 25}
     train(out=tmp_path, **SMALL | RECURRENT | epochs)
     lines = [line for line in read_log(tmp_path) if "seconds" in line]

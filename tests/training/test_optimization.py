@@ -5,7 +5,7 @@ import torch
 
 from attnscope.lineage.checkpoints import build_model
 from attnscope.lineage.config import TrainConfig
-from attnscope.lineage.loop import Optimizers
+from attnscope.lineage.train import Optimizers
 
 SMALL = {
     "transformer": {"width": 16, "heads": 2, "feed_forward": 24, "layers": 1, "positions": "learned"},

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from attnscope.lineage.checkpoints import read_log
-from attnscope.lineage.loop import Training
+from attnscope.lineage.train import Training
 from tests.training.small_trainings import small_train
 
 KINDS = [

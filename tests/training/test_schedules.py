@@ -5,7 +5,7 @@ import torch
 from transformers import get_constant_schedule_with_warmup, get_cosine_schedule_with_warmup, get_inverse_sqrt_schedule
 
 from attnscope.lineage.config import TrainConfig
-from attnscope.lineage.loop import learning_rate
+from attnscope.lineage.train import learning_rate
 
 PEERS = {
     "constant": lambda optimizer, warmup, last: get_constant_schedule_with_warmup(optimizer, warmup),

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from attnscope.lineage.checkpoints import read_log
-from attnscope.lineage.loop import Training
+from attnscope.lineage.train import Training
 from tests.training.small_trainings import small_train, small_training
 
 
@@ -77,7 +77,7 @@ def test_bfloat16_is_of_products_alone(tmp_path, monkeypatch):
     rounding = 2**-8  # of one number in bfloat16
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=rounding)
     for native, chosen in ((True, "bfloat16"), (False, "float32")):
-        name = "attnscope.lineage.loop.multiplies_bfloat16"
+        name = "attnscope.lineage.train.multiplies_bfloat16"
         monkeypatch.setattr(name, lambda _, native=native: native)
         assert first_update(tmp_path / f"{native}", precision="auto")[0] == losses[chosen]
 

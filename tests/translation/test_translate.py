@@ -175,8 +175,8 @@ def test_settings_that_do_not_go_together(model, tokenizer):
     ):
         with pytest.raises(AttnscopeError, match=says):
             translate_lines(model, tokenizer, LINES, **alone)
-    with pytest.raises(AttnscopeError, match="overlong is 'drop': choose refuse, split, cut"):
-        translate_lines(model, tokenizer, LINES, overlong="drop")
+    with pytest.raises(AttnscopeError, match=r"overlong is 'drop'.*; expected 'refuse' or 'split' or 'cut'"):
+        attnscope.translate(model, LINES, tokenizer=tokenizer, overlong="drop")
 
 
 def test_a_file_and_a_folder(folder, tmp_path):

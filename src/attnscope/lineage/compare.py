@@ -16,16 +16,14 @@ import xarray as xr
 
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.lineage.align import align
-from attnscope.lineage.aligning_head import attends, best_aligning_head
+from attnscope.lineage.align import align, attends, best_aligning_head
 from attnscope.lineage.checkpoints import check_model
 from attnscope.lineage.compare_notes import learning_curves, training_effort
 from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
 from attnscope.lineage.data import HELD_OUT, training_pairs
-from attnscope.lineage.loop import threads_of_one
 from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
 from attnscope.lineage.score import score
-from attnscope.lineage.train import finished_metrics, train
+from attnscope.lineage.train import finished_metrics, threads_of_one, train
 from attnscope.lineage.translate import translate_lines
 from attnscope.lineage.vocabulary import encode_lines
 from attnscope.lineage.word_weights import forced_alignment

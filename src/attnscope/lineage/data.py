@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,7 +11,7 @@ from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -31,32 +30,9 @@ _BY_SPACES = ("13a", "intl")  # tokenizers of BLEU that find no word where there
 HELD_OUT = 500  # pairs that are set aside where no validation text is given
 
 
-class TrainingData(ABC):
-    """Texts as tokens, and how they are cut into batches."""
-
-    tokenizer: Any
-    left_out: dict[str, int]
-
-    @abstractmethod
-    def epoch(self, number: int) -> list[np.ndarray]:
-        """Members of each batch of an epoch, in order."""
-
-    @abstractmethod
-    def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
-        """The batch of these members in `count` parts, None where one is empty; `seed` decides what is random in it."""
-
-    @abstractmethod
-    def validation(self) -> list[Batch]:
-        """Batches of the held-out text, always the same."""
-
-    @abstractmethod
-    def sha256(self) -> str:
-        """Hash of the texts, by which a training knows that it goes on with its own."""
-
-
 @dataclass(eq=False)
-class Pairs(TrainingData):
-    """Parallel text."""
+class Pairs:
+    """Parallel text as tokens, and how it is cut into batches."""
 
     config: TrainConfig
     train: EncodedText  # encoded pairs
@@ -75,7 +51,10 @@ class Pairs(TrainingData):
         return epoch_batches(self.lengths, self.config.batch_tokens, self.config.seed, number)
 
     def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
-        """Padded tokens of these pairs, divided by their lengths without dropout."""
+        """Padded tokens of these pairs in `count` parts, None where one is empty; `seed` decides what is random.
+
+        They are divided by their lengths without dropout.
+        """
         return [
             collate(*zip(*(self._pair(i, seed) for i in part.tolist()), strict=True)) if len(part) else None
             for part in split_batch(members, self.lengths, count)
@@ -98,13 +77,13 @@ class Pairs(TrainingData):
         return [collate([encoded.source[i] for i in part], [encoded.target[i] for i in part]) for part in batches]
 
     def sha256(self) -> str:
-        """Of the tokens of all pairs, and of the text for validation."""
+        """Of the tokens of all pairs and the text for validation, by which a training knows its own texts."""
         tokens = json.dumps([self.train.source, self.train.target])
         return hashlib.sha256((tokens + self.valid.sha256()).encode()).hexdigest()
 
 
 @dataclass(eq=False)
-class MaskedWindows(TrainingData):
+class MaskedWindows:
     """Plain text, cut into windows of `longest` tokens that start anywhere; some tokens are masked."""
 
     config: TrainConfig
@@ -126,13 +105,17 @@ class MaskedWindows(TrainingData):
         """Tokens of a window between its two ends."""
         return self.config.longest - 2
 
+    @property
+    def batch(self) -> int:
+        """Windows of a batch."""
+        return max(1, self.config.batch_tokens // self.config.longest)
+
     def epoch(self, number: int) -> list[np.ndarray]:
         """Starts of windows, in batches of `batch_tokens` tokens."""
         rng = np.random.default_rng((self.config.seed, number))
         count = len(self.train_ids) // self.body
         starts = rng.integers(0, len(self.train_ids) - self.body + 1, count)
-        size = max(1, self.config.batch_tokens // self.config.longest)
-        return [starts[i : i + size] for i in range(0, count, size)]
+        return [starts[i : i + self.batch] for i in range(0, count, self.batch)]
 
     def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
         """Windows that start there, with some tokens masked."""
@@ -143,7 +126,7 @@ class MaskedWindows(TrainingData):
     def validation(self) -> list[Batch]:
         """All of the held-out text, window by window, masked the same way each time."""
         starts = np.arange(0, len(self.valid_ids) - self.body + 1, self.body)
-        size = max(1, self.config.batch_tokens // self.config.longest)
+        size = self.batch
         return [self._masked(self.valid_ids, starts[i : i + size], i) for i in range(0, len(starts), size)]
 
     def sha256(self) -> str:
@@ -152,7 +135,8 @@ class MaskedWindows(TrainingData):
 
     def _masked(self, ids: np.ndarray, starts: np.ndarray, seed: int) -> Batch:
         body = torch.from_numpy(ids[starts[:, None] + np.arange(self.body)])
-        first, last = (torch.full((len(starts), 1), end) for end in self.ends)
+        ends = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        first, last = (torch.full((len(starts), 1), end) for end in ends)
         window = torch.cat([first, body, last], 1)
         draw = torch.Generator().manual_seed(seed)
         chosen = torch.rand(window.shape, generator=draw, dtype=torch.float32) < self.config.mask_share
@@ -168,10 +152,8 @@ class MaskedWindows(TrainingData):
             "labels": window.masked_fill(~chosen, -100),
         }
 
-    @property
-    def ends(self) -> tuple[int, int]:
-        """Tokens at the start and at the end of a window."""
-        return self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+
+TrainingData: TypeAlias = Pairs | MaskedWindows
 
 
 def read_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> TrainingData:
@@ -196,26 +178,19 @@ def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pa
 def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
     """Training and validation pairs, not joined yet; without validation text, the last pairs are set aside."""
     if config.source is None:
-        longest = config.task_longest
-        return generate_task(config.task_pairs, config.seed, longest), generate_task(
-            min(HELD_OUT, config.task_pairs // 10), config.seed, longest, held_out=True
-        )
+        longest, held_out = config.task_longest, min(HELD_OUT, config.task_pairs // 10)
+        train = generate_task(config.task_pairs, config.seed, longest)
+        return train, generate_task(held_out, config.seed, longest, held_out=True)
     first, _, second = config.sides.partition(",")
     sides = first.strip(), second.strip()
-    train = read_parallel(config.source, config.target, sides=sides)
-    if config.valid_source is None:
-        return _set_aside(train, min(HELD_OUT, len(train) // 10))
-    return train, read_parallel(config.valid_source, config.valid_target, sides=sides)
-
-
-def _set_aside(text: ParallelText, count: int) -> tuple[ParallelText, ParallelText]:
-    if count < 1:
+    text = read_parallel(config.source, config.target, sides=sides)
+    if config.valid_source is not None:
+        return text, read_parallel(config.valid_source, config.valid_target, sides=sides)
+    cut = len(text) - min(HELD_OUT, len(text) // 10)
+    if cut == len(text):
         raise AttnscopeError(f"found {len(text)} pairs; expected 10 or more: give more text")
-    cut = len(text) - count
-    return (
-        ParallelText(text.source[:cut], text.target[:cut], text.left_out),
-        ParallelText(text.source[cut:], text.target[cut:]),
-    )
+    train = ParallelText(text.source[:cut], text.target[:cut], text.left_out)
+    return train, ParallelText(text.source[cut:], text.target[cut:])
 
 
 def _masked(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> MaskedWindows:
@@ -273,11 +248,8 @@ class EncodedText:
 def encode_pairs(tokenizer: PreTrainedTokenizerBase, text: ParallelText, *, longest: int | None = None) -> EncodedText:
     """Encode both sides, and leave out the pairs that are too long."""
     source, target = encode_lines(tokenizer, text.source), encode_lines(tokenizer, text.target)
-    short = [
-        i
-        for i, pair in enumerate(zip(source, target, strict=True))
-        if longest is None or max(map(len, pair)) <= longest
-    ]
+    lengths = (max(map(len, pair)) for pair in zip(source, target, strict=True))
+    short = [i for i, length in enumerate(lengths) if longest is None or length <= longest]
     if not short:
         raise AttnscopeError(
             f"every one of {len(text)} pairs has more than {longest} tokens on a side; "
@@ -293,11 +265,6 @@ def epoch_batches(
     lengths: Int[np.ndarray, "pair side"], budget: int, seed: int, epoch: int
 ) -> list[Int[np.ndarray, " _"]]:
     """Divide all pairs into the batches of one epoch."""
-    if budget < 1 or not len(lengths):
-        raise AttnscopeError(
-            f"found {len(lengths)} pairs and a budget of {budget} tokens; expected at least one pair and one "
-            "token: give some text, and 2048 or 8192 tokens, for example"
-        )
     generator = np.random.default_rng((seed, epoch))
     # sorting by one of these orders by one side, then by the other, then at random
     scale = int(lengths.max()) + 1

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -18,13 +18,13 @@ from scipy.stats import t as student
 from attnscope.lineage.parallel_text import check_parallel, read_lines
 from attnscope.measure.documents import LEAST, without_skewness
 from attnscope.read.files import shown
-from attnscope.support.checks import shaped, shortly
+from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import percent
 
 Links: TypeAlias = frozenset[tuple[int, int]]  # (source word, target word), counted from 0
 
-THRESHOLD = "threshold"  # the rule that makes links of all weights from a least one on
+Rule = Literal["argmax", "intersection", "threshold"]  # the last makes links of all weights from a least one on
 LEAST_WEIGHT = 0.2
 _LONGEST_LINK = 40  # characters
 _LINK = re.compile("([0-9]+)([-p?])([0-9]+)")
@@ -48,22 +48,15 @@ class AlignmentScore:
     links: int  # how many links were made
 
 
-def links(weights: Float[np.ndarray, "target source"], rule: str = "argmax", threshold: float = LEAST_WEIGHT) -> Links:
+def links(weights: Float[np.ndarray, "target source"], rule: Rule = "argmax", threshold: float = LEAST_WEIGHT) -> Links:
     """Read links off the weights of one sentence pair."""
-    shaped("weights", weights, "target, source")
-    weights = np.asarray(weights)  # as precise as they are: a threshold is compared with them as it always was
     if not threshold > 0:
         raise AttnscopeError(f"threshold must be above 0, found {threshold}")
-    if rule == THRESHOLD:
-        chosen = weights >= threshold
-    elif rule in {"argmax", "intersection"}:
-        chosen = weights > 0
-        if weights.size:
-            chosen &= np.arange(weights.shape[1]) == weights.argmax(1)[:, None]
-            if rule == "intersection":
-                chosen &= np.arange(weights.shape[0])[:, None] == weights.argmax(0)
-    else:
-        raise AttnscopeError(f"rule {rule!r} is not known: choose argmax, threshold or intersection")
+    chosen = weights >= threshold if rule == "threshold" else weights > 0
+    if rule != "threshold" and weights.size:
+        chosen &= np.arange(weights.shape[1]) == weights.argmax(1)[:, None]
+        if rule == "intersection":
+            chosen &= np.arange(weights.shape[0])[:, None] == weights.argmax(0)
     return frozenset((int(source), int(target)) for target, source in np.argwhere(chosen))
 
 
@@ -80,11 +73,6 @@ def score_alignments(aligned: Sequence[Links], sure: Sequence[Links], possible: 
         recall=_ratio(hits, wanted),
         links=made,
     )
-
-
-def alignment_error_rate(aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> float:
-    """AER alone, of `score_alignments`."""
-    return score_alignments(aligned, sure, possible).error_rate
 
 
 def _ratio(part: int, whole: int) -> float:

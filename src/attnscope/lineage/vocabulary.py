@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -73,22 +73,14 @@ def train_subwords(
 
 def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
     """The fewest characters that make up this share of the texts, sorted."""
-    if not 0 < coverage <= 1:
-        raise AttnscopeError(
-            f"found a character coverage of {coverage}; expected a share above 0 and at most 1: 0.9999 is usual"
-        )
     counts = Counter(chain.from_iterable(texts))
     counts = Counter({character: count for character, count in counts.items() if character != " "})
     wanted = coverage * counts.total()
     if not wanted:
         raise AttnscopeError("found no characters to learn a vocabulary from; expected sentences: give some text")
-    alphabet: list[str] = []
-    reached = 0
-    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if reached >= wanted:
-            break
-        alphabet.append(character)
-        reached += count
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    before = accumulate((count for _, count in ordered), initial=0)
+    alphabet = [character for (character, _), reached in zip(ordered, before, strict=False) if reached < wanted]
     return sorted({*alphabet, SPACE})
 
 
@@ -125,13 +117,7 @@ def _wrap(tokenizer: Tokenizer, *, masked: bool) -> PreTrainedTokenizerFast:
 def encode_lines(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> list[list[int]]:
     """Token ids of each line, with the special tokens that the tokenizer puts around a text."""
     ids: list[list[int]] = []
+    options = {"padding": False, "truncation": False, "return_attention_mask": False, "verbose": False}
     for start in range(0, len(lines), LINES_AT_ONCE):
-        encoded = tokenizer(
-            list(lines[start : start + LINES_AT_ONCE]),
-            padding=False,
-            truncation=False,
-            return_attention_mask=False,
-            verbose=False,
-        )
-        ids.extend(encoded["input_ids"])
+        ids.extend(tokenizer(list(lines[start : start + LINES_AT_ONCE]), **options)["input_ids"])
     return ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,9 +20,14 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full, output_of
+from attnscope.lineage.data import collate
 from attnscope.lineage.parallel_text import check_parallel
 from attnscope.support.errors import AttnscopeError, out_of_memory, reason_of
 from attnscope.support.progress import Progress, Tell, no_progress
+
+End = Literal["drop", "keep", "null"]
+Step = Literal["predicts", "reads"]
+Words = Literal["space", "piece"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,15 +44,11 @@ def word_weights(
     source_words: Int[np.ndarray, " m"],
     target_words: Int[np.ndarray, " n"],
     *,
-    end: str = "drop",
-    step: str = "predicts",
+    end: End = "drop",
+    step: Step = "predicts",
     sizes: tuple[int, int] | None = None,
 ) -> Float[np.ndarray, "*lead target source"]:
     """Merge weights between subwords into weights between words."""
-    if end not in {"drop", "keep", "null"}:
-        raise AttnscopeError(f"end {end!r} is not known: choose drop, keep or null")
-    if step not in {"predicts", "reads"}:
-        raise AttnscopeError(f"step {step!r} is not known: choose predicts or reads")
     sources, targets = sizes or (int(source_words.max(initial=-1)) + 1, int(target_words.max(initial=-1)) + 1)
     by_source = _membership(source_words, sources)  # (m, source)
     by_target = _membership(target_words, targets).T  # (target, n)
@@ -84,13 +85,13 @@ def forced_alignment(
     *,
     layer: int | None = None,
     head: int | None = None,
-    end: str = "drop",
-    step: str = "predicts",
-    words: str = "space",
+    end: End = "drop",
+    step: Step = "predicts",
+    words: Words = "space",
     batch_size: int = 16,
     progress: Tell | None = None,
 ) -> Iterator[WordAlignment]:
-    """Run an encoder-decoder over given translations and yield where each target word looks."""
+    """Run an encoder-decoder over given translations and yield where each target word attends to."""
     forcing = Forcing(model, tokenizer, sources, targets, words=words, batch_size=batch_size)
     for pair in forcing.pairs(range(len(sources)), progress or no_progress):
         yield pair.words(layer, head, end=end, step=step)
@@ -98,24 +99,29 @@ def forced_alignment(
 
 @dataclass(frozen=True, eq=False)
 class ForcedPair:
-    """A sentence pair as the model saw it: its tokens, and the weights ``(layer, head, n, m)`` between them."""
+    """A sentence pair as the model read it: its tokens, and the weights ``(layer, head, n, m)`` between them."""
 
     source: Pieces
     target: Pieces
     weights: np.ndarray
 
-    def words(self, layer: int | None, head: int | None, *, end: str, step: str) -> WordAlignment:
+    def words(self, layer: int | None, head: int | None, **how: Any) -> WordAlignment:
         """Between words, of a layer and a head, or the mean over all."""
-        return self._merged(_choose(self.weights, layer, head), end, step)
+        weights = self.weights
+        for name, number, count in zip(("layer", "head"), (layer, head), weights.shape, strict=False):
+            if number is not None and not 0 <= number < count:
+                raise AttnscopeError(f"there is no {name} {number}: the decoder has {name}s 0 to {count - 1}")
+        of_layer = weights.mean(0) if layer is None else weights[layer]
+        return self._merged(of_layer.mean(0) if head is None else of_layer[head], how)
 
-    def words_of_heads(self, *, end: str, step: str) -> WordAlignment:
+    def words_of_heads(self, **how: Any) -> WordAlignment:
         """Between words, ``(layer, head, target, source)``: every head for itself."""
-        return self._merged(self.weights, end, step)
+        return self._merged(self.weights, how)
 
-    def _merged(self, weights: np.ndarray, end: str, step: str) -> WordAlignment:
+    def _merged(self, weights: np.ndarray, how: dict[str, Any]) -> WordAlignment:
         source, target = self.source, self.target
         sizes = (len(source.words), len(target.words))
-        merged = word_weights(weights, source.word, target.word, end=end, step=step, sizes=sizes)
+        merged = word_weights(weights, source.word, target.word, sizes=sizes, **how)
         return WordAlignment(source.words, target.words, merged)
 
 
@@ -129,14 +135,10 @@ class Forcing:
         sources: Sequence[str],
         targets: Sequence[str],
         *,
-        words: str = "space",
+        words: Words = "space",
         batch_size: int = 16,
     ) -> None:
         self.count = check_parallel({"the source": sources, "the target": targets})
-        if batch_size < 1:
-            raise AttnscopeError(f"batch_size must be at least 1, found {batch_size}")
-        if words not in {"space", "piece"}:
-            raise AttnscopeError(f"words {words!r} is not known: choose space or piece")
         if not model.config.is_encoder_decoder:
             raise AttnscopeError(
                 f"{type(model).__name__} is not an encoder-decoder: alignments are read off the attention of a decoder "
@@ -166,15 +168,6 @@ class Forcing:
                     raise not_finite(f"line {start + i + 1}", where, self.model.dtype)
                 yield ForcedPair(source, target, weights)
             tell(Progress("align", stop / self.count, {"pairs": stop}))
-
-
-def _choose(weights: np.ndarray, layer: int | None, head: int | None) -> np.ndarray:
-    """(n, m) from (layer, head, n, m)."""
-    for name, number, count in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
-        if number is not None and not 0 <= number < count:
-            raise AttnscopeError(f"there is no {name} {number}: the decoder has {name}s 0 to {count - 1}")
-    layers = weights.mean(0) if layer is None else weights[layer]
-    return layers.mean(0) if head is None else layers[head]
 
 
 def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[Pieces], right: list[Pieces], first: int) -> None:
@@ -226,17 +219,7 @@ def _inputs(
 ) -> dict[str, Tensor]:
     """Arguments of a forward pass that says the targets."""
     fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    ids, mask = _padded(sources, fill)
-    labels, _ = _padded(targets, -100)
-    inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    return {name: tensor.to(model.device) for name, tensor in inputs.items()}
-
-
-def _padded(rows: list[list[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
-    longest = max(map(len, rows))
-    ids = torch.tensor([row + [fill] * (longest - len(row)) for row in rows])
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-    return ids, mask
+    return {name: tensor.to(model.device) for name, tensor in collate(sources, targets, pad_id=fill).items()}
 
 
 NO_WORD = -1  # the word of </s> and other marks

@@ -14,8 +14,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.kernels.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
 from attnscope.models.configs import RecurrentConfig
-from attnscope.models.layers import Dropout, check_padding, reject_unused, written_out
-from attnscope.models.translator import Decoded, Translator
+from attnscope.models.layers import Dropout, written_out
+from attnscope.models.translator import Decoded, Translator, check_padding, reject_unused
 
 
 def make_score(config: RecurrentConfig) -> Score | None:
@@ -220,15 +220,6 @@ class RecurrentForConditionalGeneration(Translator):
     References
     ----------
     Cho et al. (2014), EMNLP; Bahdanau, Cho and Bengio (2015), ICLR; Luong, Pham and Manning (2015), EMNLP.
-
-    Examples
-    --------
-    >>> config = RecurrentConfig(vocab_size=9, embedding_width=4, encoder_width=3, decoder_width=6)
-    >>> model = RecurrentForConditionalGeneration(config)
-    >>> source, target = torch.tensor([[3, 4, 5, 2]]), torch.tensor([[6, 7, 2]])
-    >>> output = model(source, labels=target)
-    >>> output.logits.shape, output.cross_attentions[0].shape
-    (torch.Size([1, 3, 9]), torch.Size([1, 1, 3, 4]))
     """
 
     config_class = RecurrentConfig

@@ -1,4 +1,4 @@
-"""The Transformer encoder-decoder (Vaswani et al. 2017)."""
+"""The Transformer encoder-decoder (Vaswani et al. 2017), and its encoder alone (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
-from attnscope.models.configs import TransformerConfig
-from attnscope.models.layers import (
-    AddPositions,
-    CrossAttention,
-    FeedForward,
-    RegisteredAttention,
-    RelativePositions,
-    Residual,
-    reject_unused,
-)
-from attnscope.models.translator import Decoded, Translator
+from attnscope.models.configs import EncoderConfig, TransformerConfig
+from attnscope.models.layers import AddPositions, FeedForward, RegisteredAttention, RelativePositions, Residual
+from attnscope.models.loss import mean_cross_entropy
+from attnscope.models.translator import Decoded, TiedModel, Translator, reject_unused
 
 
 class EncoderLayer(nn.Module):
@@ -41,19 +35,28 @@ class EncoderLayer(nn.Module):
         return self.around_feed_forward.leave(states, made), weights
 
 
-class TransformerEncoder(nn.Module):
-    """All layers over one text."""
+class Stack(nn.Module):
+    """The layers of an encoder or a decoder, with positions before and a norm behind them."""
 
     main_input_name = "input_ids"
 
-    def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
+    def __init__(
+        self, config: TransformerConfig, embedding: nn.Embedding, layer: type[nn.Module], count: int, *, both_ways: bool
+    ) -> None:
         super().__init__()
         self.config = config
         self.embedding = embedding
         self.add_positions = AddPositions(config)
-        self.relative = RelativePositions(config, bidirectional=True)
-        self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.encoder_layers))
+        self.relative = RelativePositions(config, bidirectional=both_ways)
+        self.layers = nn.ModuleList(layer(config, number) for number in range(count))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+
+
+class TransformerEncoder(Stack):
+    """All layers over one text."""
+
+    def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
+        super().__init__(config, embedding, EncoderLayer, config.encoder_layers, both_ways=True)
 
     def forward(
         self,
@@ -87,7 +90,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.self_attention = RegisteredAttention(config, layer, is_causal=True)
         self.around_self = Residual(config)
-        self.cross_attention = CrossAttention(config, layer)
+        self.cross_attention = RegisteredAttention(config, layer)
         self.around_cross = Residual(config)
         self.feed_forward = FeedForward(config)
         self.around_feed_forward = Residual(config)
@@ -115,24 +118,22 @@ class DecoderLayer(nn.Module):
         )
         states = self.around_self.leave(states, made)
         made, cross = self.cross_attention(
-            self.around_cross.enter(states), key_value_states=source, mask=masks[1], cache=cache
+            self.around_cross.enter(states),
+            key_value_states=source,
+            mask=masks[1],
+            cache=None if cache is None else cache.cross_attention_cache,
+            layer=self.layer,
         )
         states = self.around_cross.leave(states, made)
         made = self.feed_forward(self.around_feed_forward.enter(states))
         return self.around_feed_forward.leave(states, made), own, cross
 
 
-class TransformerDecoder(nn.Module):
-    """All layers over what was said so far."""
+class TransformerDecoder(Stack):
+    """All layers over the target so far."""
 
     def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = embedding
-        self.add_positions = AddPositions(config)
-        self.relative = RelativePositions(config, bidirectional=False)
-        self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.decoder_layers))
-        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        super().__init__(config, embedding, DecoderLayer, config.decoder_layers, both_ways=False)
 
     def forward(
         self,
@@ -162,32 +163,24 @@ class TransformerDecoder(nn.Module):
         return self.norm(states), tuple(own), tuple(cross)
 
 
-class TransformerForConditionalGeneration(Translator):
-    r"""Translation with attention alone.
+class ByRegistry(PreTrainedModel):
+    """Attention goes through transformers' registry, so that it can be chosen, and captured as any other model's."""
 
-    Self-attention in the encoder, causal self-attention and cross-attention in the decoder; all of it goes through
-    transformers' attention registry, so that `scan` and `explain` see it like any other model's.
-
-    References
-    ----------
-    Vaswani et al. (2017), NeurIPS; Xiong et al. (2020), ICML, for normalising before the sublayers.
-
-    Examples
-    --------
-    >>> import torch
-    >>> config = TransformerConfig(vocab_size=9, width=8, heads=2, feed_forward=16)
-    >>> model = TransformerForConditionalGeneration(config)
-    >>> model.set_attn_implementation("eager")
-    >>> output = model(torch.tensor([[3, 4, 5, 2]]), labels=torch.tensor([[6, 7, 2]]), output_attentions=True)
-    >>> output.logits.shape, len(output.cross_attentions), output.cross_attentions[0].shape
-    (torch.Size([1, 3, 9]), 4, torch.Size([1, 2, 3, 4]))
-    """
-
-    config_class = TransformerConfig
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+
+
+class TransformerForConditionalGeneration(ByRegistry, Translator):
+    r"""Translation with attention alone: self-attention in the encoder, causal and cross-attention in the decoder.
+
+    References
+    ----------
+    Vaswani et al. (2017), NeurIPS; Xiong et al. (2020), ICML, for normalising before the sublayers.
+    """
+
+    config_class = TransformerConfig
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -216,3 +209,50 @@ class TransformerForConditionalGeneration(Translator):
 def _made(weights: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
     """None where attention is fused and never makes its weights."""
     return tuple(layer for layer in weights if layer is not None) or None
+
+
+class EncoderForMaskedLM(ByRegistry, TiedModel):
+    """A masked language model: every token attends both ways, and masked ones are predicted."""
+
+    config_class = EncoderConfig
+    base_model_prefix = "encoder"
+    _tied_weights_keys = {  # noqa: RUF012 transformers' form
+        "encoder.embedding.weight": "embedding.weight",
+        "lm_head.weight": "embedding.weight",
+    }
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.width, config.pad_token_id)
+        self.encoder = TransformerEncoder(config, self.embedding)
+        self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"] | None = None,
+        labels: Int[Tensor, "batch token"] | None = None,
+        output_attentions: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> MaskedLMOutput:
+        """Logits of every token, and the mean loss in nats over those that have a label (not -100).
+
+        `num_items_in_batch`, which transformers' Trainer gives, is their number where this batch is a part of a larger
+        one.
+        """
+        reject_unused(others)
+        encoded = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
+        logits = self.lm_head(encoded[0])
+        loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
+        return MaskedLMOutput(loss=loss, logits=logits, attentions=encoded.attentions)
+
+    def hidden(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"],
+        labels: Int[Tensor, "batch token"],  # noqa: ARG002 the other models' decoders read them
+    ) -> Float[Tensor, "batch token width"]:
+        """States after the last layer."""
+        return self.encoder(input_ids, attention_mask)[0]

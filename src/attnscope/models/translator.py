@@ -1,19 +1,100 @@
-"""What both encoder-decoders share: reading and writing tokens, the loss, and what transformers' `generate` asks."""
+"""What all models share: the table of tokens, the loss, and of encoder-decoders what transformers' `generate` asks."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import GenerationMixin
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from attnscope.models.layers import TiedModel, reject_unused
-from attnscope.models.loss import mean_cross_entropy, shift_right
+from attnscope.kernels.positions import LearnedPositions
+from attnscope.models.loss import IGNORED, mean_cross_entropy, shift_right, smoothed_cross_entropy
+from attnscope.support.errors import AttnscopeError
+
+
+class TiedModel(PreTrainedModel):
+    """One table of tokens for input and output, and the loss that training takes."""
+
+    main_input_name = "input_ids"
+    embedding: nn.Embedding
+    lm_head: nn.Linear
+
+    def hidden(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"],
+        labels: Int[Tensor, "batch label"],
+    ) -> Float[Tensor, "batch label width"]:
+        """What the output layer reads."""
+        raise NotImplementedError
+
+    def summed_loss(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"],
+        labels: Int[Tensor, "batch label"],
+        smoothing: float = 0.0,
+        r_drop: float = 0.0,
+    ) -> Float[Tensor, ""]:
+        """Loss summed over the labels, in nats, for training: other logits are never made. With R-Drop two passes."""
+        if r_drop:
+            input_ids, attention_mask, labels = (torch.cat([one, one]) for one in (input_ids, attention_mask, labels))
+        real = labels != IGNORED
+        hidden = self.hidden(input_ids, attention_mask, labels)[real]
+        return smoothed_cross_entropy(hidden, self.lm_head.weight, labels[real], smoothing, r_drop)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The table of tokens."""
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Another table of tokens."""
+        self.embedding = cast("nn.Embedding", value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The output layer, whose weight is the table of tokens."""
+        return self.lm_head
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Glorot for matrices, orthogonal for those that turn a state into the next; biases are 0."""
+        for name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, (nn.Embedding, LearnedPositions)):
+                init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+            elif parameter.ndim == 1:
+                init.constant_(parameter, 1.0 if isinstance(module, nn.LayerNorm) and name == "weight" else 0.0)
+            elif name.startswith("weight_hh"):
+                init.orthogonal_(parameter)
+            else:
+                init.xavier_uniform_(parameter)
+
+
+# What `generate` and tokenizers hand over unasked; no answer depends on it.
+_IDLE = frozenset({"use_cache", "return_dict", "output_attentions", "token_type_ids"})
+
+
+def reject_unused(given: dict[str, Any]) -> None:
+    """Refuse arguments that would be passed over in silence, such as a misspelt one."""
+    for name, value in given.items():
+        if value is None or value is False or name in _IDLE:
+            continue
+        if name != "decoder_attention_mask":
+            raise AttnscopeError(f"found argument {name!r}, which this model does not use: leave it out")
+        check_padding(value, name)  # nothing before padding at the end looks at it
+
+
+def check_padding(mask: Bool[Tensor, "batch token"] | Int[Tensor, "batch token"], name: str) -> None:
+    """Refuse padding before a token."""
+    there = mask.bool()
+    if bool((there[:, 1:] & ~there[:, :-1]).any()):
+        raise AttnscopeError(
+            f"{name} has padding before a token; expected it at the end of each text: pad on the right"
+        )
 
 
 @dataclass(frozen=True, eq=False)

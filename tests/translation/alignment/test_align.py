@@ -132,5 +132,8 @@ def test_mistakes_are_said(gold):
         attnscope.align(small_model("bart"), ["a cat"], ["猫がここにいます"], tokenizer=small_tokenizer())
     with pytest.raises(AttnscopeError, match="only with gold alignments"):
         run(every_head=True)
+    for name, wrong in {"end": "none", "step": "next", "words": "letters", "rule": "best"}.items():
+        with pytest.raises(AttnscopeError, match=f"{name} is '{wrong}'.*; expected '"):
+            run(**{name: wrong})
     with pytest.raises(AttnscopeError, match="there is no layer 9"):
         attnscope.align(small_model("bart"), ["a"], ["a"], tokenizer=small_tokenizer(), layer=9)

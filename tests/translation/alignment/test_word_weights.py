@@ -179,12 +179,6 @@ def test_mistakes_are_said(tokenizer):
         run(bart, ["a", " ".join("a" * 100)], ["a", "a"])
     with pytest.raises(AttnscopeError, match="Blind has no attention"):
         run(Blind())
-    with pytest.raises(AttnscopeError, match="end 'none' is not known"):
-        run(bart, end="none")
-    with pytest.raises(AttnscopeError, match="step 'next' is not known"):
-        run(bart, step="next")
-    with pytest.raises(AttnscopeError, match="words 'letters' is not known"):
-        run(bart, words="letters")
     bart.config.is_encoder_decoder = False
     with pytest.raises(AttnscopeError, match="is not an encoder-decoder"):
         run(bart)
