@@ -16,19 +16,6 @@ TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "nin
 ENGLISH = {word: value for value, word in enumerate([*ONES, *TEENS], 1)}
 ENGLISH |= {word: value for value, word in zip(range(20, 100, 10), TENS, strict=True)}
 MONTHS = [name.lower() for name in calendar.month_name[1:]]
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-]
 ROMAN = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"]
 
 
