@@ -34,10 +34,3 @@ def test_r_drop_is_its_formula(monkeypatch: pytest.MonkeyPatch, smoothing: float
     expected = (entropies + 3.0 / 2 * sum(divergences)) / 2
     assert_close(loss.double(), expected, rtol=1e-5, atol=0)
     assert_close(gradients, torch.autograd.grad(expected, [hidden, weight]), rtol=1e-4, atol=1e-5)
-
-
-def test_r_drop_of_equal_passes_is_the_loss_of_one() -> None:
-    torch.manual_seed(0)
-    hidden, weight, labels = torch.randn(TOKENS, WIDTH), torch.randn(WORDS, WIDTH), torch.arange(TOKENS)
-    twice = smoothed_cross_entropy(hidden.repeat(2, 1), weight, labels.repeat(2), 0.1, 5.0)
-    assert_close(twice, smoothed_cross_entropy(hidden, weight, labels, 0.1))

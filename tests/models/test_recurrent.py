@@ -7,8 +7,6 @@ from torch.testing import assert_close
 from transformers.modeling_outputs import BaseModelOutput
 
 from attnscope import AttnscopeError
-from attnscope.models.configs import RecurrentConfig
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from tests.models.lineage import small
 
 IDS = torch.tensor([[3, 4, 5, 2]])
@@ -88,9 +86,3 @@ def test_the_fixed_vector_is_all_that_the_decoder_sees():
         for one in (states, other)
     ]
     assert not torch.allclose(*logits)
-
-
-def test_a_dot_product_wants_equal_widths():
-    config = RecurrentConfig(attention="dot", encoder_width=100, decoder_width=512)
-    with pytest.raises(AttnscopeError, match="found 512 and 200"):
-        RecurrentForConditionalGeneration(config)

@@ -67,13 +67,6 @@ def test_queries_keys_and_scale_are_the_score_functions_own(attention):
     assert_close(products, expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("attention", SCORES)
-def test_it_is_verified(attention):
-    given = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": READ}
-    sites, _ = verify(small(f"{attention}-gru"), given)
-    assert [site.kind for site in sites] == ["cross"]
-
-
 @torch.no_grad()
 def test_a_watched_output_is_what_the_output_layer_reads():
     model = small("bilinear-gru")

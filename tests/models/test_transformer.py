@@ -172,12 +172,6 @@ def test_without_positions_the_order_of_the_source_is_not_seen():
         assert torch.allclose(*logits, atol=1e-4) == same
 
 
-@torch.no_grad()
-def test_an_unknown_scheme_is_no_scheme():
-    with pytest.raises(AttnscopeError, match="positions 'rotary' is not known: choose sinusoidal"):
-        small("rotary-pre")
-
-
 @pytest.mark.parametrize(
     ("config", "size", "value"),
     [

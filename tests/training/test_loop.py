@@ -62,24 +62,6 @@ class Stopped(Exception):  # noqa: N818 says what it is
     pass
 
 
-@pytest.mark.parametrize("kind", [RECURRENT, TRANSFORMER], ids=lambda kind: kind["model"])
-def test_stopped_and_gone_on_is_unbroken(kind, unbroken, tmp_path):
-    def stop(told):
-        if told.told["update"] == 6:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        train(out=tmp_path, progress=stop, **SMALL, **kind)
-    train(out=tmp_path, **SMALL, **kind)
-    assert same(weights(tmp_path), weights(unbroken[kind["model"]]))
-    times = {"seconds", "tokens_per_second"}
-    plain = [
-        [{k: v for k, v in line.items() if k not in times} for line in read_log(folder)]
-        for folder in (tmp_path, unbroken[kind["model"]])
-    ]
-    assert plain[0] == plain[1]
-
-
 def start(folder, *, environment=None, **settings):
     """The command that a user types, in a process of its own."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
@@ -122,21 +104,6 @@ def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     assert len(curves[0]) == 12
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert curves[0][-1] < curves[0][0]
-
-
-def test_the_log_goes_on_where_it_was_between_two_lines(tmp_path):
-    settings = SMALL | RECURRENT | {"validate_every": 3, "log_every": 2, "updates": 6}
-    train(out=tmp_path / "unbroken", **settings)
-
-    def stop(told):
-        if told.told["update"] == 4:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        train(out=tmp_path / "stopped", progress=stop, **settings)
-    train(out=tmp_path / "stopped", **settings)
-    losses = [[line.get("loss") for line in read_log(tmp_path / name)] for name in ("unbroken", "stopped")]
-    assert losses[0] == losses[1]
 
 
 def test_the_last_that_is_told_is_the_end(tmp_path):
@@ -205,12 +172,6 @@ def test_the_lower_loss_is_kept_whatever_bleu_says(mean, best, chosen, tmp_path,
     monkeypatch.setattr(Training, "validate", lambda _: next(validated))
     assert train(out=tmp_path, **SMALL | RECURRENT | {"metric": "bleu"})["loss"] == 1.0
     assert read_log(tmp_path)[-1]["chosen"] == chosen
-
-
-def test_texts_that_cannot_be_read_leave_no_folder(tmp_path):
-    with pytest.raises(AttnscopeError, match="nowhere"):
-        train(out=tmp_path / "out", source=tmp_path / "nowhere", target=tmp_path / "nowhere")
-    assert not (tmp_path / "out").exists()
 
 
 @contextmanager
@@ -298,13 +259,6 @@ class TestDamage:
         assert "goes on from update 4" in caplog.text
         assert same(weights(stopped), weights(unbroken["recurrent"]))
 
-    def test_of_all_checkpoints_begins_anew(self, stopped, unbroken, caplog):
-        for file in stopped.glob("checkpoints/*/state.json"):
-            file.write_bytes(b"")
-        train(out=stopped, **SMALL, **RECURRENT)
-        assert "goes on from the beginning" in caplog.text
-        assert same(weights(stopped), weights(unbroken["recurrent"]))
-
     @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.yaml", "log.jsonl"])
     def test_of_another_file_is_mended(self, name, stopped, unbroken, caplog):
         (stopped / name).write_bytes(b"")
@@ -350,12 +304,6 @@ def test_updates_that_are_done_are_not_changed(settings, message, unbroken):
     assert (unbroken["recurrent"] / "config.yaml").read_bytes() == before
 
 
-def test_a_finished_training_given_again_ends_as_it_did(unbroken):
-    before = read_log(unbroken["recurrent"])
-    train(out=unbroken["recurrent"], **SMALL, **RECURRENT)
-    assert read_log(unbroken["recurrent"]) == before
-
-
 def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
     """Translations that are right but for their case have a BLEU of 100."""
     text = tmp_path / "text"
@@ -371,24 +319,6 @@ def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
         ),
     )
     assert training.validate()["bleu"] == pytest.approx(100)
-
-
-def test_tokenised_translations_are_scored_without_advice_of_sacrebleu(tmp_path, monkeypatch, caplog):
-    """It advises a parameter that nobody but this code can give."""
-    (tmp_path / "text").write_text("".join(f"The cat number {i} sat .\n" for i in range(300)))
-    text = tmp_path / "text"
-    config = TrainConfig(source=text, target=text, valid_source=text, valid_target=text, vocabulary=300, **RECURRENT)
-    with OwnedFolder(tmp_path / "out", "train") as folder:
-        training = Training(config, folder, Processes())
-        training.log.close()
-    monkeypatch.setattr(
-        "attnscope.lineage.train.translate_lines",
-        lambda _model, _tokenizer, lines, **_: Translations(
-            tuple(lines), tuple((Translation(line),) for line in lines)
-        ),
-    )
-    training.validate()
-    assert not [record for record in caplog.records if record.name == "sacrebleu"]
 
 
 def test_the_log_tells_the_time_of_all_updates_and_of_nothing_else(tmp_path, monkeypatch):
@@ -465,13 +395,6 @@ def test_wrong_settings_are_named(text, message, tmp_path):
     with pytest.raises(AttnscopeError) as caught:
         read_config(file)
     assert message in str(caught.value)
-
-
-def test_flags_take_the_place_of_the_file(tmp_path):
-    file = tmp_path / "config.yaml"
-    file.write_text(json.dumps({"updates": 7, "dropout": 0.3}))
-    config = read_config(file, updates=9, dropout=None)
-    assert (config.updates, config.dropout) == (9, 0.3)
 
 
 def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):

@@ -66,14 +66,6 @@ def test_with_muon_tables_and_vectors_move_as_with_adamw(kind):
         torch.testing.assert_close(muon[name][2], adamw[name][2], atol=0, rtol=0)
 
 
-def test_both_move_a_matrix_as_far_by_root_mean_square():
-    """So that one learning rate serves both: about 0.2 of it with muon, as with AdamW once its means have settled."""
-    for name, (matrix, _, change) in stepped("muon", "transformer").items():
-        if matrix:
-            size = float(change.square().mean().sqrt()) / RATE
-            assert 0.1 < size < 0.25, name
-
-
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_weight_decay_takes_its_share_of_matrices_and_tables_alone(optimizer):
     plain, decayed = stepped(optimizer, "transformer"), stepped(optimizer, "transformer", 0.5)

@@ -98,16 +98,6 @@ def test_refusals_name_file_and_line(write, tmp_path, files, arguments, message)
         read_parallel(*(tmp_path / name for name in arguments))
 
 
-def test_unequal_lists_are_refused():
-    with pytest.raises(AttnscopeError, match="found 2 source lines and 1 target lines"):
-        ParallelText(["a", "b"], ["1"])
-
-
-def test_multi30k_keeps_every_pair(data):
-    text = read_parallel(data / "multi30k" / "train.en", data / "multi30k" / "train.de")
-    assert (len(text), text.left_out) == (29_000, {})
-
-
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_joining_loses_nothing_and_keeps_the_order(most):
     text = ParallelText([f"s{i}" for i in range(300)], [f"t{i} u" for i in range(300)], {"empty source": 3})

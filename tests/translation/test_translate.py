@@ -2,7 +2,6 @@
 
 import io
 import logging
-import math
 import re
 from copy import deepcopy
 
@@ -90,14 +89,6 @@ def test_order_is_kept_whatever_the_batches(model, tokenizer):
         assert [one[0].text[:limit] for one in found] == [text[:limit] for text in alone]
     found = translate_lines(model, tokenizer, LINES, beams=3, n_best=3)
     assert [len(one) for one in found] == [3, 1, 3, 3, 1]
-
-
-def test_samples_are_those_of_their_seed(model, tokenizer):
-    def texts(seed):
-        found = translate_lines(model, tokenizer, LINES, sample=True, n_best=2, seed=seed)
-        return [[one.text for one in several] for several in found]
-
-    assert texts(1) == texts(1) != texts(2)
 
 
 def test_over_long_lines(model, tokenizer, monkeypatch):
@@ -217,13 +208,6 @@ def test_what_is_shown_of_a_text_is_a_line_and_not_long():
     assert repr(without).splitlines()[1:] == ["→", "one two → a"]
 
 
-@pytest.mark.parametrize("line", [2, -3])
-def test_a_sentence_that_is_not_there_is_named(line):
-    made = Translations(("a", "b"), ((Translation("c"),), (Translation("d"),)))
-    with pytest.raises(IndexError, match=f"there is no sentence {line}: there are 2, and the first is 0"):
-        made[line]
-
-
 def test_samples_come_the_best_first(model, tokenizer):
     """Drawn translations come in any order: their scores put them in one, also of a line that was split."""
     found = translate_lines(
@@ -232,23 +216,3 @@ def test_samples_come_the_best_first(model, tokenizer):
     scores = [[one.score for one in several] for several in found if len(several) > 1]
     assert len(scores) == 4
     assert all(several == sorted(several, reverse=True) and several[0] > several[-1] for several in scores)
-
-
-def test_a_score_that_was_not_asked_for_is_none(model, tokenizer):
-    found = translate_lines(model, tokenizer, ["a", " "], beams=2, n_best=2)
-    assert {one.score for several in found for one in several} == {None}
-    assert "nan" not in repr(found.candidates)
-
-
-def test_an_empty_line_has_no_score(model, tokenizer):
-    found = translate_lines(model, tokenizer, ["a", " "], beams=1, scores=True)
-    assert [math.isnan(several[0].score) for several in found] == [False, True]
-
-
-def test_it_is_said_how_many_sentences_were_cut():
-    several = [(Translation("a", left_out=tokens),) for tokens in (0, 3, 2)]
-    made = Translations(("a", "b", "c"), tuple(several))
-    said = "3 sentences translated, 2 of them cut (5 tokens left out)"
-    assert repr(made).splitlines()[0] == said
-    assert f"<p>{said}</p>" in made._repr_html_()
-    assert repr(made[:1]).splitlines()[0] == "1 sentence translated"

@@ -1,8 +1,5 @@
 """Subwords: nothing is unknown, nothing is lost, and the same texts give the same file."""
 
-import os
-import subprocess
-import sys
 import unicodedata
 
 import pytest
@@ -97,19 +94,6 @@ def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
         assert loaded.decode(loaded(text)["input_ids"], skip_special_tokens=True) == text
 
 
-@pytest.mark.slow
-def test_another_process_writes_the_same_bytes(tokenizer, tmp_path):
-    program = (
-        "import sys; from attnscope.lineage.vocabulary import train_subwords;"
-        "train_subwords(sys.argv[2:], 400).save_pretrained(sys.argv[1])"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", program, tmp_path / "a", *TEXTS], check=True, env=environment)
-    tokenizer.save_pretrained(tmp_path / "b")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
 def test_the_rarest_characters_are_left_to_the_bytes():
     texts = ["ab" * 100, "c", "d"]  # 200 of 202 characters
     vocabulary = train_subwords(texts, 300, coverage=0.99).get_vocab()
@@ -132,7 +116,3 @@ def test_the_rarest_characters_are_left_to_the_bytes():
 def test_refusals(texts, size, options, message):
     with pytest.raises(AttnscopeError, match=message):
         train_subwords(texts, size, **options)
-
-
-def test_no_line_gives_no_ids(tokenizer):
-    assert encode_lines(tokenizer, []) == []

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,7 +34,7 @@ from attnscope.lineage.links import (
     within,
 )
 from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text
-from attnscope.lineage.word_weights import ForcedPair, Forcing, WordAlignment, forced_alignment
+from attnscope.lineage.word_weights import ForcedPair, Forcing, WordAlignment
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import VIEWS, InUseError, explained, local_out
 from attnscope.store.folder import OwnedFolder
@@ -111,8 +110,13 @@ def align(
         Have the same units aligned by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     layer, head
         Layer and head of the decoder, from 0; None for the mean of all.
-    end, step, words, batch_size
-        As in `forced_alignment`.
+    end
+        What becomes of weight on marks such as ``</s>``: ``drop`` it, ``keep`` it as one more column, or ``null``: a
+        word that prefers them has no link.
+    step
+        The decoder step whose row is a word's: the one that ``predicts`` it, or the one that ``reads`` it.
+    words, batch_size
+        What is aligned: ``space`` (words between spaces) or ``piece`` (tokens); sentence pairs at a time.
     rule, threshold
         As in `links`; the threshold, 0.2 by default, is for the rule of that name alone.
     every_head
@@ -159,21 +163,19 @@ def align(
     )
     open_choice = layer is None and head is None
     work = Work(
-        loaded.model,
-        loaded.tokenizer,
+        Forcing(loaded.model, loaded.tokenizer, sources, targets, words=words, batch_size=batch_size),
         {"name": loaded.name, **loaded.identity},
-        sources,
-        targets,
         layer,
         head,
         judges is not None and (open_choice if every_head is None else every_head),
         {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == "threshold" else {})},
         {"end": end, "step": step},
-        {"words": words, "batch_size": batch_size},
         judges,
         progress or no_progress,
     )
-    return aligned_of(work, in_memory(work), shown) if out is None else stored(work, Path(out), part, shown)
+    if out is not None:
+        return stored(work, Path(out), part, shown)
+    return aligned_of(work, in_a_row([unit for unit in work.units() if unit is not None]), shown)
 
 
 MOST_WORDS = 40  # of a sentence in a picture
@@ -214,19 +216,18 @@ class Aligned:
     passed_over: int = 0
 
 
-def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
-    """What the links of all pairs come to; None stands for no pairs."""
+def aligned_of(work: Work, measured: xr.Dataset, shown: int) -> Aligned:
+    """What the links of all pairs come to."""
     layer, head, gold = work.layer, work.head, work.gold
-    every = None if measured is None or not work.every_head else measured["links_of_heads"].values
-    heads = None if every is None or gold is None else _judged(every, gold)
-    if heads is not None and every is not None and work.chooses:
+    heads = _judged(measured["links_of_heads"].values, gold) if work.every_head and gold is not None else None
+    if heads is not None and work.chooses:
         layer, head = _best(heads)
-        lines = every[:, layer, head]
+        lines = measured["links_of_heads"].values[:, layer, head]
     else:
-        lines = [] if measured is None else measured["links"].values
+        lines = measured["links"].values
     alignments = [links_of_line(str(line)) for line in lines]
     names = ("source_words", "target_words")
-    lengths = [] if measured is None else [*zip(*(measured[name].values.tolist() for name in names), strict=True)]
+    lengths = list(zip(*(measured[name].values.tolist() for name in names), strict=True))
     score = level = None
     outside = 0
     if gold is not None:
@@ -296,11 +297,10 @@ def _pairs(
     short = short[:shown]
     if not short:
         return []
-    texts = ([side[i] for i in short] for side in (work.sources, work.targets))
-    weights = forced_alignment(work.model, work.tokenizer, *texts, layer=layer, head=head, **work.how, **work.cutting)
+    forced = (pair.words(layer, head, **work.how) for pair in work.forcing.only(short))
     return [
         ShownPair(i + 1, words, alignments[i], gold.sure[i], gold.possible[i], rates[i])
-        for i, words in zip(short, weights, strict=True)
+        for i, words in zip(short, forced, strict=True)
     ]
 
 
@@ -313,7 +313,7 @@ def stored(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
     there = _there(OwnedFolder(folder, "align").look(), signature)
     if there is not None:
         return there
-    if task is None or not work.sources:
+    if task is None:
         with OwnedFolder(folder, "align") as owned:
             return _written(work, owned, signature, shown)
     message = pending(task, folder, signature)["task"]
@@ -338,7 +338,8 @@ def _there(folder: OwnedFolder, signature: Signature) -> Aligned | None:
 def _written(work: Work, folder: OwnedFolder, signature: Signature, shown: int) -> Aligned:
     """Make the alignment, from the parts that tasks have left where these are whole, and write it."""
     parts = Parts(folder.path, signature)
-    aligned = aligned_of(work, parts.results() if parts.is_whole() else in_memory(work), shown)
+    whole = parts.results() if parts.is_whole() else in_a_row([unit for unit in work.units() if unit is not None])
+    aligned = aligned_of(work, whole, shown)
     where = "Choose another folder with --out, or free some room"
     with (
         explained(f"write to {folder.path}", where),
@@ -347,12 +348,6 @@ def _written(work: Work, folder: OwnedFolder, signature: Signature, shown: int) 
         write_alignment(aligned, new)
     parts.drop()
     return load_alignment(folder)
-
-
-def in_memory(work: Work) -> xr.Dataset | None:
-    """All units; None where there are no pairs."""
-    units = [unit for unit in work.units() if unit is not None]
-    return in_a_row(units) if units else None
 
 
 LINKS, RECORD = "links.txt", "run.json"
@@ -412,19 +407,14 @@ UNIT = 16  # batches that one process aligns before the next has its turn
 class Work:
     """What every pass over the text needs."""
 
-    model: PreTrainedModel
-    tokenizer: Any
+    forcing: Forcing
     identity: dict[str, str]
-    sources: list[str]
-    targets: list[str]
-    layer: int | None  # as asked for
+    layer: int | None  # as requested
     head: int | None
-    # whether the links of every head are read too; the links of one of them, or of none, where neither layer nor head
-    # was asked for
+    # whether the links of every head are read too; the links of one, or none where neither layer nor head was requested
     every_head: bool
     read: dict[str, Any]  # how links are read off the weights
     how: dict[str, Any]  # how weights between tokens become those between words
-    cutting: dict[str, Any]  # what a word is, and how many sentence pairs are computed at a time
     gold: Gold | None = None
     tell: Tell = no_progress
 
@@ -435,35 +425,32 @@ class Work:
 
     def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
         """Links of unit after unit, by lines of Pharaoh's format; None for one that is done."""
-        count, step = len(self.sources), UNIT * self.cutting["batch_size"]
+        count, step = self.forcing.count, UNIT * self.forcing.batch_size
         for start in range(0, count, step):
             lines = range(start, min(start + step, count))
             if done(lines):
                 yield None
             else:
-                pairs = [self._linked(pair) for pair in self._forcing.pairs(lines, self.tell)]
+                pairs = [self._linked(pair) for pair in self.forcing.pairs(lines, self.tell)]
                 yield _labelled(pairs, lines)
         self.tell(Progress("align", 1.0, {"pairs": count}))
-
-    @cached_property
-    def _forcing(self) -> Forcing:
-        return Forcing(self.model, self.tokenizer, self.sources, self.targets, **self.cutting)
 
     def signature(self, layer: int | None, head: int | None, **settings: Any) -> Signature:
         """What links of that layer and head depend on."""
         text = {
-            "pairs": len(self.sources),
-            "source_sha256": _digest(self.sources),
-            "target_sha256": _digest(self.targets),
+            "pairs": self.forcing.count,
+            "source_sha256": _digest(self.forcing.sources),
+            "target_sha256": _digest(self.forcing.targets),
         }
+        cutting = {"words": self.forcing.cut, "batch_size": self.forcing.batch_size}
         if self.gold is not None:  # numbered as it was read
             text["gold_sha256"] = _digest([*map(pharaoh, self.gold.sure), "", *map(pharaoh, self.gold.possible)])
         return Signature(
             "align",
             model=self.identity,
-            tokenizer={"sha256": tokenizer_sha256(self.tokenizer)},
+            tokenizer={"sha256": tokenizer_sha256(self.forcing.tokenizer)},
             text=text,
-            settings={"layer": layer, "head": head, **self.how, **self.cutting, **self.read, **settings},
+            settings={"layer": layer, "head": head, **self.how, **cutting, **self.read, **settings},
             versions=package_versions(),
         )
 

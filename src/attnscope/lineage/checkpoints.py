@@ -29,14 +29,8 @@ from attnscope.support.errors import AttnscopeError
 _TRAINED = 16  # bytes of a parameter in training: itself, its gradient and Adam's two moments
 
 
-def build_model(config: TrainConfig, vocabulary: int) -> Any:
-    """A new model of the kind and sizes that the settings name."""
-    check_model(config, vocabulary)
-    return _new(config, vocabulary)
-
-
 def check_model(config: TrainConfig, vocabulary: int) -> None:
-    """Refuse settings of a model that cannot be built, or not be trained here, without building it."""
+    """Reject settings of a model that cannot be built, or not be trained here, without building it."""
     both = 2 * config.encoder_width
     if config.model == "recurrent" and config.attention == "dot" and config.decoder_width != both:
         raise AttnscopeError(
@@ -45,7 +39,7 @@ def check_model(config: TrainConfig, vocabulary: int) -> None:
             "attention bilinear or additive"
         )
     with torch.device("meta"):  # its sizes alone
-        parameters = sum(parameter.numel() for parameter in _new(config, vocabulary).parameters())
+        parameters = sum(parameter.numel() for parameter in build_model(config, vocabulary).parameters())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     needed = parameters * _TRAINED
     if needed > memory:
@@ -55,7 +49,9 @@ def check_model(config: TrainConfig, vocabulary: int) -> None:
         )
 
 
-def _new(config: TrainConfig, vocabulary: int) -> Any:
+def build_model(config: TrainConfig, vocabulary: int) -> Any:
+    """A new model of the kind and sizes that the settings name."""
+
     def sizes(*names: str) -> dict[str, Any]:
         return {"vocab_size": vocabulary, **{name: getattr(config, name) for name in names}}
 

@@ -63,16 +63,11 @@ def links(weights: Float[np.ndarray, "target source"], rule: Rule = "argmax", th
 def score_alignments(aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> AlignmentScore:
     """Compare links with people's over a corpus: AER, precision and recall."""
     check_parallel({"the alignment": aligned, "the sure links": sure, "the possible links": possible})
-    made = wanted = hits = right = 0
-    for a, s, p in zip(aligned, sure, possible, strict=True):
-        made, wanted = made + len(a), wanted + len(s)
-        hits, right = hits + len(a & s), right + len(a & (p | s))
-    return AlignmentScore(
-        error_rate=1 - _ratio(hits + right, made + wanted),
-        precision=_ratio(right, made),
-        recall=_ratio(hits, wanted),
-        links=made,
-    )
+    made, wanted = sum(map(len, aligned)), sum(map(len, sure))
+    hits = sum(len(a & s) for a, s in zip(aligned, sure, strict=True))
+    right = sum(len(a & (p | s)) for a, s, p in zip(aligned, sure, possible, strict=True))
+    error_rate = 1 - _ratio(hits + right, made + wanted)
+    return AlignmentScore(error_rate, precision=_ratio(right, made), recall=_ratio(hits, wanted), links=made)
 
 
 def _ratio(part: int, whole: int) -> float:
@@ -80,17 +75,15 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def read_links(path: Path | str, first: int = 0) -> list[Links]:
-    r"""Read a file of alignments in Pharaoh's format: a line ``0-0 1-2`` for each sentence pair, source first."""
+    """Read a file of alignments in Pharaoh's format: a line ``0-0 1-2`` for each sentence pair, source first."""
     return read_gold(path, first).possible
 
 
 def read_gold(path: Path | str, first: int = 1) -> Gold:
-    r"""Read a file of people's alignments: ``1-2`` is a sure link and ``1p2`` (or ``1?2``) a possible one."""
-    sure: list[Links] = []
-    possible: list[Links] = []
+    """Read a file of people's alignments: ``1-2`` is a sure link and ``1p2`` (or ``1?2``) a possible one."""
+    gold = Gold([], [])
     for number, line in enumerate(read_lines(path), start=1):
-        every: set[tuple[int, int]] = set()
-        certain: set[tuple[int, int]] = set()
+        kind_of: dict[tuple[int, int], set[str]] = {}
         for part in line.split():
             match = _LINK.fullmatch(part) if len(part) <= _LONGEST_LINK else None
             if match is None or min(int(match[1]), int(match[3])) < first:
@@ -99,13 +92,10 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
                     f"{first}-{first + 1}, or {first}p{first + 1} for a possible one, words counted from {first} "
                     "(--gold-first)"
                 )
-            link = int(match[1]) - first, int(match[3]) - first
-            every.add(link)
-            if match[2] == "-":
-                certain.add(link)
-        sure.append(frozenset(certain))
-        possible.append(frozenset(every))
-    return Gold(sure, possible)
+            kind_of.setdefault((int(match[1]) - first, int(match[3]) - first), set()).add(match[2])
+        gold.sure.append(frozenset(link for link, kinds in kind_of.items() if "-" in kinds))
+        gold.possible.append(frozenset(kind_of))
+    return gold
 
 
 def within(links: Links, sources: int, targets: int) -> Links:
@@ -186,28 +176,16 @@ def baselines(
     (rate, part), (of_diagonal, part_of_diagonal) = _by_pair(aligned, gold), _by_pair(diagonal, gold)
     lower, upper = _interval_of_rate(rate, part) if chosen_of == 1 else (math.nan, math.nan)
     above, below = _interval(rate - of_diagonal, part - part_of_diagonal, _OUTSIDE / chosen_of)
-    deviations = float(norm.ppf((1 - _BELOW) ** (1 / chosen_of)))
-    return Baselines(
-        of_diagonal,
-        1 - mean / whole if whole else math.nan,
-        1 - (mean + deviations * math.sqrt(variance)) / whole if whole else math.nan,
-        chosen_of,
-        lower,
-        upper,
-        above,
-        below,
-    )
+    best = mean + float(norm.ppf((1 - _BELOW) ** (1 / chosen_of))) * math.sqrt(variance)
+    chance, level = ((1 - right / whole) if whole else math.nan for right in (mean, best))
+    return Baselines(of_diagonal, chance, level, chosen_of, lower, upper, above, below)
 
 
 def _by_pair(aligned: Sequence[Links], gold: Gold) -> tuple[float, Float[np.ndarray, " pair"]]:
     """AER, and by how much each pair moves it, to the first order."""
-    counts = np.array(
-        [
-            (len(links & sure) + len(links & (sure | possible)), len(links) + len(sure))
-            for links, sure, possible in zip(aligned, gold.sure, gold.possible, strict=True)
-        ],
-        dtype=np.float64,
-    ).reshape(-1, 2)
+    pairs = zip(aligned, gold.sure, gold.possible, strict=True)
+    counts = [(len(made & sure) + len(made & (sure | maybe)), len(made) + len(sure)) for made, sure, maybe in pairs]
+    counts = np.array(counts, dtype=np.float64).reshape(-1, 2)
     right, all_links = counts.sum(0)
     if not all_links:
         return math.nan, np.zeros(len(counts))

@@ -95,7 +95,7 @@ def _pairs_of_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
             f"{shown(objects)}: JSON Lines of both sides stand alone; found another file beside it: give it as the "
             "source and no target"
         )
-    first, second = _lines(source), _lines(target)
+    first, second = read_lines(source), read_lines(target)
     if len(first) != len(second):
         raise AttnscopeError(
             f"{shown(source)} has {len(first)} lines and {shown(target)} {len(second)}; expected as many: "
@@ -116,21 +116,9 @@ def _pairs_of_objects(path: Path, sides: tuple[str, str]) -> Iterator[tuple[str,
         yield text_field(value, sides[0], where), text_field(value, sides[1], where)
 
 
-def _lines(path: Path) -> list[str]:
-    raw = read_bytes(path).split(b"\n")
-    if not raw[-1]:
-        raw.pop()  # what follows the last line's end
-    lines: list[str] = []
-    offset = 0
-    for number, line in enumerate(raw, start=1):
-        lines.append(decode_utf8(line, f"{shown(path)}, line {number}", offset))
-        offset += len(line) + 1
-    return lines
-
-
 _WITHOUT_SPACES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
 _LONG_WORD = 5  # letters; segmented Japanese and Chinese have about 2 a word
-_LOOKED_AT = 1000
+_SAMPLED = 1000  # lines
 
 
 def read_lines(path: Path | str) -> list[str]:
@@ -179,7 +167,7 @@ def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
 
 def is_unsegmented(lines: Iterable[str]) -> bool:
     """Whether most letters are of a script that puts no spaces between words, and no tool has put them there."""
-    words = [word for line in islice(lines, _LOOKED_AT) for word in line.split()]
+    words = [word for line in islice(lines, _SAMPLED) for word in line.split()]
     letters = [letter for word in words for letter in word if letter.isalpha()]
     spaceless = [letter for letter in letters if unicodedata.name(letter, "").startswith(_WITHOUT_SPACES)]
     return len(spaceless) > len(letters) / 2 and len(letters) > _LONG_WORD * len(words)

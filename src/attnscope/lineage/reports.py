@@ -6,11 +6,10 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from attnscope.lineage.compare_notes import cut_sentences, error_rate_note
 from attnscope.measure.documents import FEW, LEAST
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.support.arguments import reads
-from attnscope.support.numbers import count
+from attnscope.support.numbers import count, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,3 +161,27 @@ def _difference(metric: str) -> tuple[Quantity, Quantity]:
         Quantity(name, "difference", "gain", meaning, detail, low=low, high=high, interval=True),
         Quantity(f"{metric.lower()}_p_value", "p", "p", "paired bootstrap over sentences", detail),
     )
+
+
+def error_rate_note(scores: xr.Dataset) -> str:
+    """Say what the alignment error rates of a comparison are, and what needs no model to reach."""
+    text = (
+        "AER: links of the best head against the known ones, on sentences on which the head was not chosen, with its "
+        "95% interval over sentences."
+    )
+    diagonal, chance, level = (scores[f"alignment_{name}"] for name in ("diagonal", "chance", "chance_level"))
+    if diagonal.isnull().all():
+        return text
+    return (
+        f"{text} To compare: the diagonal {percent(float(diagonal.mean()))}, random words "
+        f"{percent(float(chance.mean()))} (below {percent(float(level.mean()))} in 1 of 100)."
+    )
+
+
+def cut_sentences(scores: xr.Dataset) -> list[str]:
+    """Of which systems how many sentences were cut."""
+    return [
+        f"{name}: {count(int(cut), 'sentence')} longer than it was trained for {'was' if cut == 1 else 'were'} cut"
+        for name, cut in zip(scores["system"].values, scores["sentences_cut"].values, strict=True)
+        if cut
+    ]

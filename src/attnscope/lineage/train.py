@@ -28,7 +28,7 @@ from transformers import AutoTokenizer
 from attnscope.capture.borrow import quiet
 from attnscope.capture.load import usable_device
 from attnscope.lineage.align import best_aligning_head
-from attnscope.lineage.checkpoints import LOG, METRICS, Checkpoints, Log, build_model, training_results
+from attnscope.lineage.checkpoints import LOG, METRICS, Checkpoints, Log, build_model, check_model, training_results
 from attnscope.lineage.config import SETTINGS, TrainConfig, config_bytes, settings_for
 from attnscope.lineage.data import Batch, Pairs, TrainingData, read_data
 from attnscope.lineage.parallel_text import TaskText
@@ -138,6 +138,7 @@ class Training:
         self.checkpoints = Checkpoints(folder)
         self.data = self._prepare()
         torch.manual_seed(config.seed)
+        check_model(config, len(self.data.tokenizer))
         self.model = build_model(config, len(self.data.tokenizer)).to(self.device)
         self.optimizers = Optimizers(self.model, config)
         self._logged: dict[str, float | int] = {}

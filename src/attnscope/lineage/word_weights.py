@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.forward import not_finite
@@ -77,26 +77,6 @@ def _membership(words: np.ndarray, count: int) -> np.ndarray:
 _CHECKED = 16  # tokens of the first pair that tell whether the model's attention is captured
 
 
-def forced_alignment(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    *,
-    layer: int | None = None,
-    head: int | None = None,
-    end: End = "drop",
-    step: Step = "predicts",
-    words: Words = "space",
-    batch_size: int = 16,
-    progress: Tell | None = None,
-) -> Iterator[WordAlignment]:
-    """Run an encoder-decoder over given translations and yield where each target word attends to."""
-    forcing = Forcing(model, tokenizer, sources, targets, words=words, batch_size=batch_size)
-    for pair in forcing.pairs(range(len(sources)), progress or no_progress):
-        yield pair.words(layer, head, end=end, step=step)
-
-
 @dataclass(frozen=True, eq=False)
 class ForcedPair:
     """A sentence pair as the model read it: its tokens, and the weights ``(layer, head, n, m)`` between them."""
@@ -126,7 +106,7 @@ class ForcedPair:
 
 
 class Forcing:
-    """An encoder-decoder that is run over given translations, some lines at a time; see `forced_alignment`."""
+    """An encoder-decoder that is run over given translations, some lines at a time."""
 
     def __init__(
         self,
@@ -149,6 +129,12 @@ class Forcing:
         self.model, self.tokenizer, self.sources, self.targets = model, tokenizer, sources, targets
         self.cut, self.batch_size = words, batch_size
         self._checked = False
+
+    def only(self, lines: Sequence[int]) -> Iterator[ForcedPair]:
+        """Some lines alone."""
+        texts = ([side[i] for i in lines] for side in (self.sources, self.targets))
+        part = Forcing(self.model, self.tokenizer, *texts, words=self.cut, batch_size=self.batch_size)
+        return part.pairs(range(len(lines)))
 
     def pairs(self, lines: range, tell: Tell = no_progress) -> Iterator[ForcedPair]:
         """Those lines in batches, which begin anew at the first of them."""

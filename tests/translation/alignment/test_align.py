@@ -8,8 +8,6 @@ import pytest
 import attnscope
 from attnscope.lineage.links import Gold
 from attnscope.models.configs import RecurrentConfig, TransformerConfig
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
-from attnscope.models.transformer import TransformerForConditionalGeneration
 from attnscope.support.errors import AttnscopeError
 from tests.translation.small_translators import Reordering, small_model, small_tokenizer
 
@@ -99,30 +97,6 @@ def test_files_do_as_well_as_lists(tmp_path):
 
 RECURRENT = RecurrentConfig(vocab_size=64, embedding_width=8, attention="additive")
 TRANSFORMER = TransformerConfig(vocab_size=64, width=16, heads=2, feed_forward=32)
-
-
-@pytest.mark.parametrize(
-    ("model", "heads"),
-    [
-        (RecurrentForConditionalGeneration(RECURRENT), (1, 1)),
-        (TransformerForConditionalGeneration(TRANSFORMER), (TRANSFORMER.num_hidden_layers, 2)),
-    ],
-)
-def test_a_system_of_the_lineage_is_read_from_its_folder(tmp_path, monkeypatch, model, heads):
-    # The run-time check of shapes wraps the configuration as a plain dataclass, which would refuse `model_type`.
-    config = type(model.config)
-    monkeypatch.setattr(config, "__init__", getattr(config.__init__, "__wrapped__", config.__init__))
-    model.eval().save_pretrained(tmp_path)
-    small_tokenizer().save_pretrained(tmp_path)
-    link = [frozenset({(0, 0)})] * 2
-    options = {"gold": Gold(link, link), "shown": 2}
-    texts = ["der hund", "ab"], ["the dog", "b"]
-    aligned = attnscope.align(tmp_path, *texts, **options)
-    assert aligned.heads["error_rate"].shape == heads
-    before = attnscope.align(model, *texts, **options, tokenizer=small_tokenizer())
-    for kept, made in zip(aligned.pairs, before.pairs, strict=True):
-        single = 10 * np.finfo(np.float32).eps  # memory laid out otherwise sums otherwise
-        np.testing.assert_allclose(kept.words.weights, made.words.weights, atol=single)
 
 
 def test_mistakes_are_said(gold):

@@ -1,6 +1,5 @@
 """An alignment that was written comes back as it was, with what JSON has no number for."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -50,14 +49,3 @@ def test_what_was_written_comes_back(options, tmp_path):
         np.testing.assert_equal(vars(kept) | {"words": None}, vars(pair) | {"words": None})
         assert (kept.words.source, kept.words.target) == (pair.words.source, pair.words.target)
         np.testing.assert_array_equal(kept.words.weights, pair.words.weights)
-
-
-def test_what_nobody_judged_has_no_error_rate(tmp_path):
-    """A rate of 1 would say that every link is wrong."""
-    aligned = attnscope.align(Reordering(), SOURCES, TARGETS, tokenizer=small_tokenizer(), shown=2)
-    assert aligned.score is aligned.heads is None
-    assert np.isnan([pair.error_rate for pair in aligned.pairs]).all()
-    written_and_read(aligned, tmp_path / "run")
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert [pair["error_rate"] for pair in record["pairs"]] == [None, None]
-    assert record["score"] is record["heads"] is None

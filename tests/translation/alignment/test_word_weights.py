@@ -8,9 +8,9 @@ import torch
 from transformers import FSMTConfig, FSMTForConditionalGeneration, LongT5Config, LongT5ForConditionalGeneration
 
 from attnscope.lineage.links import links, pharaoh
-from attnscope.lineage.word_weights import Forcing, forced_alignment, word_weights
+from attnscope.lineage.word_weights import Forcing, word_weights
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress
+from attnscope.support.progress import Progress, no_progress
 from tests.translation.small_translators import Blind, Reordering, small_model, small_recurrent, small_tokenizer
 
 SOURCES = ["der hund läuft.", "ab", "a b c d e f g", "x"]
@@ -20,6 +20,13 @@ TARGETS = ["the dog runs.", "the b", "a b", "b a a"]
 @pytest.fixture(scope="module")
 def tokenizer():
     return small_tokenizer()
+
+
+def forced_alignment(
+    model, tokenizer, *texts, layer=None, head=None, progress=no_progress, words="space", size=16, **how
+):
+    forcing = Forcing(model, tokenizer, *texts, words=words, batch_size=size)
+    return (pair.words(layer, head, **how) for pair in forcing.pairs(range(forcing.count), progress))
 
 
 # --- merging ---
@@ -33,13 +40,6 @@ SOURCE_WORDS = np.array([0, 0, 1, 2, 2, 2, -1])
 TARGET_WORDS = np.array([0, 1, 1, 2, 2, -1])
 
 
-def test_words_of_one_piece_are_left_as_they_are():
-    weights = random_weights()
-    np.testing.assert_array_equal(
-        word_weights(weights, np.arange(7), np.arange(6)), weights / weights.sum(1, keepdims=True)
-    )
-
-
 def test_sources_sum_and_targets_average():
     weights = random_weights()
     merged = word_weights(weights, SOURCE_WORDS, TARGET_WORDS, end="keep")
@@ -51,13 +51,6 @@ def test_sources_sum_and_targets_average():
     )
     np.testing.assert_allclose(merged, by_hand, rtol=1e-14)
     np.testing.assert_allclose(merged.sum(1), 1, rtol=1e-14)
-
-
-def test_dropping_the_end_is_keeping_it_and_dividing():
-    weights = random_weights()
-    kept = word_weights(weights, SOURCE_WORDS, TARGET_WORDS, end="keep")
-    dropped = word_weights(weights, SOURCE_WORDS, TARGET_WORDS)
-    np.testing.assert_allclose(dropped, kept[:, :-1] / kept[:, :-1].sum(1, keepdims=True), rtol=1e-14)
 
 
 def test_null_leaves_out_the_words_that_look_at_the_end():
@@ -105,8 +98,8 @@ def test_heads_that_look_at_the_end_alone_align_nothing(tokenizer):
 @pytest.mark.parametrize("kind", ["bart", "marian", "t5"])
 def test_padding_and_batches_change_nothing(kind, tokenizer):
     model = small_model(kind)
-    together = list(forced_alignment(model, tokenizer, SOURCES, TARGETS, batch_size=4))
-    alone = list(forced_alignment(model, tokenizer, SOURCES, TARGETS, batch_size=1))
+    together = list(forced_alignment(model, tokenizer, SOURCES, TARGETS, size=4))
+    alone = list(forced_alignment(model, tokenizer, SOURCES, TARGETS, size=1))
     for a, b, source, target in zip(together, alone, SOURCES, TARGETS, strict=True):
         assert (a.source, a.target) == (source.split(), target.split())
         assert a.weights.shape == (len(a.target), len(a.source))
@@ -124,15 +117,6 @@ def test_weights_are_those_that_the_model_gives(kind, tokenizer):
         output = model(input_ids=ids, labels=labels["input_ids"], output_attentions=True)
     expected = output.cross_attentions[1][0, 0].double().numpy()[:2]  # every word is one piece; then </s>
     np.testing.assert_allclose(pair.weights, expected, atol=10 * np.finfo(np.float32).eps)
-
-
-def test_heads_for_themselves_average_to_the_mean(tokenizer):
-    model = small_model("bart")
-    (mean,) = forced_alignment(model, tokenizer, SOURCES[:1], TARGETS[:1], end="keep")
-    (forced,) = Forcing(model, tokenizer, SOURCES[:1], TARGETS[:1]).pairs(range(1))
-    heads = forced.words_of_heads(end="keep", step="predicts")
-    assert heads.weights.shape[:2] == (3, 2)
-    np.testing.assert_allclose(heads.weights.mean((0, 1)), mean.weights, atol=10 * np.finfo(np.float32).eps)
 
 
 def test_the_model_is_left_as_it_was(tokenizer):
@@ -160,7 +144,7 @@ def off_the_registry():
 
 def test_progress_counts_pairs(tokenizer):
     seen = []
-    list(forced_alignment(Reordering(), tokenizer, SOURCES, TARGETS, batch_size=3, progress=seen.append))
+    list(forced_alignment(Reordering(), tokenizer, SOURCES, TARGETS, size=3, progress=seen.append))
     assert seen == [Progress("align", 0.75, {"pairs": 3}), Progress("align", 1.0, {"pairs": 4})]
 
 
@@ -182,12 +166,6 @@ def test_mistakes_are_said(tokenizer):
     bart.config.is_encoder_decoder = False
     with pytest.raises(AttnscopeError, match="is not an encoder-decoder"):
         run(bart)
-
-
-def test_a_model_off_the_registry_is_aligned_by_its_eager_weights(tokenizer):
-    torch.manual_seed(0)
-    found = list(forced_alignment(off_the_registry(), tokenizer, ["a b"], ["a b"]))
-    assert len(found) == 1
 
 
 def test_an_encoder_with_attention_of_its_own_kind_is_no_hindrance(tokenizer):
@@ -219,7 +197,7 @@ def test_a_line_on_which_the_model_overflows_is_refused(tokenizer, batch_size):
     model.model.encoder.embed_tokens = copy.deepcopy(model.model.encoder.embed_tokens)  # not the logits' too
     with torch.no_grad():
         model.model.encoder.embed_tokens.weight[tokenizer("c").input_ids[-2]] = torch.inf  # only in line 3
-    pairs = forced_alignment(model, tokenizer, SOURCES, TARGETS, batch_size=batch_size)
+    pairs = forced_alignment(model, tokenizer, SOURCES, TARGETS, size=batch_size)
     before = [next(pairs), next(pairs)]
     assert all(np.isfinite(pair.weights).all() for pair in before)
     refused = r"^line 3: layer 0 of the decoder's attention to the source gives NaN or infinity\. Look at the weights"
