@@ -26,8 +26,8 @@ from attnscope.lineage.compare import (
     training_effort,
 )
 from attnscope.lineage.config import PRESETS, config_bytes, read_config
+from attnscope.lineage.data import encode_lines
 from attnscope.lineage.parallel_text import ParallelText, TaskText
-from attnscope.lineage.vocabulary import encode_lines
 from attnscope.results.account import headline_of
 from attnscope.store.arrays import unpacked
 from attnscope.store.folder import OwnedFolder

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from attnscope.lineage.align import best_aligning_head
+from attnscope.lineage.data import train_subwords
 from attnscope.lineage.parallel_text import generate_task
-from attnscope.lineage.vocabulary import train_subwords
 from attnscope.models.configs import RecurrentConfig
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from tests.translation.small_translators import Reordering

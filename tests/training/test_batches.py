@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.lineage.data import collate, encode_pairs, epoch_batches, split_batch
+from attnscope.lineage.data import collate, encode_lines, encode_pairs, epoch_batches, split_batch, train_subwords
 from attnscope.lineage.parallel_text import ParallelText, read_parallel
-from attnscope.lineage.vocabulary import encode_lines, train_subwords
 from attnscope.support.errors import AttnscopeError
 
 

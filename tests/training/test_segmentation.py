@@ -9,9 +9,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from attnscope.lineage.config import read_config
-from attnscope.lineage.data import Segmenter, read_data
+from attnscope.lineage.data import Segmenter, encode_lines, read_data, train_subwords
 from attnscope.lineage.parallel_text import read_lines
-from attnscope.lineage.vocabulary import encode_lines, train_subwords
 from tests.translation.test_vocabulary import HARD, TEXTS
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from attnscope.lineage.data import train_subwords
 from attnscope.lineage.parallel_text import generate_task
-from attnscope.lineage.vocabulary import train_subwords
 from attnscope.support.errors import AttnscopeError
 
 ONES = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]

@@ -12,8 +12,8 @@ from transformers.utils import logging as transformers_logging
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.lineage.data import encode_lines, train_subwords
 from attnscope.lineage.translate import Translation, Translations, translate_lines
-from attnscope.lineage.vocabulary import encode_lines, train_subwords
 from attnscope.models.configs import RecurrentConfig, TransformerConfig
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.models.transformer import TransformerForConditionalGeneration

@@ -5,7 +5,7 @@ import unicodedata
 import pytest
 from transformers import AutoTokenizer
 
-from attnscope.lineage.vocabulary import encode_lines, train_subwords
+from attnscope.lineage.data import encode_lines, train_subwords
 from attnscope.support.errors import AttnscopeError
 
 TEXTS = [

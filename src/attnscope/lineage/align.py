@@ -22,8 +22,11 @@ from attnscope.lineage.links import (
     LEAST_WEIGHT,
     AlignmentScore,
     Baselines,
+    ForcedPair,
+    Forcing,
     Gold,
     Links,
+    WordAlignment,
     baselines,
     links,
     links_of_line,
@@ -34,7 +37,6 @@ from attnscope.lineage.links import (
     within,
 )
 from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text
-from attnscope.lineage.word_weights import ForcedPair, Forcing, WordAlignment
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import VIEWS, InUseError, explained, local_out
 from attnscope.store.folder import OwnedFolder

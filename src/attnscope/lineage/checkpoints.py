@@ -58,7 +58,7 @@ def build_model(config: TrainConfig, vocabulary: int) -> Any:
     if config.model == "recurrent":
         widths = "embedding_width", "encoder_width", "decoder_width"
         return RecurrentForConditionalGeneration(RecurrentConfig(**sizes(*widths, "cell", "attention", "dropout")))
-    of_transformer = sizes("width", "heads", "feed_forward", "positions", "norm", "dropout") | {
+    of_transformer: dict[str, Any] = sizes("width", "heads", "feed_forward", "positions", "norm", "dropout") | {
         "encoder_layers": config.layers, "decoder_layers": config.layers, "max_position_embeddings": config.longest
     }  # fmt: skip
     if config.model == "masked-lm":

@@ -19,13 +19,12 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.lineage.align import align, attends, best_aligning_head
 from attnscope.lineage.checkpoints import check_model, read_log
 from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
-from attnscope.lineage.data import HELD_OUT, training_pairs
+from attnscope.lineage.data import HELD_OUT, encode_lines, training_pairs
+from attnscope.lineage.links import Forcing
 from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
 from attnscope.lineage.score import score
 from attnscope.lineage.train import finished_metrics, threads_of_one, train
 from attnscope.lineage.translate import translate_lines
-from attnscope.lineage.vocabulary import encode_lines
-from attnscope.lineage.word_weights import Forcing
 from attnscope.read.files import lines_of, shown
 from attnscope.store.arrays import packed
 from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
@@ -138,6 +137,7 @@ def compare(
     length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")
     limits = list(by_length or ()) or length_limits(text.source, length_in)
     usual = chosen[0].config or read_config()
+    words: Any = tokenize or usual.bleu_tokenizer
 
     def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
         return score(
@@ -146,7 +146,7 @@ def compare(
             texts=text.source,
             by_length=limits,
             length_in=length_in,
-            tokenize=tokenize or usual.bleu_tokenizer,
+            tokenize=words,
             lowercase=usual.lowercase if lowercase is None else lowercase,
             resamples=resamples,
         )

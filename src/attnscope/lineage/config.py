@@ -253,10 +253,25 @@ _TASK: dict[str, Any] = {
     "threads": 1,  # steps this small are not worth sharing,
     "precision": "float32",  # nor their matrices casting to bfloat16 and back
 }
-_RECURRENT = _TASK | {"model": "recurrent", "embedding_width": 64, "encoder_width": 64, "decoder_width": 128}
-_TRANSFORMER = _TASK | {"model": "transformer", "width": 96, "feed_forward": 192, "layers": 2, "learning_rate": 3e-3}
-_FIXED = {"attention": "none", "updates": 2400}  # twice as many: it learns slowly
-_ADDITIVE = {"attention": "additive", "updates": 1100, "dropout": 0.2}  # without it, attention goes to neighbours
+_RECURRENT: dict[str, Any] = _TASK | {
+    "model": "recurrent",
+    "embedding_width": 64,
+    "encoder_width": 64,
+    "decoder_width": 128,
+}
+_TRANSFORMER: dict[str, Any] = _TASK | {
+    "model": "transformer",
+    "width": 96,
+    "feed_forward": 192,
+    "layers": 2,
+    "learning_rate": 3e-3,
+}
+_FIXED: dict[str, Any] = {"attention": "none", "updates": 2400}  # twice as many: it learns slowly
+_ADDITIVE: dict[str, Any] = {
+    "attention": "additive",
+    "updates": 1100,
+    "dropout": 0.2,
+}  # without it, attention goes to neighbours
 PRESETS: dict[str, TrainConfig] = {
     "fixed vector": TrainConfig(**_RECURRENT | _FIXED),
     "additive": TrainConfig(**_RECURRENT | _ADDITIVE),

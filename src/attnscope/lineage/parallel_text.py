@@ -61,8 +61,9 @@ class ParallelText:
             groups.append(range(start, min(len(self), start + generator.randint(1, most))))
         return groups
 
-    def _sides(self, groups: Sequence[range], between: str) -> list[list[str]]:
-        return [[between.join(side[i] for i in group) for group in groups] for side in (self.source, self.target)]
+    def _sides(self, groups: Sequence[range], between: str) -> tuple[list[str], list[str]]:
+        source, target = ([between.join(side[i] for i in one) for one in groups] for side in (self.source, self.target))
+        return source, target
 
 
 def read_parallel(

@@ -12,7 +12,7 @@ from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import xarray as xr
 
@@ -118,29 +118,31 @@ def _signatures(text: str) -> list[str]:
 def _tables(scores: xr.Dataset, effort: Sequence[Quantity]) -> list[Table]:
     metrics = [str(name) for name in scores["metric"].values]
     alone = [str(name) for name, values in scores.data_vars.items() if values.dims == ("system",)]
+
+    def cells(at: xr.Dataset, of: Mapping[str, str]) -> Row:
+        """The values of each metric; `of` has the name of an array by the end of the name in a row."""
+        return {
+            f"{metric.lower()}{end}": value_of(at[name].sel(metric=metric).item())
+            for metric in metrics
+            for end, name in of.items()
+            if name in at
+        }
+
     systems: list[Row] = []
     lengths: list[Row] = []
     for name in scores["system"].values.tolist():
         at = scores.sel(system=name)
         row: Row = {"system": str(name)} | {key: value_of(at[key].item()) for key in alone}
-        for metric in metrics:
-            of, short = at.sel(metric=metric), metric.lower()
-            row |= {short: value_of(of["score"].item())}
-            row |= {f"{short}_{end}": value_of(of[end].item()) for end in _ENDS if end in of}
-        systems.append(row)
+        systems.append(row | cells(at, {"": "score"} | {f"_{end}": end for end in _ENDS}))
         for bucket in at["bucket"].values.tolist() if "bucket" in scores.dims else ():
             of = at.sel(bucket=bucket)
             line: Row = {"system": str(name), "length": str(bucket), "sentences": int(of["sentences"])}
-            for metric in metrics:
-                ends = (("", "score"), ("_lower", "lower"), ("_upper", "upper"))
-                for end, key in ends:
-                    line[f"{metric.lower()}{end}"] = value_of(of[f"{key}_by_length"].sel(metric=metric).item())
-            lengths.append(line)
+            ends = {"": "score", "_lower": "lower", "_upper": "upper"}
+            lengths.append(line | cells(of, {end: f"{key}_by_length" for end, key in ends.items()}))
     measured = [_score(metric, interval=not effort or metric == "BLEU") for metric in metrics]
-    differences = [_difference(metric) for metric in metrics]
+    differences = [one for metric in metrics for one in _difference(metric)]
     more = [Quantity(name, detail="data") for name in _MORE if name in alone]
-    whole = [Quantity("system"), *measured, *(one for pair in differences for one in pair), *effort, *more]
-    tables = [Table("systems", "All systems", whole, systems)]
+    tables = [Table("systems", "All systems", [Quantity("system"), *measured, *differences, *effort, *more], systems)]
     if lengths:
         title = f"By source length, {scores.attrs['length_in']}"
         words = [Quantity("system"), Quantity("length"), Quantity("sentences", unit="count"), *measured]

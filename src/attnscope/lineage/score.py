@@ -118,10 +118,10 @@ def score(
     check_whole(0, _MOST_RESAMPLES, resamples=resamples)
     buckets = _buckets(sources, by_length, length_in)
     language = None if language is None else re.split("[-_]", language.lower())[0]  # ja-JP is Japanese
-    tokenize = tokenize or _tokenizer_for(language, references)
+    tokenizer: str = tokenize or _tokenizer_for(language, references)
     language = language or "en"
-    metrics = {"BLEU": _bleu(tokenize, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
-    prepared = {"BLEU": _moses(language) if tokenize == "moses" else None, "chrF": None}
+    metrics = {"BLEU": _bleu(tokenizer, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
+    prepared = {"BLEU": _moses(language) if tokenizer == "moses" else None, "chrF": None}
     signatures: dict[str, str] = {}
     statistics: dict[str, list[np.ndarray]] = {}
     for name, metric in metrics.items():
@@ -131,7 +131,7 @@ def score(
             signature.update("bs", resamples)
             signature.update("seed", seed)
         signatures[name] = signature.format()
-    if tokenize == "moses":
+    if tokenizer == "moses":
         version = importlib.metadata.version("sacremoses")
         signatures["BLEU"] = signatures["BLEU"].replace("tok:none", f"tok:moses.{language}-sacremoses.{version}")
 
@@ -151,9 +151,9 @@ def score(
         result.attrs["length_in"] = length_in
     tell(Progress("done", 1.0))
     result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
-    if tokenize not in _OF_NO_SPACES and any(map(is_unsegmented, references)):
+    if tokenizer not in _OF_NO_SPACES and any(map(is_unsegmented, references)):
         result.attrs["note"] = (
-            f"the references have no spaces between words: for {tokenize} a whole sentence is one word, and its BLEU "
+            f"the references have no spaces between words: for {tokenizer} a whole sentence is one word, and its BLEU "
             "says little; ja-mecab, zh and char find words in them"
         )
     return result

@@ -20,9 +20,8 @@ from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.capture.load import load_model
 from attnscope.capture.processors import Tokenizer
-from attnscope.lineage.data import collate
+from attnscope.lineage.data import collate, encode_lines
 from attnscope.lineage.parallel_text import Lines, lines_of_text
-from attnscope.lineage.vocabulary import encode_lines
 from attnscope.support.arguments import Count, Seed, validated
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining

@@ -13,12 +13,6 @@ IGNORED = -100  # the label of padding and of what is not asked for, as PyTorch 
 _CELLS = 2**21  # logits at a time: what the processor's cache holds
 
 
-def shift_right(labels: Int[Tensor, "batch target"], first: int, padding: int) -> Int[Tensor, "batch target"]:
-    """What the decoder reads when it shall say `labels`: each token one place later, `first` at the start."""
-    before = torch.cat([labels.new_full((len(labels), 1), first), labels[:, :-1]], 1)
-    return before.masked_fill(before == IGNORED, padding)
-
-
 def mean_cross_entropy(
     logits: Float[Tensor, "batch token vocabulary"],
     labels: Int[Tensor, "batch token"],

@@ -62,7 +62,6 @@ class TransformerEncoder(Stack):
         self,
         input_ids: Int[Tensor, "batch token"],
         attention_mask: Int[Tensor, "batch token"] | None = None,
-        output_attentions: bool | None = None,
         **others: Any,
     ) -> BaseModelOutput:
         """States after the last layer, ``(batch, token, width)``."""
@@ -72,15 +71,11 @@ class TransformerEncoder(Stack):
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=attention_mask)
         bias = self.relative.bias(length, length, states.device)
         turn = self.relative.turn(length, states.device)
-        weights: list[Tensor] = []
+        weights: list[Tensor | None] = []
         for layer in self.layers:
             states, shares = layer(states, mask, bias, turn)
-            if output_attentions and shares is not None:
-                weights.append(shares)
-        return BaseModelOutput(
-            last_hidden_state=self.norm(states),
-            attentions=tuple(weights) or None,  # pyright: ignore[reportArgumentType]
-        )
+            weights.append(shares)
+        return BaseModelOutput(self.norm(states), attentions=_made(weights))  # pyright: ignore[reportArgumentType]
 
 
 class DecoderLayer(nn.Module):
@@ -141,8 +136,8 @@ class TransformerDecoder(Stack):
         source: Float[Tensor, "batch source width"],
         attention_mask: Int[Tensor, "batch source"],
         cache: EncoderDecoderCache | None = None,
-    ) -> tuple[Float[Tensor, "batch target width"], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
-        """What the output layer reads; weights on the target and on the source, a layer each."""
+    ) -> Decoded:
+        """What the output layer reads, and the weights on the source and on the target."""
         start = 0 if cache is None else int(cache.get_seq_length())
         states = self.add_positions(self.embedding(tokens), start)
         queries, keys = tokens.shape[1], start + tokens.shape[1]
@@ -160,7 +155,12 @@ class TransformerDecoder(Stack):
             states, on_target, on_source = layer(states, source, (own_mask, source_mask), bias, turn, start, cache)
             own.append(on_target)
             cross.append(on_source)
-        return self.norm(states), tuple(own), tuple(cross)
+        return Decoded(self.norm(states), _made(cross), _made(own))
+
+
+def _made(weights: list[Tensor | None]) -> tuple[Tensor, ...] | None:
+    """None where attention is fused and never makes its weights."""
+    return tuple(layer for layer in weights if layer is not None) or None
 
 
 class ByRegistry(PreTrainedModel):
@@ -183,32 +183,7 @@ class TransformerForConditionalGeneration(ByRegistry, Translator):
     config_class = TransformerConfig
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config)
-        self.embedding = nn.Embedding(config.vocab_size, config.width, config.pad_token_id)
-        self.encoder = TransformerEncoder(config, self.embedding)
-        self.decoder = TransformerDecoder(config, self.embedding)
-        self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
-        self.post_init()
-
-    def decode(
-        self,
-        tokens: Int[Tensor, "batch target"],
-        states: Float[Tensor, "batch source width"],
-        attention_mask: Int[Tensor, "batch source"],
-        cache: EncoderDecoderCache | None = None,
-        *,
-        output_attentions: bool = False,
-    ) -> Decoded:
-        """Run the decoder."""
-        hidden, own, cross = self.decoder(tokens, states, attention_mask, cache)
-        if not output_attentions:
-            return Decoded(hidden)
-        return Decoded(hidden, _made(cross), _made(own))
-
-
-def _made(weights: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
-    """None where attention is fused and never makes its weights."""
-    return tuple(layer for layer in weights if layer is not None) or None
+        super().__init__(config, config.width, TransformerEncoder, TransformerDecoder)
 
 
 class EncoderForMaskedLM(ByRegistry, TiedModel):
@@ -233,7 +208,6 @@ class EncoderForMaskedLM(ByRegistry, TiedModel):
         input_ids: Int[Tensor, "batch token"],
         attention_mask: Int[Tensor, "batch token"] | None = None,
         labels: Int[Tensor, "batch token"] | None = None,
-        output_attentions: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> MaskedLMOutput:
@@ -243,7 +217,7 @@ class EncoderForMaskedLM(ByRegistry, TiedModel):
         one.
         """
         reject_unused(others)
-        encoded = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
+        encoded = self.encoder(input_ids, attention_mask)
         logits = self.lm_head(encoded[0])
         loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
         return MaskedLMOutput(loss=loss, logits=logits, attentions=encoded.attentions)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +12,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from attnscope.kernels.positions import LearnedPositions
-from attnscope.models.loss import IGNORED, mean_cross_entropy, shift_right, smoothed_cross_entropy
+from attnscope.models.loss import IGNORED, mean_cross_entropy, smoothed_cross_entropy
 from attnscope.support.errors import AttnscopeError
 
 
@@ -22,6 +20,7 @@ class TiedModel(PreTrainedModel):
     """One table of tokens for input and output, and the loss that training takes."""
 
     main_input_name = "input_ids"
+    _input_embed_layer = "embedding"
     embedding: nn.Embedding
     lm_head: nn.Linear
 
@@ -48,18 +47,6 @@ class TiedModel(PreTrainedModel):
         real = labels != IGNORED
         hidden = self.hidden(input_ids, attention_mask, labels)[real]
         return smoothed_cross_entropy(hidden, self.lm_head.weight, labels[real], smoothing, r_drop)
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The table of tokens."""
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Another table of tokens."""
-        self.embedding = cast("nn.Embedding", value)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The output layer, whose weight is the table of tokens."""
-        return self.lm_head
 
     def _init_weights(self, module: nn.Module) -> None:
         """Glorot for matrices, orthogonal for those that turn a state into the next; biases are 0."""
@@ -97,13 +84,11 @@ def check_padding(mask: Bool[Tensor, "batch token"] | Int[Tensor, "batch token"]
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """What a decoder hands back."""
+class Decoded(NamedTuple):
+    """The output of a decoder."""
 
     hidden: Tensor  # what the output layer reads, ``(batch, target, width)``
-    # weights on the source, ``(batch, head, target, source)``, and on the target; a tensor a layer, where they were
-    # made
+    # a tensor a layer of weights on the source, ``(batch, head, target, source)``, and on the target, where they are
     cross: tuple[Tensor, ...] | None = None
     own: tuple[Tensor, ...] | None = None
 
@@ -118,18 +103,17 @@ class Translator(TiedModel, GenerationMixin):
         "lm_head.weight": "embedding.weight",
     }
     encoder: nn.Module
+    decoder: (
+        nn.Module
+    )  # over (tokens, states of the encoder, attention_mask, cache): tokens that the cache does not have
 
-    @abstractmethod
-    def decode(
-        self,
-        tokens: Int[Tensor, "batch target"],
-        states: Float[Tensor, "batch source width"],
-        attention_mask: Int[Tensor, "batch source"],
-        cache: Any,
-        *,
-        output_attentions: bool = False,
-    ) -> Decoded:
-        """Run the decoder over `tokens`; with a cache, over those that it has not read yet."""
+    def __init__(self, config: Any, width: int, encoder: type[nn.Module], decoder: type[nn.Module]) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, width, config.pad_token_id)
+        self.encoder = encoder(config, self.embedding)
+        self.decoder = decoder(config, self.embedding)
+        self.lm_head = nn.Linear(width, config.vocab_size, bias=False)
+        self.post_init()
 
     def forward(
         self,
@@ -139,28 +123,19 @@ class Translator(TiedModel, GenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: Any = None,
         labels: Int[Tensor, "batch target"] | None = None,
-        output_attentions: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
         """Logits of the next target token at every place, and the mean loss in nats if there are labels."""
         reject_unused(others)
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, output_attentions=output_attentions
-            )
+            encoder_outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         states: Any = encoder_outputs[0]  # pyright: ignore[reportOptionalSubscript]
         if attention_mask is None:
             attention_mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.decoder_inputs(labels)
-        decoded = self.decode(
-            decoder_input_ids,  # pyright: ignore[reportArgumentType]
-            states,
-            attention_mask,
-            past_key_values,
-            output_attentions=bool(output_attentions),
-        )
+        decoded: Decoded = self.decoder(decoder_input_ids, states, attention_mask, past_key_values)
         logits = self.lm_head(decoded.hidden)
         loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
         return Seq2SeqLMOutput(
@@ -181,16 +156,12 @@ class Translator(TiedModel, GenerationMixin):
     ) -> Float[Tensor, "batch target width"]:
         """What the output layer reads under teacher forcing."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-        return self.decode(self.decoder_inputs(labels), states, attention_mask, None).hidden
+        return self.decoder(self.decoder_inputs(labels), states, attention_mask).hidden
 
     def decoder_inputs(self, labels: Int[Tensor, "batch target"]) -> Int[Tensor, "batch target"]:
-        """What the decoder reads under teacher forcing."""
-        return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+        """What the decoder reads under teacher forcing: each token one step later, a start token first."""
+        first = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        before = torch.cat([first, labels[:, :-1]], 1)
+        return before.masked_fill(before == IGNORED, self.config.pad_token_id)
 
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """`decoder_inputs`, under the name that transformers' data collator asks for."""
-        return self.decoder_inputs(labels)
-
-    def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
-        """For `generate`."""
-        return self.encoder
+    prepare_decoder_input_ids_from_labels = decoder_inputs  # as transformers' data collator asks for it

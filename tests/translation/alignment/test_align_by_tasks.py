@@ -8,8 +8,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.lineage import align as _kept
 from attnscope.lineage import align as _work
 from attnscope.lineage.align import LINKS, RECORD
-from attnscope.lineage.links import Gold
-from attnscope.lineage.word_weights import Forcing
+from attnscope.lineage.links import Forcing, Gold
 from attnscope.results.merge import merge
 from attnscope.store.units import parts_of
 from tests.translation.small_translators import small_model, small_tokenizer

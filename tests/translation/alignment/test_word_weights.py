@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import FSMTConfig, FSMTForConditionalGeneration, LongT5Config, LongT5ForConditionalGeneration
 
-from attnscope.lineage.links import links, pharaoh
-from attnscope.lineage.word_weights import Forcing, word_weights
+from attnscope.lineage.links import Forcing, links, pharaoh, word_weights
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
 from tests.translation.small_translators import Blind, Reordering, small_model, small_recurrent, small_tokenizer
