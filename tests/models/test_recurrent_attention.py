@@ -78,35 +78,6 @@ def test_a_watched_output_is_what_the_output_layer_reads():
     assert torch.equal(changed.cross_attentions[0], own.cross_attentions[0])  # the states are the same
 
 
-@torch.no_grad()
-def test_generating_watched_is_a_call_a_step():
-    model = small("additive-lstm")
-    asked = {"attention_mask": MASK, "max_new_tokens": 5, "suppress_tokens": [0, 2], "do_sample": False}
-    expected = model.generate(SOURCE, **asked)
-    seen = []
-
-    def observe(site, call):
-        seen.append((site.index, call.query.shape[2]))
-        return measure(call, Need())[0]
-
-    with watching(model, observe):
-        assert torch.equal(model.generate(SOURCE, **asked), expected)
-    assert seen == [(0, 1)] * 5
-
-
-@torch.no_grad()
-def test_a_model_that_nobody_watches_attends_in_its_steps_alone(monkeypatch):
-    model = small("additive-gru")
-
-    def called(*_, **__):
-        raise AssertionError
-
-    monkeypatch.setattr(type(model.decoder.attention), "forward", called)
-    model(SOURCE, MASK, labels=LABELS)
-    with pytest.raises(AssertionError), watching(model, called):
-        model(SOURCE, MASK, labels=LABELS)
-
-
 def test_a_fixed_vector_is_no_attention():
     given = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": READ}
     with pytest.raises(AttnscopeError, match=r"has no attention .* nothing to measure: give a model that attends"):

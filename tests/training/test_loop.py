@@ -14,11 +14,10 @@ from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from attnscope import AttnscopeError
 from attnscope.lineage import compare as held_out
-from attnscope.lineage.checkpoints import Log, read_log
+from attnscope.lineage.checkpoints import read_log
 from attnscope.lineage.config import PRESETS, TrainConfig, read_config
 from attnscope.lineage.data import read_data
 from attnscope.lineage.train import Processes, Training, train
-from attnscope.lineage.translate import Translation, Translations
 from attnscope.store.folder import OwnedFolder
 from tests.process import Started, wait_until
 
@@ -199,16 +198,6 @@ def test_a_full_disk_keeps_the_checkpoint_before(unbroken, tmp_path):
     assert same(weights(tmp_path), weights(unbroken["recurrent"]))
 
 
-def test_a_full_disk_at_the_start_and_at_the_log(tmp_path):
-    with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write to .*Choose another folder"):
-        train(out=tmp_path / "start", **SMALL, **RECURRENT)
-    with OwnedFolder(tmp_path / "log", "train") as folder:
-        log = Log(folder)
-        with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write .*The checkpoints are whole"):
-            log.write(1, loss=1.0)
-        log.close()
-
-
 def test_a_start_that_failed_does_not_bind_the_folder(tmp_path):
     with pytest.raises(AttnscopeError, match="heads"):
         train(out=tmp_path, **SMALL | TRANSFORMER | {"width": 15})
@@ -302,48 +291,6 @@ def test_updates_that_are_done_are_not_changed(settings, message, unbroken):
     with pytest.raises(AttnscopeError, match=message):
         train(out=unbroken["recurrent"], **SMALL | RECURRENT | settings)
     assert (unbroken["recurrent"] / "config.yaml").read_bytes() == before
-
-
-def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
-    """Translations that are right but for their case have a BLEU of 100."""
-    text = tmp_path / "text"
-    text.write_text("".join(f"The {a} And The {b} Met {c}\n" for a in "abc" for b in "defg" for c in "hij"))
-    config = TrainConfig(source=text, target=text, lowercase=True, vocabulary=300, **RECURRENT)
-    with OwnedFolder(tmp_path / "out", "train") as folder:
-        training = Training(config, folder, Processes())
-        training.log.close()
-    monkeypatch.setattr(
-        "attnscope.lineage.train.translate_lines",
-        lambda _model, _tokenizer, lines, **_: Translations(
-            tuple(lines), tuple((Translation(line.lower()),) for line in lines)
-        ),
-    )
-    assert training.validate()["bleu"] == pytest.approx(100)
-
-
-def test_the_log_tells_the_time_of_all_updates_and_of_nothing_else(tmp_path, monkeypatch):
-    """With a clock that updates alone move on, by as many seconds as they have tokens: a token a second, always."""
-    clock = [0.0]
-    update, validate = Training._update, Training.validate
-
-    def timed(training, members):
-        loss, tokens = update(training, members)
-        clock[0] += tokens
-        return loss, tokens
-
-    def slow(training):
-        clock[0] += 1e6
-        return validate(training)
-
-    monkeypatch.setattr(Training, "_update", timed)
-    monkeypatch.setattr(Training, "validate", slow)
-    monkeypatch.setattr("attnscope.lineage.train.time.monotonic", lambda: clock[0])
-    epochs = {"task_pairs": 100, "validate_every": 3, "log_every": 5, "updates": 25}
-    train(out=tmp_path, **SMALL | RECURRENT | epochs)
-    lines = [line for line in read_log(tmp_path) if "seconds" in line]
-    assert lines[-1]["epoch"] > 1
-    assert [line["tokens_per_second"] for line in lines] == pytest.approx([1.0] * 5)
-    assert [line["seconds"] for line in lines] == pytest.approx([line["tokens"] for line in lines])
 
 
 def test_pairs_that_are_left_out_are_told(tmp_path, caplog):

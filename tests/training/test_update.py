@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -80,19 +79,6 @@ def test_bfloat16_is_of_products_alone(tmp_path, monkeypatch):
         name = "attnscope.lineage.train.multiplies_bfloat16"
         monkeypatch.setattr(name, lambda _, native=native: native)
         assert first_update(tmp_path / f"{native}", precision="auto")[0] == losses[chosen]
-
-
-def test_every_epoch_has_each_pair_once_in_an_order_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(Training, "validate", lambda _: {"loss": 1.0})
-    with small_training(tmp_path / "out", updates=9) as training:
-        count, pairs = len(training.data.epoch(0)), len(training.data.train)
-        seen, real = [], training._update
-        monkeypatch.setattr(training, "_update", lambda members: seen.append(members) or real(members))
-        training.run()
-    epochs = [np.concatenate(seen[i : i + count]) for i in range(0, len(seen) - count + 1, count)]
-    assert len(epochs) > 1
-    assert all(sorted(epoch) == list(range(pairs)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
 
 
 def test_what_is_left_is_the_mean_of_the_last_checkpoints(tmp_path, monkeypatch):

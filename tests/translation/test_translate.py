@@ -1,22 +1,17 @@
 """Translations: scores against those of transformers' beam search, order, over-long lines, the command."""
 
-import io
-import logging
 import re
 from copy import deepcopy
 
 import pytest
 import torch
-from transformers.generation import stopping_criteria
-from transformers.utils import logging as transformers_logging
 
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.lineage.data import encode_lines, train_subwords
 from attnscope.lineage.translate import Translation, Translations, translate_lines
-from attnscope.models.configs import RecurrentConfig, TransformerConfig
+from attnscope.models.configs import RecurrentConfig
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
-from attnscope.models.transformer import TransformerForConditionalGeneration
 
 LINES = ["a dog runs over the green field", "", "two men", "a b c d e f g h i j", "  "]
 
@@ -116,31 +111,6 @@ def test_over_long_lines(model, tokenizer, monkeypatch):
     assert len(found) == 1
 
 
-def test_computed_positions_go_on_without_a_word(tokenizer):
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab_size=len(tokenizer),
-        width=8,
-        heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        feed_forward=8,
-        positions="rope",
-        max_position_embeddings=4,
-    )
-    model = TransformerForConditionalGeneration(config).eval()
-    said = io.StringIO()
-    handler = logging.StreamHandler(said)
-    transformers_logging.add_handler(handler)
-    stopping_criteria.logger.warning_once.cache_clear()
-    try:
-        ((made,),) = translate_lines(model, tokenizer, [LINES[0]], beams=1)
-    finally:
-        transformers_logging.remove_handler(handler)
-    assert len(encode_lines(tokenizer, [made.text])[0]) > 4
-    assert said.getvalue() == ""
-
-
 def test_a_tokenizer_of_another_model_is_refused(model):
     other = train_subwords(["many other words", *LINES, *map(chr, range(0x4E00, 0x4E00 + 300))], 900)
     with pytest.raises(AttnscopeError, match=r"line 2 holds token id \d+, but \w+ knows \d+ tokens .* belong together"):
@@ -179,21 +149,6 @@ def test_a_file_and_a_folder(folder, tmp_path):
     assert found[1][0].text == ""
 
 
-def test_many_translations_show_the_first_ones():
-    lines = tuple(f"<{number}>" for number in range(12))
-    made = Translations(lines, tuple((Translation(line[1:-1], -1.0), Translation("?")) for line in lines))
-    assert repr(made).splitlines() == [
-        "12 sentences translated, the best of up to 2 each",
-        *(f"<{number}> → {number} (-1.00)" for number in range(10)),
-        "... and 2 more",
-    ]
-    page = made._repr_html_()
-    assert page.count("<tr>") == 10
-    assert '<td style="text-align: left">&lt;9&gt;</td>' in page
-    assert "... and 2 more" in page
-    assert (made[2:4].texts, made[-1][1].text) == (["2", "3"], "?")
-
-
 def test_what_is_shown_of_a_text_is_a_line_and_not_long():
     sources = ("", "one\n\ntwo", "word " * 100)
     made = Translations(sources, ((Translation(""),), (Translation("a\tb", -0.5),), (Translation("c " * 100, -2.0),)))
@@ -206,13 +161,3 @@ def test_what_is_shown_of_a_text_is_a_line_and_not_long():
     assert lines[2].partition(" → ")[2] in made._repr_html_()
     without = Translations(sources[:2], ((Translation(""),), (Translation("a"),)))
     assert repr(without).splitlines()[1:] == ["→", "one two → a"]
-
-
-def test_samples_come_the_best_first(model, tokenizer):
-    """Drawn translations come in any order: their scores put them in one, also of a line that was split."""
-    found = translate_lines(
-        model, tokenizer, [*LINES, "a b c d e f " * 20], sample=True, n_best=6, seed=3, overlong="split"
-    )
-    scores = [[one.score for one in several] for several in found if len(several) > 1]
-    assert len(scores) == 4
-    assert all(several == sorted(several, reverse=True) and several[0] > several[-1] for several in scores)

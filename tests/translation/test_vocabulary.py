@@ -1,7 +1,5 @@
 """Subwords: nothing is unknown, nothing is lost, and the same texts give the same file."""
 
-import unicodedata
-
 import pytest
 from transformers import AutoTokenizer
 
@@ -46,14 +44,6 @@ def test_text_is_given_back_and_nothing_is_unknown(tokenizer, text):
     assert ids[-1] == tokenizer.eos_token_id
     assert not {0, 1, 2, 3} & set(ids[:-1])
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
-
-@pytest.mark.parametrize("text", HARD)
-def test_normalisation_is_what_was_asked_for(text):
-    tokenizer = train_subwords(TEXTS, 400, lowercase=True, nfkc=True)
-    ids = encode_lines(tokenizer, [text])[0]
-    wanted = unicodedata.normalize("NFKC", text).lower()
-    assert tokenizer.decode(ids, skip_special_tokens=True) == wanted
 
 
 def test_a_masked_vocabulary_reads_its_mask_and_frames_the_text():

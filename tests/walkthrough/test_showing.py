@@ -119,15 +119,6 @@ def test_tables_hold_the_numbers_of_the_walk(walks):
     assert sum(float(cells[-2]) for cells in row.rows) == pytest.approx(1, abs=0.006)
 
 
-def test_masked_scores_are_told_apart(walks):
-    causal = walks[4]
-    table = next(step for step in steps(causal) if step.title.startswith("Mask")).tables[0]
-    for cells in table.rows:
-        query = int(cells[0].split()[0])
-        for heading, cell in zip(table.headings[1:], cells[1:], strict=True):
-            assert cell == ("✓" if int(heading.split()[0]) <= query else "−∞")
-
-
 def test_an_unknown_language_is_refused():
     with pytest.raises(AttnscopeError, match="choose en or ja"):
         markdown(walk_toy(), "fr")

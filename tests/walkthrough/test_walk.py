@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.lineage.walk import entropy, walk, walk_inputs, walk_toy
+from attnscope.lineage.walk import walk, walk_inputs, walk_toy
 from tests.families import MAKERS, inputs, tiny
 from tests.planted import overflowing_bert
 
@@ -108,16 +108,6 @@ def test_a_real_rope_model(models):
     assert np.array_equal(found["allowed"], np.tril(found["allowed"]))
 
 
-def test_by_default_the_division_is_seen_to_matter():
-    """Of the bundled model a soft head is shown, in the followed row and over all."""
-    found = walk(device="cpu")
-    divided, bare = entropy(found["weights"]), entropy(found["unscaled_weights"])
-    assert divided.mean() > 2 * bare.mean()
-    assert divided[found.token] > 2 * bare[found.token]
-    assert found["weights"][found.token].max() < 0.5
-    assert walk(load_model(MODEL).model, "The tide is out.", tokenizer=MODEL).layer == 0
-
-
 class TestTheFollowedToken:
     SENTENCE = "The animal didn't cross the street because it was too tired."
 
@@ -136,9 +126,6 @@ class TestTheFollowedToken:
     @pytest.mark.parametrize(("wanted", "token"), [(0, "<s>"), ("3", "im"), ("it", " it"), ("animal", " an")])
     def test_by_position_or_text(self, wanted, token):
         assert self.followed(wanted) == token
-
-    def test_by_characters_in_japanese(self):
-        assert self.followed("猫", "吾輩は猫である。") == "猫₁"
 
 
 class TestBadInput:

@@ -90,24 +90,6 @@ def test_as_many_as_there_are_write_the_same_files(align, asked, tmp_path, lines
     assert open_run(out).links == whole.links
 
 
-def test_what_was_aligned_before_a_stop_is_not_aligned_again(align, tmp_path, lines):
-    def stop(progress):
-        if progress.told["pairs"] == 5:
-            raise KeyboardInterrupt
-
-    align(tmp_path / "whole", **ASKED["judged"])
-    del lines[:]
-    out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        align(out, "1/2", progress=stop, **ASKED["judged"])
-    assert lines == [0, 4]
-    align(out, "1/2", **ASKED["judged"])
-    assert lines == [0, 4, 4]
-    align(out, "2/2", **ASKED["judged"])
-    assert lines == [0, 4, 4, 2]
-    assert files(out) == files(tmp_path / "whole")
-
-
 def test_parts_are_found_missing_and_taken_up_by_the_command_without_task(align, tmp_path, lines, monkeypatch):
     out = tmp_path / "run"
     align(out, "1/2", shown=2)

@@ -5,11 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from transformers import FSMTConfig, FSMTForConditionalGeneration, LongT5Config, LongT5ForConditionalGeneration
 
 from attnscope.lineage.links import Forcing, links, pharaoh, word_weights
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, no_progress
+from attnscope.support.progress import no_progress
 from tests.translation.small_translators import Blind, Reordering, small_model, small_recurrent, small_tokenizer
 
 SOURCES = ["der hund läuft.", "ab", "a b c d e f g", "x"]
@@ -134,19 +133,6 @@ def test_words_can_be_pieces_and_sentences_empty(tokenizer):
     assert [pair.weights.shape for pair in pairs] == [(1, 0), (0, 2)]
 
 
-def off_the_registry():
-    sizes = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim"), 1)
-    heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 1)
-    config = FSMTConfig(src_vocab_size=64, tgt_vocab_size=64, d_model=8, **sizes, **heads)
-    return FSMTForConditionalGeneration(config)
-
-
-def test_progress_counts_pairs(tokenizer):
-    seen = []
-    list(forced_alignment(Reordering(), tokenizer, SOURCES, TARGETS, size=3, progress=seen.append))
-    assert seen == [Progress("align", 0.75, {"pairs": 3}), Progress("align", 1.0, {"pairs": 4})]
-
-
 def test_mistakes_are_said(tokenizer):
     def run(model, sources=("a",), targets=("a",), **options):
         return list(forced_alignment(model, tokenizer, list(sources), list(targets), **options))
@@ -165,20 +151,6 @@ def test_mistakes_are_said(tokenizer):
     bart.config.is_encoder_decoder = False
     with pytest.raises(AttnscopeError, match="is not an encoder-decoder"):
         run(bart)
-
-
-def test_an_encoder_with_attention_of_its_own_kind_is_no_hindrance(tokenizer):
-    """LongT5's encoder looks around in blocks, off transformers' registry; its decoder is on it."""
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
-    config = LongT5Config(**sizes, local_radius=4, decoder_start_token_id=0)
-    model = LongT5ForConditionalGeneration(config).eval()
-    (pair,) = forced_alignment(model, tokenizer, ["a b"], ["b a"], layer=1, head=0, end="keep")
-    ids, labels = (tokenizer([text], return_tensors="pt").input_ids for text in ("a b", "b a"))
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        weights = model(ids, labels=labels, output_attentions=True).cross_attentions[1][0, 0]
-    np.testing.assert_allclose(pair.weights, weights.double().numpy()[:2], atol=10 * np.finfo(np.float32).eps)
 
 
 def test_a_recurrent_models_weights_are_those_of_its_steps(tokenizer):
