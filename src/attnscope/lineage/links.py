@@ -136,7 +136,8 @@ class Forcing:
         if not getattr(tokenizer, "is_fast", False):
             raise AttnscopeError("the tokenizer gives no character offsets: a fast one (tokenizer.json) is needed")
         self.model, self.tokenizer, self.sources, self.targets = model, tokenizer, sources, targets
-        self.cut, self.batch_size = words, batch_size
+        self.cut: Words = words
+        self.batch_size = batch_size
         self._checked = False
 
     def only(self, lines: Sequence[int]) -> Iterator[ForcedPair]:
