@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import xarray as xr
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import load_model
-from attnscope.capture.processors import Tokenizer
+from attnscope.capture.reading import TextModelOptions
 from attnscope.lineage.data import encode_pairs
 from attnscope.lineage.links import (
     LEAST_WEIGHT,
@@ -62,7 +62,6 @@ def align(
     *,
     gold: str | Path | Gold | None = None,
     gold_first: int = 1,
-    tokenizer: Tokenizer = None,
     out: str | Path | None = None,
     task: str | Task | None = None,
     ray: str | None = None,
@@ -78,11 +77,8 @@ def align(
     every_head: bool | None = None,
     shown: Natural = 0,
     batch_size: Count = 16,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     progress: Tell | None = None,
+    **options: Unpack[TextModelOptions],
 ) -> Aligned:
     """Align the words of a parallel text by a translation model's cross-attention; judge it where people did the same.
 
@@ -100,8 +96,6 @@ def align(
         People's alignments (see `read_gold`), words as the text's spaces make them.
     gold_first
         The number of the first word in that file.
-    tokenizer, device, dtype, revision, trust_remote_code
-        As in `attnscope.scan`.
     out
         Folder for ``links.txt`` and ``run.json``, which `attnscope.open_run` reads. What
         another call has left there is replaced, unless the same was asked for: then it is read.
@@ -160,9 +154,7 @@ def align(
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
     if every_head and judges is None:
         raise AttnscopeError("every head can be judged only with gold alignments: give gold (--gold FILE)")
-    loaded = load_model(
-        model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
-    )
+    loaded = load_model(model, **options)
     open_choice = layer is None and head is None
     work = Work(
         Forcing(loaded.model, loaded.tokenizer, sources, targets, words=words, batch_size=batch_size),
@@ -473,14 +465,14 @@ class Work:
 
 
 def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:
-    dims = {"links_of_heads": ("text", "layer", "head")}
+    dims = {"links_of_heads": ("window", "layer", "head")}
     kinds = {"source_words": np.int64, "target_words": np.int64}
     return xr.Dataset(
         {
-            name: (dims.get(name, ("text",)), np.array([pair[name] for pair in pairs], kinds.get(name, object)))
+            name: (dims.get(name, ("window",)), np.array([pair[name] for pair in pairs], kinds.get(name, object)))
             for name in pairs[0]
         },
-        coords={"text": np.arange(lines.start, lines.stop)},
+        coords={"window": np.arange(lines.start, lines.stop)},
     )
 
 

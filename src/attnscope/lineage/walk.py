@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import permutations, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from attnscope.capture.borrow import inner_model, preserve_model_state
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.reading import TextModelOptions
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import watching_inputs
@@ -43,7 +44,6 @@ from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 _FOLLOWED = "it"  # in that sentence
@@ -63,12 +63,8 @@ def walk(
     layer: int | None = None,
     head: int = 0,
     query_token: int | str | None = None,
-    tokenizer: Tokenizer = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     progress: Tell | None = None,
+    **options: Unpack[TextModelOptions],
 ) -> Walk:
     r"""Follow one head of a model over one sentence, from its input X to the output of its layer.
 
@@ -92,8 +88,6 @@ def walk(
     query_token
         Whose row is followed: a position, or a piece of the sentence (of the target in layers of its decoder). By
         default the last token that is not special, and in the default sentence "it".
-    tokenizer, device, dtype, revision, trust_remote_code
-        See `attnscope.scan`.
     progress
         Called with a `Progress` before the model is loaded, before it reads, and at the end.
 
@@ -110,8 +104,7 @@ def walk(
         cannot translate has none.
     """
     if isinstance(inner := inner_model(model), nn.Module) and not isinstance(inner, PreTrainedModel):
-        loading = (tokenizer, device, dtype, revision, trust_remote_code or None, targets)
-        if not isinstance(texts, Tensor) or any(given is not None for given in loading):
+        if not isinstance(texts, Tensor) or targets is not None or any(options.values()):
             raise AttnscopeError(
                 f"{type(model).__name__} is not a model of transformers: give X, a tensor (text, token, width), in "
                 "place of the sentence, and leave out what belongs to a model (tokenizer, device, ...)"
@@ -126,9 +119,7 @@ def walk(
         layer = _BUNDLED_LAYER if bundled else 0
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
-    loaded = load_model(
-        model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
-    )
+    loaded = load_model(model, **options)
     tell(Progress("walk", 0.5))
     source, target, translated = _read_texts(SENTENCE if texts is None else texts, targets, loaded)
     sides = {"input_ids": source} if target is None else {"input_ids": source, "decoder_input_ids": target}
