@@ -38,17 +38,6 @@ def test_the_loss_is_that_of_single_steps(name):
     assert float(model.summed_loss(SOURCE, MASK, LABELS)) == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ALL)
-@torch.no_grad()
-def test_padding_changes_nothing(name):
-    model = small(name)
-    whole = model(SOURCE, MASK, labels=LABELS)
-    for row, (source, labels) in enumerate(zip(SOURCE, LABELS, strict=True)):
-        length = int((labels >= 0).sum())
-        alone = model(source[source != 0][None], labels=labels[None, :length])
-        assert_close(whole.logits[row, :length], alone.logits[0], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["additive-gru", "sinusoidal-pre"])
 @torch.no_grad()
 def test_arguments_that_would_be_passed_over_are_refused(name):
@@ -147,18 +136,3 @@ def test_saved_and_loaded_by_the_auto_class(name, tmp_path):
     again, told = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(told.values())
     assert_close(again.eval()(SOURCE, MASK, labels=LABELS).logits, model(SOURCE, MASK, labels=LABELS).logits)
-
-
-@pytest.mark.parametrize("name", ALL)
-@torch.no_grad()
-def test_rows_of_the_weights_on_the_source_sum_to_one(name):
-    model = small(name)
-    if name.split("-")[1] not in {"gru", "lstm"}:
-        model.set_attn_implementation("eager")
-    weights = model(SOURCE, MASK, labels=LABELS, output_attentions=True).cross_attentions
-    if name in {"none-gru", "none-lstm"}:
-        assert weights is None
-        return
-    for layer in weights:
-        assert_close(layer.sum(-1), torch.ones(layer.shape[:-1]))
-        assert layer[1, ..., 3:].abs().max() == 0

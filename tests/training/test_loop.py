@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,13 +14,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from attnscope import AttnscopeError
+from attnscope.lineage import checkpoints
 from attnscope.lineage import compare as held_out
-from attnscope.lineage.checkpoints import read_log
+from attnscope.lineage.checkpoints import LOG, Log, read_log
 from attnscope.lineage.config import PRESETS, TrainConfig, read_config
 from attnscope.lineage.data import read_data
 from attnscope.lineage.train import Processes, Training, train
-from attnscope.store.folder import OwnedFolder
+from attnscope.store.folder import OwnedFolder, manifest_of
 from tests.process import Started, wait_until
+from tests.training.small_trainings import small_train
 
 SMALL = {
     "task_pairs": 150,
@@ -198,24 +201,6 @@ def test_a_full_disk_keeps_the_checkpoint_before(unbroken, tmp_path):
     assert same(weights(tmp_path), weights(unbroken["recurrent"]))
 
 
-def test_a_start_that_failed_does_not_bind_the_folder(tmp_path):
-    with pytest.raises(AttnscopeError, match="heads"):
-        train(out=tmp_path, **SMALL | TRANSFORMER | {"width": 15})
-    train(out=tmp_path, **SMALL | TRANSFORMER | {"updates": 1, "vocabulary": 320})
-    assert read_config(tmp_path / "config.yaml").vocabulary == 320
-    assert len(AutoTokenizer.from_pretrained(tmp_path)) == 320
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.yaml", "checkpoints/my-best/weights.bin"])
-def test_a_folder_with_other_files_is_left_alone(name, tmp_path):
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(AttnscopeError, match="holds other files"):
-        train(out=tmp_path, **SMALL, **RECURRENT)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / name]
-    assert (tmp_path / name).read_bytes() == b"mine"
-
-
 class TestDamage:
     """Of a training that was stopped after update 8, with checkpoints of 4 and 8."""
 
@@ -351,3 +336,88 @@ def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):
     with pytest.raises(AttnscopeError, match=r"no spaces between words.*--bleu-tokenizer"):
         read_data(read_config(**files))
     assert len(read_data(read_config(**files, bleu_tokenizer="char")).valid) == 2
+
+
+KINDS = [
+    {"model": "recurrent", "bpe_dropout": 0.3},
+    {"model": "transformer", "accumulate": 2},
+    {"model": "masked-lm"},
+    {"model": "transformer", "optimizer": "muon"},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+def test_stopped_after_every_update_is_unbroken(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(Training, "validate", lambda _: {"loss": 1.0})
+    settings = kind | {"updates": 5, "dropout": 0.2}
+    small_train(tmp_path / "unbroken", **settings)
+    for stop in (2, 3, 4, 5, None):
+        small_train(tmp_path / "broken", stop, **settings)
+    broken, unbroken = (load_file(tmp_path / name / "model.safetensors") for name in ("broken", "unbroken"))
+    torch.testing.assert_close(broken, unbroken, atol=0, rtol=0)
+    again, once = (
+        [(line["epoch"], line["loss"]) for line in read_log(tmp_path / name) if "epoch" in line]
+        for name in ("broken", "unbroken")
+    )
+    assert again == once
+    assert {epoch for epoch, _ in once} >= {0, 1}
+
+
+def test_a_log_is_read_while_a_training_takes_lines_off_it(tmp_path, monkeypatch):
+    place, seen = OwnedFolder._place, []
+
+    def placed(folder, path, name):
+        monkeypatch.setattr(checkpoints, "manifest_of", lambda _: before)  # read in the moment before, the rest now
+        seen.append(read_log(tmp_path))
+        place(folder, path, name)
+        seen.append(read_log(tmp_path))
+
+    with OwnedFolder(tmp_path, "train") as folder:
+        log = Log(folder)
+        for update in (10, 20):
+            log.write(update, loss=1.0)
+        log.close()
+        folder.write({}, growing=[LOG])
+        before = manifest_of(tmp_path)
+        monkeypatch.setattr(OwnedFolder, "_place", placed)
+        Log(folder, 10).close()
+    assert [[line["update"] for line in lines] for lines in seen] == [[10, 20], [10]]
+
+
+def test_a_log_that_was_changed_is_rejected(tmp_path):
+    with OwnedFolder(tmp_path, "train") as folder:
+        log = Log(folder)
+        log.write(10, loss=1.0)
+        folder.write({}, growing=[LOG])
+        log.write(20, loss=0.5)
+        log.close()
+    path = tmp_path / LOG
+    assert [line["update"] for line in read_log(tmp_path)] == [10, 20]
+    path.write_text(path.read_text().replace("1.0", "2.0"))
+    with pytest.raises(AttnscopeError, match="not what was written"):
+        read_log(tmp_path)
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_our_own_settings_are_settings(path):
+    config = read_config(path)
+    assert config.source or config.text
+    assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("name", ["task_pairs", "task_longest"])
+def test_settings_of_the_generated_task_are_refused_beside_a_text(name, tmp_path):
+    with pytest.raises(AttnscopeError, match=f"{name} is of the generated task, and text is given in its place"):
+        read_config(model="masked-lm", text=tmp_path / "text", **{name: 300})
+
+
+def test_a_file_without_a_setting_trains_nothing(tmp_path):
+    for text in ("", "# updates: 10\n"):
+        (tmp_path / "settings.yaml").write_text(text)
+        with pytest.raises(AttnscopeError, match=r"holds no setting; expected one 'name: value' a line, or \{\}"):
+            read_config(tmp_path / "settings.yaml")
+    (tmp_path / "settings.yaml").write_text("{}")
+    assert read_config(tmp_path / "settings.yaml") == read_config()

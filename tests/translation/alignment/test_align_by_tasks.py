@@ -106,11 +106,3 @@ def test_parts_are_found_missing_and_taken_up_by_the_command_without_task(align,
     assert lines == []
     assert not parts_of(out).exists()
     assert taken.links == align(None, shown=2).links
-
-
-def test_tasks_of_other_settings_and_without_a_folder_are_refused(align, tmp_path):
-    align(tmp_path / "run", "1/2")
-    with pytest.raises(AttnscopeError, match=r"is a part of another run: its settings.*layer"):
-        align(tmp_path / "run", "2/2", layer=0)
-    with pytest.raises(AttnscopeError, match="is a part of a run folder: name it with out"):
-        align(None, "1/2")

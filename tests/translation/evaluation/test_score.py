@@ -99,14 +99,6 @@ def test_several_references_count_each_for_itself():
     assert float(both["score"].sel(metric="BLEU").item()) == pytest.approx(100)
 
 
-def test_files_and_sentences_give_the_same(tmp_path, result):
-    for name, lines in SYSTEMS.items():
-        (tmp_path / name).write_bytes(("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
-    (tmp_path / "reference").write_text("\n".join(REFERENCE))
-    from_files = attnscope.score([tmp_path / name for name in SYSTEMS], tmp_path / "reference", resamples=300)
-    assert from_files.identical(result)
-
-
 @pytest.mark.parametrize(
     ("hypotheses", "references", "options", "says"),
     [
