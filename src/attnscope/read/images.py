@@ -47,19 +47,7 @@ class Image:
 
 
 class Images:
-    """Named images, read one at a time as they are reached; built by `images_of`.
-
-    Attributes
-    ----------
-    beside_text
-        Whether a folder that was given holds texts too, so that it may be meant for a model of text.
-
-    Examples
-    --------
-    >>> images = Images([np.zeros((8, 8, 3), np.uint8)])
-    >>> [(image.name, image.pixels.shape) for image in images], len(images)
-    ([('image 1', (8, 8, 3))], 1)
-    """
+    """Named images, read one at a time as they are reached; built by `images_of`."""
 
     def __init__(self, items: Sequence[_Item], *, beside_text: bool = False) -> None:
         objects = [item for item in items if not isinstance(item, tuple)]
@@ -90,14 +78,7 @@ class Images:
         return [Path(str(item.path)) for _, item in self._items if isinstance(item, Unchanged)]
 
     def sha256(self) -> str:
-        """Hash names and contents in order: of files their bytes, of arrays type, shape and numbers.
-
-        Examples
-        --------
-        >>> black = Images([np.zeros((8, 8, 3), np.uint8)])
-        >>> black.sha256() == Images([np.ones((8, 8, 3), np.uint8)]).sha256()
-        False
-        """
+        """Hash names and contents in order: of files their bytes, of arrays type, shape and numbers."""
         digest = hashlib.sha256(b"images")
         for name, item in self._items:
             if isinstance(item, Unchanged):

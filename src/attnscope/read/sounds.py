@@ -45,19 +45,7 @@ class Sound:
 
 
 class Sounds:
-    """Named sounds, read one at a time as they are reached; built by `sounds_of`.
-
-    Attributes
-    ----------
-    beside_text
-        Whether a text file lies in a folder that was given, so that it may be meant for a model of text.
-
-    Examples
-    --------
-    >>> sounds = Sounds([Sound("sound 1", np.zeros(160), 16_000)])
-    >>> [sound.name for sound in sounds], len(sounds), sounds.transcripts()
-    (['sound 1'], 1, None)
-    """
+    """Named sounds, read one at a time as they are reached; built by `sounds_of`."""
 
     def __init__(self, items: "Sequence[Sound | tuple[str, Path]]", *, beside_text: bool = False) -> None:
         self._items = [item if isinstance(item, Sound) else (item[0], Unchanged(item[1])) for item in items]
@@ -82,13 +70,7 @@ class Sounds:
         return sounds + [place for place in self._beside() if place is not None and place.is_file()]
 
     def transcripts(self) -> list[str] | None:
-        """What is said, from ``name.txt`` beside each ``name.wav``; None where none has one.
-
-        Raises
-        ------
-        AttnscopeError
-            If some have one and others have not.
-        """
+        """What is said, from ``name.txt`` beside each ``name.wav``; None where none has one."""
         places = self._beside()
         there = [place is not None and place.is_file() for place in places]
         if not any(there):
