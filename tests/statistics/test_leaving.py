@@ -7,9 +7,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.measure.observer import WindowBatch
-from attnscope.measure.passes import StatisticsObserver
-from attnscope.measure.pools import HostCopy
+from attnscope.measure.passes import HostCopy, StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
 from attnscope.read.encoded import texts_of, windows_of
 from tests.elsewhere import gpu
@@ -53,4 +51,4 @@ def test_no_statistic_of_a_layer_waits_for_the_device(monkeypatch):
         }
         waits.clear()
         observer.stacked()
-        assert {line.partition(":")[0] for line in waits} == {"measure/pools.py"}
+        assert {line.partition(":")[0] for line in waits} == {"measure/passes.py"}

@@ -1,35 +1,232 @@
-"""One batch of windows through a watched model: every statistic of every head."""
+"""One batch of windows through a watched model: every statistic of every head, labelled."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import xarray as xr
+from torch import Tensor
 
-from attnscope.kernels.call import with_mass
+from attnscope.capture.notes import layer_coordinates
+from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.bins import bin_ranges, far_starts
+from attnscope.kernels.call import AttentionCall, Need, with_mass
 from attnscope.kernels.engines import measure, output_of
-from attnscope.measure.forms import equal_rows
-from attnscope.measure.group_places import GroupPlaces
-from attnscope.measure.maps import BlockSums
-from attnscope.measure.observer import OBSERVATION, Asking, drop_fully_masked, plan, reduce_call
-from attnscope.measure.pools import HostOffloader
-from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN, without_end
+from attnscope.kernels.sums import column_sums, weight_sums
+from attnscope.measure.maps import KEPT, BlockSums
+from attnscope.measure.quantities import BY_GROUP, CHOSEN, EQUAL, KNOWN, SECOND_PASS, without_end, wording
 from attnscope.measure.row_samples import sampled_statistics
-from attnscope.measure.rows import FIRST, GroupMarks, SecondPass, indicator_columns
+from attnscope.measure.rows import FIRST, GroupMarks, GroupPlaces, SecondPass, indicator_columns, reduce_call
+from attnscope.measure.uniform import equal_rows, evenly
+from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from torch import Tensor
+    from transformers import PreTrainedModel
 
     from attnscope.capture.watch import Site
-    from attnscope.kernels.call import AttentionCall, Need, RowMeasures
-    from attnscope.measure.observer import WindowBatch
+    from attnscope.kernels.call import RowMeasures
     from attnscope.measure.row_samples import RowSample
     from attnscope.measure.sample import WordBatch
-    from attnscope.read.windows import Batch
+    from attnscope.read.windows import Window
+
+
+@dataclass(frozen=True, eq=False)
+class WindowBatch:
+    """Windows side by side."""
+
+    text: Batch  # what the encoder reads, or a model's only stack
+    target: Batch  # what the decoder beside an encoder reads
+    given: Mapping[str, Any] | None = None  # arguments of the forward pass, where they are not the tokens
+    keys: Batch | None = None  # the encoder's tokens as keys, where they are not those of its queries
+
+    @classmethod
+    def given_as(
+        cls, given: Mapping[str, Any], windows: Sequence[Window], device: torch.device | str = "cpu"
+    ) -> WindowBatch:
+        """Windows that the model is given in other arguments than token ids."""
+        text = collate(windows, 0).to(device)
+        return cls(text, text, given)
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> WindowBatch:
+        """Put windows side by side, and their targets."""
+        text = collate(windows, pad_id).to(device)
+        if all(window.target is None for window in windows):
+            return cls(text, text)
+        return cls(text, collate([window.target or window for window in windows], pad_id).to(device))
+
+    def sides(self, kind: str) -> tuple[Batch, Batch]:
+        """What queries and keys of a site of that kind are made of: only a decoder is causal or looks across."""
+        keys = self.text if self.keys is None else self.keys
+        return self.text if kind == "self" else self.target, self.target if kind == "causal" else keys
+
+    def inputs(self, model: PreTrainedModel) -> dict[str, Any]:
+        """Arguments of the forward pass."""
+        if self.given is not None:
+            return dict(self.given)
+        read = {"": self.text} | ({"decoder_": self.target} if model.config.is_encoder_decoder else {})
+        given: dict[str, Tensor] = {}
+        for side, batch in read.items():
+            given[f"{side}input_ids"] = batch.input_ids
+            if batch.attention_mask is not None:
+                given[f"{side}attention_mask"] = batch.attention_mask
+        return given
+
+
+def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
+    """Pack what the statistics need into one request for one pass."""
+    wanted = {part for name in names for part in KNOWN[name].asks(equal=equal)}
+    return Need(
+        band=band if "band" in wanted else None,
+        columns=columns if "columns" in wanted else None,
+        entropy="entropy" in wanted,
+        offsets="offsets" in wanted,
+        variance="variance" in wanted,
+        largest="largest" in wanted,
+        largest_key="largest_key" in wanted,
+        collision="collision" in wanted,
+        bins=far_starts(band, reach) if "bins" in wanted else (),
+    )
+
+
+OBSERVATION = 32  # queries, as SnapKV has them
+
+
+_OFFSETS_AT_ONCE = 16  # whose weights are there for every query before they are summed
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What is asked of a second pass."""
+
+    needs: Collection[str]  # which of `SECOND_PASS`, and `CHOSEN`
+    observation: int  # queries at the end of each text whose weights `recent` sums
+    reach: int  # largest offset: what lies beyond is left out
+    chosen: Sequence[int] = ()  # offsets that were chosen
+
+    @classmethod
+    def for_names(
+        cls, names: Sequence[str], observation: int, reach: int, chosen: Sequence[int] = (), *, equal: bool = False
+    ) -> Asking:
+        """What these statistics need, of heads or of equal weights."""
+        needs = {need for name in names for need in KNOWN[name].asks(equal=equal)}
+        return cls(needs, observation, reach, chosen)
+
+    def of(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
+        """Sums over the `valid` queries, ``(batch, query)``, of a call with this log-sum-exp."""
+        wanted = SECOND_PASS & set(self.needs)
+        chosen = self._at_chosen(call, log_sum_exp, valid) if CHOSEN in self.needs else None
+        if not wanted:
+            return SecondPass(chosen=chosen)
+        offsets = "offset_sum" in wanted or ("distance" in wanted and not _is_causal_mask(call))
+        sums = weight_sums(call, log_sum_exp, valid, received="received" in wanted, offsets=offsets)
+        recent = column_sums(call, log_sum_exp, valid, self.observation) if "recent" in wanted else None
+        return SecondPass(sums.received, recent, self._centred(call, sums.offsets), chosen=chosen)
+
+    def of_equal(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
+        """The same of equal weights over whatever the first head may see: one head."""
+        if not {*SECOND_PASS, CHOSEN} & set(self.needs):
+            return SecondPass()
+        # equal weights have no mean offset to tell the distance by
+        every = replace(self, needs={*self.needs} | ({"offset_sum"} if "distance" in self.needs else set()))
+        return every.of(evenly(call), log_sum_exp, valid)
+
+    def _at_chosen(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> Tensor:
+        """Sums over the `valid` queries at each chosen offset; n d work for each."""
+        nowhere = log_sum_exp < torch.finfo(torch.float32).min / 2  # a bias forbids all, as -inf does
+        counted = (valid[:, None] & ~nowhere)[..., None]
+        sums = [
+            weights_at_offsets(call, log_sum_exp, self.chosen[first : first + _OFFSETS_AT_ONCE])
+            .where(counted, 0.0)
+            .sum(2, dtype=torch.float64)
+            for first in range(0, len(self.chosen), _OFFSETS_AT_ONCE)
+        ]
+        return torch.cat(sums, -1)
+
+    def _centred(self, call: AttentionCall, offsets: Tensor | None) -> Tensor | None:
+        """From ``-reach`` to ``reach``; 0 where the text has no such offset."""
+        if offsets is None:
+            return None
+        sides = (self.reach - size + 1 for size in (call.query.shape[2], call.key.shape[2]))
+        return torch.nn.functional.pad(offsets, tuple(sides))
+
+
+def _is_causal_mask(call: AttentionCall) -> bool:
+    """Whether no query may look at a later key."""
+    return bool((call.extent[1] <= call.query_positions + 1).all())
+
+
+def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:
+    """What a signature says of the observation window: nothing where no statistic is over it."""
+    return {"observation": observation} if "recent" in Asking.for_names(names, observation, 0).needs else {}
+
+
+_AT = "weight_at"
+
+
+def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Statistics of a call, with NaN for the weight at offsets at which no head may look at anything."""
+    if _AT not in numbers:
+        return numbers
+    names = (_AT, f"{EQUAL}{_AT}")
+    own, equal = ((numbers[name] > 0).any(1, keepdim=True) for name in names)
+    somewhere = own | equal
+    return numbers | {name: numbers[name].where(somewhere, float("nan")) for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class HostCopy:
+    """Tensors that leave a device: on CUDA behind what it was told to do before, and nobody waits until they are
+    read.
+    """
+
+    copies: dict[str, Tensor]  # on the host, in pinned memory; not to be read before they have arrived
+    done: torch.cuda.Event | None  # comes to pass when they are whole; None where they are
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> HostCopy:
+        """Tell the device of `tensors`, one for all of them, to send copies."""
+        device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
+        if device is None:
+            return cls({name: tensor.cpu() for name, tensor in tensors.items()}, None)
+        with torch.cuda.device(device):  # whose stream the copies and the event are in
+            copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+            done = torch.cuda.Event()
+            done.record()
+        return cls(copies, done)
+
+    def arrived(self) -> dict[str, Tensor]:
+        """The copies, once they are whole."""
+        if self.done is not None:
+            self.done.synchronize()
+        return self.copies
+
+
+class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
+    """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when
+    read.
+    """
+
+    def __init__(self) -> None:
+        self._leaving: dict[int, HostCopy] = {}
+
+    def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+        self._leaving[layer] = HostCopy.of(tensors)
+
+    def __getitem__(self, layer: int) -> dict[str, Tensor]:
+        return self._leaving[layer].arrived()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._leaving))
+
+    def __len__(self) -> int:
+        return len(self._leaving)
 
 
 @dataclass(eq=False)
@@ -185,3 +382,61 @@ def dimensions(name: str) -> tuple[str, ...]:
     along += ("group_query",) if name.endswith(BY_GROUP) else ()
     of_head = () if name.startswith(EQUAL) else ("head",)
     return ("text", "layer", *of_head, *along)
+
+
+def labelled(
+    arrays: Mapping[str, np.ndarray],
+    sites: Sequence[Site],
+    band: int,
+    reach: int,
+    lengths: Mapping[str, np.ndarray],
+    sources: Sequence[tuple[str, int]],
+    first: int = 0,
+    groups: Sequence[str] = (),
+    unit: str = "tokens",
+    by: Sequence[str] | None = None,
+    chosen: Sequence[int] = (),
+) -> xr.Dataset:
+    """Name the dimensions of arrays, and say what stands along them."""
+    heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
+    tokens = {"long_name": unit, "units": unit}
+    return xr.Dataset(
+        {name: (dimensions(name), array, _attributes(name, unit)) for name, array in arrays.items()}
+        | {name: ("text", counts, tokens) for name, counts in lengths.items()}
+        | {
+            "source": ("text", np.array([source for source, _ in sources], dtype=object)),
+            "start": ("text", np.array([start for _, start in sources], dtype=np.int64)),
+        },
+        coords={
+            "text": np.arange(first, first + len(sources)),
+            **({} if by is None else {"by": ("text", np.array(by, dtype=object))}),
+            **layer_coordinates(sites),
+            "head": np.arange(heads),
+            "offset": np.arange(-band, band + 1),
+            **({"kept": list(KEPT)} if any("kept" in dimensions(name) for name in arrays) else {}),
+            **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
+            **({} if "weight_at" not in arrays else _chosen_coordinate(chosen, unit)),
+            **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),
+            **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
+        },
+    ).set_coords(["source", "start"])
+
+
+def _chosen_coordinate(chosen: Sequence[int], unit: str) -> dict[str, Any]:
+    attributes = {"long_name": "Chosen offset, key minus query", "units": unit}
+    return {"chosen_offset": ("chosen_offset", np.array(chosen, dtype=np.int64), attributes)}
+
+
+def _attributes(name: str, unit: str) -> dict[str, str]:
+    attributes = wording(name).attributes
+    return attributes | {"units": attributes["units"].replace("tokens", unit)}
+
+
+def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
+    """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds."""
+    ranges = np.array(bin_ranges(band, reach))
+    return {
+        "offset_bin": np.where(ranges[:, 0] < 0, ranges[:, 1], ranges[:, 0]),
+        "bin_first": ("offset_bin", ranges[:, 0]),
+        "bin_last": ("offset_bin", ranges[:, 1]),
+    }

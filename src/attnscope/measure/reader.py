@@ -1,33 +1,49 @@
-"""One loop for every modality: a reader's inputs through its model, statistics of each window, the sample of a page."""
+"""One loop for every modality: a reader's inputs through its model, statistics of each window, a run folder."""
 
 from __future__ import annotations
 
+import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 import xarray as xr
+from scipy import stats
 
 from attnscope.capture.forward import forward
+from attnscope.capture.load import AS_SAVED, Loading
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.signature import Hashed, signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.labels import labelled
-from attnscope.measure.long_maps import long_block
-from attnscope.measure.maps import ROWS, share_room
-from attnscope.measure.observer import WindowBatch, settings_of
-from attnscope.measure.passes import StatisticsObserver
-from attnscope.measure.questions import ScanSettings
+from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by_document, units_of
+from attnscope.measure.kinds import kinds_of
+from attnscope.measure.maps import ROWS, long_block, share_room
+from attnscope.measure.offset_shares import without_profile
+from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch, labelled, settings_of
+from attnscope.measure.pools import (
+    heads_of_run,
+    in_order,
+    joined,
+    pools_alone,
+    stretches,
+    windows_alone,
+    windows_of_pools,
+)
+from attnscope.measure.row_samples import RowSample
 from attnscope.measure.sample import (
     KEYS,
+    SAMPLE_WINDOWS,
     WEIGHTS,
-    WINDOWS,
     MapObserver,
     WordBatch,
     reject_absent,
@@ -35,22 +51,378 @@ from attnscope.measure.sample import (
     shown_heads,
     tile_size,
 )
-from attnscope.measure.summary import kinds_of
-from attnscope.measure.writing import measured
+from attnscope.measure.stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.read.windows import Window
 from attnscope.read.words import in_words
+from attnscope.store.arrays import in_a_row
+from attnscope.store.files import local_folder, read_as
+from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.signature import Signature
+from attnscope.store.units import ByRay, CompletedRanges, Parts, Share, Task, by_task, pending
+from attnscope.support.checks import check_real, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, no_progress
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from attnscope.capture.loaded import LoadedModel
+    from attnscope.capture.processors import Processor
     from attnscope.capture.watch import Observer, Site
-    from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.row_samples import RowSample
+    from attnscope.read.encoded import Sources
+    from attnscope.read.groups import Groups
+    from attnscope.read.words import Words
+    from attnscope.store.units import Batches
+
+
+BAND = 10  # tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanSettings:
+    """The arguments of `attnscope.scan`, whatever it reads; see there."""
+
+    # what reads for the model: tokenizer, image processor, feature extractor, or a folder of them
+    processor: Processor = None
+    out: str | Path | Callable[[Signature], Path] | None = None
+    repair: bool = False
+    limit: int | None = None
+    batch_size: int | None = None
+    statistics: Sequence[str] | str | None = None
+    band: int | None = None
+    observation: int = OBSERVATION
+    seed: int = 0
+    task: Task | None = None
+    pool: int | None = None
+    until: float | None = None
+    rows: int | None = None
+    show: Sequence[tuple[int, int]] | None = None
+    progress: Tell | None = None
+    loading: Loading = AS_SAVED  # how the model is loaded
+    targets: Sources = None
+    window: int | None = None
+    stride: int | None = None
+    field: str | None = None
+    by_line: bool = False
+    clusters: int | None = None
+    groups: Groups | None = None
+    chat: bool = False
+    chat_template: str | Path | None = None
+    words: Words | None = None
+    by: str | None = None
+    offsets: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        check_whole(
+            1,
+            limit=self.limit,
+            batch_size=self.batch_size,
+            band=self.band,
+            pool=self.pool,
+            observation=self.observation,
+        )
+        check_seed(self.seed)
+        if self.rows is not None:
+            RowSample(self.rows)
+            if self.pool is not None:
+                raise AttnscopeError("rows (--rows) are drawn of single windows: leave out rows or pool (--pool)")
+        if self.until is not None:
+            check_real(0.0, 1.0, until=self.until)
+            if self.task is not None:
+                raise AttnscopeError(
+                    "until (--until) looks at all that is measured, and a task (--task) has a part of it: leave out one"
+                )
+
+    def band_within(self, reach: int, where: str) -> int:
+        """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most."""
+        if self.band is not None and self.band > reach:
+            raise AttnscopeError(f"band (--band) is {self.band}; in {where} the largest offset is {reach}")
+        return max(1, min(BAND, reach)) if self.band is None else self.band
+
+    def folder(self, signature: Signature) -> Path | None:
+        """Where the run is kept; None keeps none."""
+        place = self.out(signature) if callable(self.out) else self.out
+        return None if place is None else local_folder(place)
+
+
+_FIRST = 4  # batches before the first look; each look is at twice as many, so that looking costs little
+
+
+def widest_interval(results: xr.Dataset) -> float:
+    """Width of the widest 95% interval of the mean of any head, over all statistics that are shares."""
+    shares = [
+        values.transpose("text", "layer", "head").values.reshape(results.sizes["text"], -1)
+        for values in _share_statistics(results).data_vars.values()
+    ]
+    units, _ = units_of(results.source.values.tolist())
+    values = np.concatenate(shares, 1)
+    _, error, count = mean_by_document(values, units)
+    if count < LEAST:
+        return float("inf")
+    width = float(2 * stats.t.ppf(0.975, count - 1) * np.nanmax(error))
+    if count >= FEW:
+        return width
+    low, high = interval(values, units)  # which is wider where documents are skewed
+    return max(width, float(np.nanmax(high - low)))
+
+
+def is_check(batches: int) -> bool:
+    """Whether intervals are looked at after so many batches."""
+    return batches >= _FIRST and batches & (batches - 1) == 0
+
+
+class Enough:
+    """Looks at what is measured so far now and then, and ends the scan where it is enough."""
+
+    def __init__(self, until: float, run: RunFolder | None) -> None:
+        self.until, self.batches, self.texts = until, 0, 0
+        self.parts = [] if run is None or not run.pieces else [_share_statistics(run.results())]
+
+    def before(self, done: Callable[[range], bool]) -> Callable[[range], bool]:
+        """Look before a batch is measured."""
+
+        def look(texts: range) -> bool:
+            if is_check(self.batches) and self._is_enough(texts.start):
+                self.texts = texts.start
+                raise EnoughError
+            self.batches += 1
+            return done(texts)
+
+        return look
+
+    def over(self, batches: Iterator[xr.Dataset]) -> Iterator[xr.Dataset]:
+        """Batches until it is enough."""
+        try:
+            for results in batches:
+                self.parts.append(_share_statistics(results))
+                yield results
+        except EnoughError:
+            return
+
+    def note(self, each: str) -> dict[str, str]:
+        """What a reader has to know of how wide intervals are, and of a scan that ended before its texts did."""
+        whole = in_a_row(self.parts)
+        if self.texts:
+            whole = whole.isel(text=whole.text.values < self.texts)
+        read, width = whole.sizes["text"], widest_interval(whole)
+        found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
+        if np.isinf(width):
+            found = f"fewer than {LEAST} {each} have no 95% interval"
+        if self.texts:
+            return {
+                "until": f"Stopped after {read} {each}, the first of the corpus: {found}, and {self.until:g} was asked "
+                "for. The rest was not read: these intervals tell of it only if texts come in no order."
+            }
+        first = ", ".join(str(_FIRST << power) for power in range(3))
+        looks = f"it is looked at after {first}, ... {'pools' if each == 'pools' else 'batches'}"
+        return {
+            "until": f"Not stopped, all {read} {each} were read: {found}, and {self.until:g} was asked for ({looks})."
+        }
+
+    def _is_enough(self, texts: int) -> bool:
+        whole = in_a_row(self.parts)
+        return widest_interval(whole.isel(text=whole.text.values < texts)) <= self.until
+
+
+class EnoughError(Exception):
+    """Enough is measured."""
+
+
+def _share_statistics(results: xr.Dataset) -> xr.Dataset:
+    """The statistics that are shares, one a head."""
+    names = [
+        name
+        for name, values in results.data_vars.items()
+        if set(values.dims) == {"text", "layer", "head"} and values.attrs.get("units") == "share"
+    ]
+    if not names:
+        raise AttnscopeError(
+            "until (--until) is of statistics that are shares of weight, such as first_token or outside: name one with "
+            "statistics (--statistics)"
+        )
+    return results[names]
+
+
+FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
+
+
+FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
+
+
+FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces,
+
+
+FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
+
+
+@runtime_checkable
+class Job(Protocol):
+    """The forward passes of one scan."""
+
+    notes: dict[str, str]
+
+    @property
+    def unit(self) -> int:
+        """Batches that one process measures before the next has its turn, as many in every process."""
+        ...
+
+    def batches(self, done: Callable[[range], bool] = ...) -> Iterator[xr.Dataset | None]:
+        """Measure batch after batch; None for one that is done."""
+        ...
+
+    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
+        """The attention over the first texts; None where it cannot be shown."""
+        ...
+
+
+def measured(
+    job: Job,
+    asked: ScanSettings,
+    signature: Signature,
+    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
+    attributes: dict[str, str],
+) -> xr.Dataset:
+    """The results of a scan with the kinds of its heads; in a run folder if one was asked for."""
+    attributes = {"signature": signature.to_json(), **attributes}
+    folder = asked.folder(signature)
+    task = None if isinstance(asked.task, ByRay) else asked.task
+    if folder is not None and task is not None and not is_finished(folder):
+        return _part(job, asked, task, signature, kinds, attributes, folder)
+    if folder is not None:
+        with RunFolder(folder, signature, repair=asked.repair) as run:
+            return _in_folder(run, job, kinds, attributes, asked)
+    results = pools_alone(joined(in_order(_batches(job, asked, signature, attributes, None))))
+    if kinds is not None:
+        results = results.merge(kinds(results), combine_attrs="no_conflicts")
+    results = results.assign_attrs(attributes | job.notes)
+    if asked.show is not None:
+        results.encoding[SAMPLE] = job.sample(results, asked.show)
+    return results
+
+
+def _part(
+    job: Job,
+    asked: ScanSettings,
+    task: Task,
+    signature: Signature,
+    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
+    attributes: dict[str, str],
+    folder: Path,
+) -> xr.Dataset:
+    """Do one task of a run; where all others are done, put their parts together."""
+
+    def keep(part: RunFolder, batches: Batches, share: Share) -> None:
+        _keep(part, (results for results in batches(share) if results is not None))
+
+    def whole(run: RunFolder) -> xr.Dataset:
+        # a process that finds its part done has no notes of its own: the parts tell what was noted
+        told = attributes | Parts(folder, signature).attributes
+        return _in_folder(run, job, kinds, told, asked, whole=True)
+
+    results = by_task(
+        task,
+        folder,
+        signature,
+        job.batches,
+        whole,
+        attributes,
+        unit=job.unit,
+        notes=job.notes,
+        keep=keep,
+        repair=asked.repair,
+        rows=rows_of_part,
+    )
+    if results is not None:
+        return results
+    told = pending(task, folder, signature)
+    nothing = xr.Dataset(attrs={name: told[name] for name in ("signature", "task")})
+    nothing.encoding["source"] = told["run"]
+    return nothing
+
+
+def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
+    """Some texts of a piece; of pools, with their windows."""
+    whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
+    apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
+    return whole.isel(text=chosen), apart
+
+
+def _in_folder(
+    run: RunFolder,
+    job: Job,
+    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
+    attributes: dict[str, str],
+    asked: ScanSettings,
+    *,
+    whole: bool = False,
+) -> xr.Dataset:
+    """What the run lacks is measured and kept; the results are read from it, as a later call will."""
+    show, held_before = asked.show, bool(run.pieces)
+    if not run.complete:
+        if not whole:
+            _keep(run, _batches(job, asked, run.signature, attributes, run))
+        with read_as(run.path) if held_before else nullcontext():
+            end(run, kinds, attributes | job.notes)
+    results = load_scan(run)
+    keeps = show is None or not run.is_writable() or keeps_maps_of(run, show)
+    if show is not None and not keeps:
+        sample = job.sample(results, show)
+        if sample is not None:
+            run.save(SAMPLE, sample)
+    return results
+
+
+def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attributes: dict[str, str]) -> None:
+    """Keep what all texts of a run come to, and mark it as complete."""
+    if kinds is not None:
+        run.save(SUMMARY, kinds(run.results()))
+    if "pool" in (run.signature.settings or {}):
+        run.save(HEADS, heads_of_run(run))
+    run.finish(attributes=attributes)
+
+
+def _batches(
+    job: Job, asked: ScanSettings, signature: Signature, attributes: Mapping[str, str], run: RunFolder | None
+) -> Iterator[xr.Dataset]:
+    """All that the run lacks, by this process or by Ray's actors; as many as it takes, where that was asked for."""
+    held, batches = CompletedRanges(() if run is None else tuple(run.pieces)), job.batches
+    if isinstance(asked.task, ByRay):
+        batches = asked.task.batches(batches, signature, Share(asked.task.does, held, job.unit, job.notes))
+    if asked.until is None:
+        yield from (results for results in batches(held) if results is not None)
+        return
+    enough = Enough(asked.until, run)
+    yield from enough.over(results for results in batches(enough.before(held)) if results is not None)
+    each = "pools" if asked.pool else called_in(attributes)["windows"]
+    job.notes |= enough.note(each)
+
+
+def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
+    """Add batches to a run as they come, some at a time."""
+    waiting: list[xr.Dataset] = []
+    began = last = time.monotonic()
+    try:
+        for results in batches:
+            waiting.append(results)
+            now = time.monotonic()
+            full = sum(batch.nbytes for batch in waiting) >= FLUSH_BYTES
+            if full or now - last > max(FLUSH_SECONDS, min(FLUSH_MOST, FLUSH_SHARE * (now - began))):
+                ready, waiting = waiting, []
+                _flush(run, ready)
+                last = time.monotonic()
+    except BaseException:
+        _flush(run, waiting)  # what was measured stays, whatever came between
+        raise
+    _flush(run, waiting)
+
+
+def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
+    """Add what waits to the run, each stretch of texts that follow each other as one piece."""
+    for results in stretches(waiting):
+        apart = {WINDOWS: windows_alone(results)} if "window" in results.dims else {}
+        run.append(without_profile(pools_alone(results)), int(results.text[0]), **apart)
+
 
 UNIT = 16  # batches, at least: a piece of the run, which has its own cost to be written, read and put together
 
@@ -225,7 +597,7 @@ class Reader(ABC):
 
     def first_items(self) -> list[Any]:
         """The inputs that a page shows."""
-        return list(islice(self.items(), WINDOWS))
+        return list(islice(self.items(), SAMPLE_WINDOWS))
 
     def layer_done(self, passes: int) -> Callable[[], None]:  # noqa: ARG002
         """What is called behind each of the layers that the sample reads."""
@@ -241,7 +613,9 @@ class Reader(ABC):
         windows = [in_words(read.windows[0]) for read in reads]
         tokens = [max(len(window), len(window.target or window)) for window in windows]
         longest = min(ROWS, max(tokens))
-        listed = [shown_heads(results, asked, longest, count) for count in (1, *[WINDOWS] * (WINDOWS - 1))]
+        listed = [
+            shown_heads(results, asked, longest, count) for count in (1, *[SAMPLE_WINDOWS] * (SAMPLE_WINDOWS - 1))
+        ]
         others = len(self.sites) * heads - len(listed[0])
         layer_done = self.layer_done(len(reads) * len(self.sites))
         last = settings_of(self.names, self.asked.observation).get("observation") if self.shows_received else None

@@ -11,10 +11,9 @@ import torch
 
 from attnscope.kernels.bins import bin_ranges
 from attnscope.kernels.sampled import measure_by_level, measure_rows
-from attnscope.measure.observer import reduce_call
-from attnscope.measure.places import NEEDED
+from attnscope.measure.kinds import NEEDED
 from attnscope.measure.quantities import CHOSEN, EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
-from attnscope.measure.rows import Rows, first_of, there
+from attnscope.measure.rows import Rows, first_of, reduce_call, there
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
@@ -24,10 +23,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.kernels.call import AttentionCall, Need, RowMeasures
-    from attnscope.measure.observer import Asking
+    from attnscope.measure.passes import Asking
+
 
 LEAST = 16  # rows of a window: with fewer, a standard error knows too little of itself
+
+
 _BY_SIZE = 0.5  # share of the draws that goes by the far weight
+
+
 _FLOOR = 1e-4  # far weight below which rows differ by rounding
 
 
@@ -105,7 +109,11 @@ def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int
 
 
 ESTIMATED = "Estimated: "  # begins the names in the note
+
+
 OF_ALL_ROWS = frozenset({"band", "columns", CHOSEN})  # had of every row from its log-sum-exp
+
+
 _STEP = 2.0**-12  # of a row's part, by which its influence is found
 
 

@@ -5,36 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xarray as xr
 from torch import Tensor, nn
 
+from attnscope.capture.families import configured_length
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
 from attnscope.capture.signature import signature_of
-from attnscope.capture.verify import is_causal_model, padding_difference
+from attnscope.capture.verify import is_causal_model, padding_difference, position_table_length
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
-from attnscope.measure.observer import WindowBatch
+from attnscope.measure.kinds import summarize
 from attnscope.measure.offset_shares import bias_note
+from attnscope.measure.passes import WindowBatch
 from attnscope.measure.pools import in_pools, joined, pooled
 from attnscope.measure.quantities import OF_GROUPS, OF_OFFSETS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
-from attnscope.measure.questions import BAND, ScanSettings
-from attnscope.measure.reader import UNIT, Read, Reader
+from attnscope.measure.reader import BAND, UNIT, Read, Reader, ScanSettings
 from attnscope.measure.row_samples import RowSample, rows_note
-from attnscope.measure.sample import WINDOWS, WordBatch
-from attnscope.measure.sides import grouping_for, observation_note, read_sides
-from attnscope.measure.special import has_twice, is_packed
-from attnscope.measure.summary import summarize
-from attnscope.measure.windows import beyond_note, window_length
-from attnscope.read.chats import Chats, ChatTexts
-from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
-from attnscope.read.groups import GroupedWindows
+from attnscope.measure.sample import SAMPLE_WINDOWS, WordBatch
+from attnscope.measure.stored import observation_note
+from attnscope.read.chats import Chats, ChatTexts, are_chats
+from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
+from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of
 from attnscope.read.pairs import LinePairs
+from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
@@ -47,11 +47,117 @@ from attnscope.support.progress import Progress
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Tokenizer
-    from attnscope.read.groups import Grouping
+
+
+LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
+
+
+def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict[str, str]:
+    """What a reader has to know of windows that are longer than the config says; rotary angles take any length."""
+    known = configured_length(loaded.model.config.get_text_config())
+    if not known or known < 1 or length <= known:
+        return {}
+    return {
+        "beyond": f"{what} may have {length} tokens; the model's config names {known} (max_position_embeddings). "
+        "Beyond them its heads need not do what they do within."
+    }
+
+
+def window_length(loaded: LoadedModel, window: int | None) -> int:
+    """The window asked for, if the model can take it; else what the model takes."""
+    table = position_table_length(loaded.model)
+    if window is not None:
+        if table is not None and window > table:
+            raise AttnscopeError(
+                f"a window of {window} tokens does not fit {loaded.name}: its position table has {table} rows. "
+                f"Give --window {table} or less"
+            )
+        return window
+    config = loaded.model.config.get_text_config()
+    known = [table, getattr(loaded.tokenizer, "model_max_length", None), configured_length(config)]
+    return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
+
+
+_TWICE = 3  # tokens of the shortest text that has one twice, and text
+
+
+def has_twice(window: Window) -> bool:
+    """Whether a window begins or ends with one special token twice, as where it is in the text and is added."""
+    ids, special = window.ids, window.special
+    return len(ids) >= _TWICE and any(
+        ids[end] == ids[inner] and special[end] and special[inner] for end, inner in ((0, 1), (-1, -2))
+    )
+
+
+def is_packed(window: Window, tokenizer: Any, *, looks_back: bool) -> bool:
+    """Whether a token that begins a text, or (in causal models) ends one, stands between other tokens of a window."""
+    begin, end = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos"))
+    borders = {begin, end} if looks_back else {begin} - {end}
+    real = [place for place, special in enumerate(window.special) if not special]
+    return bool(real) and any(token in borders for token in window.ids[real[0] : real[-1]])
+
+
+def read_sides(
+    texts: Sources,
+    targets: Sources,
+    *,
+    field: str | None,
+    by_line: bool,
+    stride: int | None,
+    chat: bool,
+    chat_template: str | Path | None,
+    by: str | None = None,
+) -> tuple[Texts | Chats, Corpus | None]:
+    """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
+    paired = targets is not None
+    given = as_list(texts)
+    if chat or (not by_line and are_chats(given, field)):
+        if paired or by_line:
+            other = "target (--target)" if paired else "by_line (--by-line)"
+            raise AttnscopeError(f"the texts are chats, one a line, which take no {other}: leave it out")
+        if by is not None:
+            raise AttnscopeError("chats are not held apart by a field: leave out by (--by)")
+        if given is None:
+            raise AttnscopeError("no chat is given: name a file of JSON Lines with messages")
+        return Chats(given, field=field, template=chat_template), None
+    if chat_template is not None:
+        raise AttnscopeError(
+            "a chat template is given, and the texts are not chats: leave it out, or say so with chat (--chat)"
+        )
+    if by is not None and paired:
+        raise AttnscopeError("texts with targets are not held apart by a field: leave out by (--by)")
+    if by is not None and given is None:
+        raise AttnscopeError("the bundled sample has no fields: name .jsonl files, or leave out by (--by)")
+    corpus, target = texts_and_targets(
+        given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by
+    )
+    if target is not None and stride is not None:
+        raise AttnscopeError("stride is of windows in running text; with targets every line is a window: leave it out")
+    return corpus, target
+
+
+def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | None:
+    """The groups asked for; those of a chat are its roles where nothing else is."""
+    is_chat = isinstance(corpus, Chats)
+    if isinstance(groups, str) and groups == "roles" and not is_chat:
+        raise AttnscopeError(
+            "roles are those of a chat, and the texts are not chats: give chats (JSON Lines with messages), or other "
+            "groups"
+        )
+    if groups is None:
+        return grouping_of("roles") if is_chat else None
+    return grouping_of(groups)
+
 
 _PADDED = 64  # tokens that show whether padding matters
+
+
 _MANY_UNKNOWN = 0.05  # share of tokens from which a note says so
+
+
 OPERATIONS = 2e12  # of the forward passes of a unit: some 10 s on one core, less on anything larger
+
+
 TURNS = 32  # units at least, so that no process waits long for another
 
 
@@ -82,7 +188,7 @@ class TextReader(Reader):
         self.reach, self.band = longest - 1, asked.band or BAND
         self.batch_size = asked.batch_size or max(1, 2048 // longest)
         self.has_decoder = loaded.model.config.is_encoder_decoder
-        self.shown = list(islice(windows, WINDOWS)) if show else []
+        self.shown = list(islice(windows, SAMPLE_WINDOWS)) if show else []
         self.first = self.shown[0] if show else next(iter(windows))
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
         self.characters = corpus.characters()

@@ -23,7 +23,7 @@ from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.profiles import Collected, collect_profiles, stacked_profiles
 from attnscope.explanation.tables import PositionTable, position_table
 from attnscope.explanation.tokens import Windows, ids_of
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, Texts, texts_of, windows_of
 from attnscope.read.windows import Window
 from attnscope.reproduction.yamamoto2023.head_maps import head_maps
