@@ -183,14 +183,14 @@ class ImageReader(Reader):
         for image in islice(self.images, self.count):
             yield image.name, self.vision.pixels(image)
 
-    def side_by_side(self) -> Iterator[list[Pixels]]:
+    def parts(self) -> Iterator[dict[int, Pixels]]:
         """Images of one size that follow each other, at most as many as a batch takes."""
-        batch: list[Pixels] = []
-        for item in self.items():
-            if batch and (len(batch) == self.batch_size or item[1].shape != batch[0][1].shape):
+        batch: dict[int, Pixels] = {}
+        for number, item in enumerate(self.items()):
+            if len(batch) == self.batch_size or (batch and item[1].shape != batch[number - 1][1].shape):
                 yield batch
-                batch = []
-            batch.append(item)
+                batch = {}
+            batch[number] = item
         if batch:
             yield batch
 

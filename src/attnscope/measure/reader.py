@@ -6,11 +6,11 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -29,11 +29,12 @@ from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by
 from attnscope.measure.kinds import kinds_of
 from attnscope.measure.maps import ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
-from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch, labelled, settings_of
+from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch, labelled, settings_of, stacked
 from attnscope.measure.pools import (
     heads_of_run,
     in_order,
     joined,
+    pooled,
     pools_alone,
     stretches,
     windows_alone,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from attnscope.read.encoded import Sources
     from attnscope.read.groups import Groups
     from attnscope.read.words import Words
-    from attnscope.store.units import Batches
+    from attnscope.store.units import Batches, Done
 
 
 BAND = 10  # tokens
@@ -167,62 +168,44 @@ def widest_interval(results: xr.Dataset) -> float:
     return max(width, float(np.nanmax(high - low)))
 
 
-def is_check(batches: int) -> bool:
-    """Whether intervals are looked at after so many batches."""
-    return batches >= _FIRST and batches & (batches - 1) == 0
+def until_narrow(
+    batches: Batches, done: Done, until: float, run: RunFolder | None, each: str, notes: dict[str, str]
+) -> Iterator[xr.Dataset]:
+    """Batches until all intervals are at most `until` wide: looked at before the 4th, 8th, 16th, ... of them."""
+    parts = [] if run is None or not run.pieces else [_share_statistics(run.results())]
+    count = texts_read = 0
 
-
-class Enough:
-    """Looks at what is measured so far now and then, and ends the scan where it is enough."""
-
-    def __init__(self, until: float, run: RunFolder | None) -> None:
-        self.until, self.batches, self.texts = until, 0, 0
-        self.parts = [] if run is None or not run.pieces else [_share_statistics(run.results())]
-
-    def before(self, done: Callable[[range], bool]) -> Callable[[range], bool]:
-        """Look before a batch is measured."""
-
-        def look(texts: range) -> bool:
-            if is_check(self.batches) and self._is_enough(texts.start):
-                self.texts = texts.start
+    def look(texts: range) -> bool:
+        nonlocal count, texts_read
+        if count >= _FIRST and count & (count - 1) == 0:
+            whole = in_a_row(parts)
+            if widest_interval(whole.isel(text=whole.text.values < texts.start)) <= until:
+                texts_read = texts.start
                 raise EnoughError
-            self.batches += 1
-            return done(texts)
+        count += 1
+        return done(texts)
 
-        return look
-
-    def over(self, batches: Iterator[xr.Dataset]) -> Iterator[xr.Dataset]:
-        """Batches until it is enough."""
-        try:
-            for results in batches:
-                self.parts.append(_share_statistics(results))
+    with suppress(EnoughError):
+        for results in batches(look):
+            if results is not None:
+                parts.append(_share_statistics(results))
                 yield results
-        except EnoughError:
-            return
-
-    def note(self, each: str) -> dict[str, str]:
-        """What a reader has to know of how wide intervals are, and of a scan that ended before its texts did."""
-        whole = in_a_row(self.parts)
-        if self.texts:
-            whole = whole.isel(text=whole.text.values < self.texts)
-        read, width = whole.sizes["text"], widest_interval(whole)
-        found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
-        if np.isinf(width):
-            found = f"fewer than {LEAST} {each} have no 95% interval"
-        if self.texts:
-            return {
-                "until": f"Stopped after {read} {each}, the first of the corpus: {found}, and {self.until:g} was asked "
-                "for. The rest was not read: these intervals tell of it only if texts come in no order."
-            }
-        first = ", ".join(str(_FIRST << power) for power in range(3))
-        looks = f"it is looked at after {first}, ... {'pools' if each == 'pools' else 'batches'}"
-        return {
-            "until": f"Not stopped, all {read} {each} were read: {found}, and {self.until:g} was asked for ({looks})."
-        }
-
-    def _is_enough(self, texts: int) -> bool:
-        whole = in_a_row(self.parts)
-        return widest_interval(whole.isel(text=whole.text.values < texts)) <= self.until
+    whole = in_a_row(parts)
+    if texts_read:
+        whole = whole.isel(text=whole.text.values < texts_read)
+    read, width = whole.sizes["text"], widest_interval(whole)
+    found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
+    if np.isinf(width):
+        found = f"fewer than {LEAST} {each} have no 95% interval"
+    if texts_read:
+        notes["until"] = (
+            f"Stopped after {read} {each}, the first of the corpus: {found}, and {until:g} was asked for. The rest was "
+            "not read: these intervals tell of it only if texts come in no order."
+        )
+        return
+    first = ", ".join(str(_FIRST << power) for power in range(3))
+    looks = f"it is looked at after {first}, ... {'pools' if each == 'pools' else 'batches'}"
+    notes["until"] = f"Not stopped, all {read} {each} were read: {found}, and {until:g} was asked for ({looks})."
 
 
 class EnoughError(Exception):
@@ -256,121 +239,11 @@ FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long
 FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
 
 
-@runtime_checkable
-class Job(Protocol):
-    """The forward passes of one scan."""
-
-    notes: dict[str, str]
-
-    @property
-    def unit(self) -> int:
-        """Batches that one process measures before the next has its turn, as many in every process."""
-        ...
-
-    def batches(self, done: Callable[[range], bool] = ...) -> Iterator[xr.Dataset | None]:
-        """Measure batch after batch; None for one that is done."""
-        ...
-
-    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
-        """The attention over the first texts; None where it cannot be shown."""
-        ...
-
-
-def measured(
-    job: Job,
-    asked: ScanSettings,
-    signature: Signature,
-    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
-    attributes: dict[str, str],
-) -> xr.Dataset:
-    """The results of a scan with the kinds of its heads; in a run folder if one was asked for."""
-    attributes = {"signature": signature.to_json(), **attributes}
-    folder = asked.folder(signature)
-    task = None if isinstance(asked.task, ByRay) else asked.task
-    if folder is not None and task is not None and not is_finished(folder):
-        return _part(job, asked, task, signature, kinds, attributes, folder)
-    if folder is not None:
-        with RunFolder(folder, signature, repair=asked.repair) as run:
-            return _in_folder(run, job, kinds, attributes, asked)
-    results = pools_alone(joined(in_order(_batches(job, asked, signature, attributes, None))))
-    if kinds is not None:
-        results = results.merge(kinds(results), combine_attrs="no_conflicts")
-    results = results.assign_attrs(attributes | job.notes)
-    if asked.show is not None:
-        results.encoding[SAMPLE] = job.sample(results, asked.show)
-    return results
-
-
-def _part(
-    job: Job,
-    asked: ScanSettings,
-    task: Task,
-    signature: Signature,
-    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
-    attributes: dict[str, str],
-    folder: Path,
-) -> xr.Dataset:
-    """Do one task of a run; where all others are done, put their parts together."""
-
-    def keep(part: RunFolder, batches: Batches, share: Share) -> None:
-        _keep(part, (results for results in batches(share) if results is not None))
-
-    def whole(run: RunFolder) -> xr.Dataset:
-        # a process that finds its part done has no notes of its own: the parts tell what was noted
-        told = attributes | Parts(folder, signature).attributes
-        return _in_folder(run, job, kinds, told, asked, whole=True)
-
-    results = by_task(
-        task,
-        folder,
-        signature,
-        job.batches,
-        whole,
-        attributes,
-        unit=job.unit,
-        notes=job.notes,
-        keep=keep,
-        repair=asked.repair,
-        rows=rows_of_part,
-    )
-    if results is not None:
-        return results
-    told = pending(task, folder, signature)
-    nothing = xr.Dataset(attrs={name: told[name] for name in ("signature", "task")})
-    nothing.encoding["source"] = told["run"]
-    return nothing
-
-
 def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
     """Some texts of a piece; of pools, with their windows."""
     whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
     apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
     return whole.isel(text=chosen), apart
-
-
-def _in_folder(
-    run: RunFolder,
-    job: Job,
-    kinds: Callable[[xr.Dataset], xr.Dataset] | None,
-    attributes: dict[str, str],
-    asked: ScanSettings,
-    *,
-    whole: bool = False,
-) -> xr.Dataset:
-    """What the run lacks is measured and kept; the results are read from it, as a later call will."""
-    show, held_before = asked.show, bool(run.pieces)
-    if not run.complete:
-        if not whole:
-            _keep(run, _batches(job, asked, run.signature, attributes, run))
-        with read_as(run.path) if held_before else nullcontext():
-            end(run, kinds, attributes | job.notes)
-    results = load_scan(run)
-    keeps = show is None or not run.is_writable() or keeps_maps_of(run, show)
-    if show is not None and not keeps:
-        sample = job.sample(results, show)
-        if sample is not None:
-            run.save(SAMPLE, sample)
-    return results
 
 
 def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attributes: dict[str, str]) -> None:
@@ -382,28 +255,14 @@ def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attrib
     run.finish(attributes=attributes)
 
 
-def _batches(
-    job: Job, asked: ScanSettings, signature: Signature, attributes: Mapping[str, str], run: RunFolder | None
-) -> Iterator[xr.Dataset]:
-    """All that the run lacks, by this process or by Ray's actors; as many as it takes, where that was asked for."""
-    held, batches = CompletedRanges(() if run is None else tuple(run.pieces)), job.batches
-    if isinstance(asked.task, ByRay):
-        batches = asked.task.batches(batches, signature, Share(asked.task.does, held, job.unit, job.notes))
-    if asked.until is None:
-        yield from (results for results in batches(held) if results is not None)
-        return
-    enough = Enough(asked.until, run)
-    yield from enough.over(results for results in batches(enough.before(held)) if results is not None)
-    each = "pools" if asked.pool else called_in(attributes)["windows"]
-    job.notes |= enough.note(each)
-
-
-def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
+def keep(run: RunFolder, batches: Iterable[xr.Dataset | None]) -> None:
     """Add batches to a run as they come, some at a time."""
     waiting: list[xr.Dataset] = []
     began = last = time.monotonic()
     try:
         for results in batches:
+            if results is None:
+                continue
             waiting.append(results)
             now = time.monotonic()
             full = sum(batch.nbytes for batch in waiting) >= FLUSH_BYTES
@@ -451,6 +310,7 @@ class Reader(ABC):
     band: int
     reach: int  # the largest offset that there is
     count: int  # how many inputs are read
+    batch_size: int = 1
 
     def __init__(
         self, loaded: LoadedModel, model: PreTrainedModel, source: Hashed, asked: ScanSettings, names: Sequence[str]
@@ -488,9 +348,78 @@ class Reader(ABC):
         return kinds_of(self.settings())
 
     def scan(self) -> xr.Dataset:
-        """Measure all of it, in a run folder if one is given."""
-        reject_absent(self.asked.show, len(self.sites), self.heads)
-        return measured(self, self.asked, self.signature(), self.kinds(), self.attributes)
+        """Measure all of it: in memory, into a run folder, or one task of a run."""
+        asked, signature = self.asked, self.signature()
+        reject_absent(asked.show, len(self.sites), self.heads)
+        self.attributes = {"signature": signature.to_json()} | self.attributes
+        folder = asked.folder(signature)
+        if folder is None:
+            measured = [*self.missing(signature, None)]  # none of which is held already
+            return self._labelled(pools_alone(joined(in_order(cast("list[xr.Dataset]", measured)))))
+        task = asked.task
+        if task is None or isinstance(task, ByRay) or is_finished(folder):
+            with RunFolder(folder, signature, repair=asked.repair) as run:
+                if run.complete:
+                    return self._shown(run)
+                begun = bool(run.pieces)
+                keep(run, self.missing(signature, run))
+                with read_as(run.path) if begun else nullcontext():
+                    end(run, self.kinds(), self.attributes | self.notes)
+                return self._shown(run)
+
+        def whole(run: RunFolder) -> xr.Dataset:
+            # a process that finds its part done has no notes of its own: the parts tell what was noted
+            if not run.complete:
+                end(run, self.kinds(), self.attributes | Parts(folder, signature).attributes | self.notes)
+            return self._shown(run)
+
+        results = by_task(
+            task,
+            folder,
+            signature,
+            self.batches,
+            whole,
+            self.attributes,
+            unit=self.unit,
+            notes=self.notes,
+            keep=lambda part, batches, share: keep(part, batches(share)),
+            repair=asked.repair,
+            rows=rows_of_part,
+        )
+        if results is None:
+            told = pending(task, folder, signature)
+            results = xr.Dataset(attrs={name: told[name] for name in ("signature", "task")})
+            results.encoding["source"] = told["run"]
+        return results
+
+    def missing(self, signature: Signature, run: RunFolder | None) -> Iterator[xr.Dataset | None]:
+        """All that the run lacks, by this process or by Ray's actors; as many as it takes, where that was asked for."""
+        asked, held, batches = self.asked, CompletedRanges(() if run is None else tuple(run.pieces)), self.batches
+        if isinstance(asked.task, ByRay):
+            batches = asked.task.batches(batches, signature, Share(asked.task.does, held, self.unit, self.notes))
+        if asked.until is None:
+            return batches(held)
+        each = "pools" if asked.pool else called_in(self.attributes)["windows"]
+        return until_narrow(batches, held, asked.until, run, each, self.notes)
+
+    def _labelled(self, results: xr.Dataset) -> xr.Dataset:
+        """Results in memory with the kinds of heads, and the sample of a page."""
+        kinds = self.kinds()
+        if kinds is not None:
+            results = results.merge(kinds(results), combine_attrs="no_conflicts")
+        results = results.assign_attrs(self.attributes | self.notes)
+        if self.asked.show is not None:
+            results.encoding[SAMPLE] = self.sample(results, self.asked.show)
+        return results
+
+    def _shown(self, run: RunFolder) -> xr.Dataset:
+        """The results of a finished run, which gets the sample of its page where it lacks that."""
+        results, show = load_scan(run), self.asked.show
+        if show is not None and run.is_writable() and not keeps_maps_of(run, show):
+            sample = self.sample(results, show)
+            if sample is not None:
+                run.save(SAMPLE, sample)
+        return results
 
     @property
     def heads(self) -> int:
@@ -537,23 +466,49 @@ class Reader(ABC):
         self.run(read, observer)
         return read.windows[0]
 
-    def side_by_side(self) -> Iterator[list[Any]]:
-        """The inputs in batches: by default each is read by itself."""
-        for item in self.items():
-            yield [item]
+    def parts(self) -> Iterator[dict[int, Any]]:
+        """The inputs by their numbers, in batches, or pools: by default each is read by itself."""
+        for number, item in enumerate(self.items()):
+            yield {number: item}
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
-        """Measure batch after batch; None for one that is done."""
-        stop = 0
-        for items in self.side_by_side():
-            numbers = range(stop, stop + len(items))
-            stop = numbers.stop
-            yield None if done(numbers) else self.measure_batch(items, numbers)
-            self.progress(Progress("scan", stop / self.count, {self.called: stop}))
+        """Measure batch after batch, or pool after pool; None for one that is done."""
+        self.seen, self.furthest, pool = 0, -1, self.asked.pool
+        self.begin()
+        whole = False
+        try:
+            for number, part in enumerate(self.parts()):
+                self.furthest = max(self.furthest, *part)
+                if done(range(self.seen, self.seen + len(part)) if pool is None else range(number, number + 1)):
+                    self.pass_over([*part.values()])
+                    yield None
+                    continue
+                measured: list[xr.Dataset] = []
+                for batch in chunked(part.items(), len(part) if pool is None else self.batch_size):
+                    measured.append(self.measure_batch([*batch.values()], [*batch]))
+                    self.pass_over([*batch.values()])
+                if pool is None:
+                    yield measured[0]
+                else:
+                    yield pooled(joined(measured).assign_coords(text=[*part]), number, self.asked.seed)
+            whole = True
+        finally:  # also where enough is measured
+            self.note_read(whole=whole)
+
+    def begin(self) -> None:  # noqa: B027 most readers count nothing
+        """Count from the first input on."""
+
+    def note_read(self, *, whole: bool) -> None:  # noqa: B027
+        """Note what is not as expected of what was read, all of it or a part."""
+
+    def pass_over(self, items: Sequence[Any]) -> None:
+        """Count inputs, and tell how far the scan is."""
+        self.seen += len(items)
+        self.progress(Progress("scan", self.seen / self.count, {self.called: self.seen}))
 
     def measure_batch(self, items: Sequence[Any], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of inputs side by side."""
-        read = self.read(items, numbers)
+        read, asked = self.read(items, numbers), self.asked
         observer = StatisticsObserver(
             self.names,
             self.band,
@@ -561,14 +516,14 @@ class Reader(ABC):
             self.reach,
             len(self.groups),
             read.words,
-            self.row_sample(numbers[0]),
-            self.asked.observation,
+            None if asked.rows is None else RowSample(asked.rows, asked.seed, numbers[0]),
+            asked.observation,
             self.chosen,
         )
         self.run(read, observer, numbers)
         by = [window.by for window in read.windows]
         results = labelled(
-            observer.stacked(),
+            stacked([*observer.measured.values()]),
             self.sites,
             self.band,
             self.reach,
@@ -581,10 +536,6 @@ class Reader(ABC):
             self.chosen,
         )
         return results.assign(self.sizes(items, numbers))
-
-    def row_sample(self, first: int) -> RowSample | None:  # noqa: ARG002
-        """Which rows of a batch are measured, where some represent all."""
-        return None
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
         """How many tokens, or words, each window has."""
@@ -643,6 +594,13 @@ class Reader(ABC):
     def illustrated(self, sample: xr.Dataset, items: Sequence[Any], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
         """The sample with pictures of what was read."""
         return sample
+
+
+def chunked(numbered: Iterable[tuple[int, Any]], size: int) -> Iterator[dict[int, Any]]:
+    """Inputs by their numbers, so many at a time."""
+    each = iter(numbered)
+    while batch := dict(islice(each, size)):
+        yield batch
 
 
 def _receiving(listed: Sequence[tuple[int, int]], *, every: bool) -> Callable[[tuple[int, int]], bool]:

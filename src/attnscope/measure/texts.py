@@ -24,10 +24,10 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.measure.kinds import summarize
 from attnscope.measure.offset_shares import bias_note
 from attnscope.measure.passes import WindowBatch
-from attnscope.measure.pools import in_pools, joined, pooled
+from attnscope.measure.pools import in_pools, joined
 from attnscope.measure.quantities import OF_GROUPS, OF_OFFSETS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
-from attnscope.measure.reader import BAND, UNIT, Read, Reader, ScanSettings
-from attnscope.measure.row_samples import RowSample, rows_note
+from attnscope.measure.reader import BAND, UNIT, Read, Reader, ScanSettings, chunked
+from attnscope.measure.row_samples import rows_note
 from attnscope.measure.sample import SAMPLE_WINDOWS, WordBatch
 from attnscope.measure.stored import observation_note
 from attnscope.read.chats import Chats, ChatTexts, are_chats
@@ -192,10 +192,6 @@ class TextReader(Reader):
         self.first = self.shown[0] if show else next(iter(windows))
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
         self.characters = corpus.characters()
-        self.seen = 0
-        self.furthest = -1  # the largest number of a window so far
-        self.numbers: list[int] = []  # of the windows of the batch, or the pool
-        self.tokens = self.unknown = self.doubled = self.packed = 0
         self.is_chat = isinstance(corpus, ChatTexts)
         self._check()
 
@@ -231,60 +227,32 @@ class TextReader(Reader):
         batch = WindowBatch.of(items, pad if pad is not None else tokenizer.eos_token_id or 0, device)
         return Read(batch, items, WordBatch.of(items, device) if items[0].words else None)
 
-    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
-        """Measure batch after batch, or pool after pool; None for one that is done."""
-        self.share, self.seen, self.tokens, self.unknown = 0.0, 0, 0, 0
-        self.doubled = self.packed = 0
-        self.furthest = -1
+    def parts(self) -> Iterator[dict[int, Window]]:
+        """Windows side by side, or in pools."""
+        numbered, pool = enumerate(self.windows), self.asked.pool
+        return chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
+
+    def begin(self) -> None:
+        """Count from the first window on."""
+        self.share, self.tokens, self.unknown, self.doubled, self.packed = 0.0, 0, 0, 0, 0
         self.notes.pop("unknown", None)
-        pool, numbered = self.asked.pool, enumerate(self.windows)
-        parts = _chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
-        try:
-            for number, part in enumerate(parts):
-                self.numbers, windows = [*part], [*part.values()]
-                self.furthest = max(self.furthest, *self.numbers)
-                stop = self.seen + len(part)
-                texts = range(self.seen, stop) if pool is None else range(number, number + 1)
-                if done(texts):
-                    self.pass_over(windows)
-                    yield None
-                else:
-                    yield self.measure(windows, texts.start)
-                self.seen = stop
-        finally:  # also where enough is measured
-            self._note_unknown_tokens()
-            self._note_special_tokens()
-            self._note_words()
-            self._note_pools()
-        self._tell(self._of_all())
 
-    def measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
-        """Measure a batch, or a pool, by its windows."""
-        if self.asked.pool is not None:
-            return self._measure_pool(batch, first)
-        return self._measure_batch(batch, self.numbers)
+    def note_read(self, *, whole: bool) -> None:
+        """Note unknown and special tokens, words and pools."""
+        self._note_unknown_tokens()
+        self._note_special_tokens()
+        self._note_words()
+        self._note_pools()
+        if whole:
+            self._tell(self._of_all())
 
-    def _measure_pool(self, windows: Sequence[Window], number: int) -> xr.Dataset:
-        first = self.seen
-        batches: list[xr.Dataset] = []
-        for batch in _chunked(zip(self.numbers, windows, strict=True), self.batch_size):
-            batches.append(self._measure_batch([*batch.values()], [*batch]))
-            self.seen += len(batch)
-        self.seen = first
-        return pooled(joined(batches).assign_coords(text=self.numbers), number, self.asked.seed)
-
-    def _measure_batch(self, batch: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
-        results = self.measure_batch(batch, numbers)
-        self.pass_over(batch)
-        return results
-
-    def pass_over(self, batch: Sequence[Window]) -> None:
+    def pass_over(self, items: Sequence[Window]) -> None:
         """Count the windows of a batch, and tell how far the scan is."""
-        self._count_unknown(batch)
-        self.share += sum(_characters(window) for window in batch) / self.characters
-        seen = self.seen + len(batch)
-        share = max(self.share, seen / self.asked.limit if self.asked.limit else 0.0)
-        self.progress(Progress("scan", self._of_all() * min(1.0, share), {"windows": seen}))
+        self._count_unknown(items)
+        self.seen += len(items)
+        self.share += sum(map(_characters, items)) / self.characters
+        share = max(self.share, self.seen / self.asked.limit if self.asked.limit else 0.0)
+        self._tell(self._of_all() * min(1.0, share))
 
     def _of_all(self) -> float:
         """Share of the work that the batches are."""
@@ -344,11 +312,6 @@ class TextReader(Reader):
 
     def _tell(self, share: float) -> None:
         self.progress(Progress("scan", share, {"windows": self.seen}))
-
-    def row_sample(self, first: int) -> RowSample | None:
-        """Which rows of a batch are measured, where a number of rows is given."""
-        rows = self.asked.rows
-        return None if rows is None else RowSample(rows, self.asked.seed, first)
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
         """How many tokens, or words, each window has, its target and the rows that were measured."""
@@ -588,17 +551,6 @@ def _cut(window: Window, length: int) -> Window:
 def _characters(window: Window) -> int:
     """Characters of the text that a window covers."""
     return max(end for _, end in window.spans) - window.start
-
-
-def _chunked(windows: Iterable[tuple[int, Window]], size: int) -> Iterator[dict[int, Window]]:
-    batch: dict[int, Window] = {}
-    for number, window in windows:
-        batch[number] = window
-        if len(batch) == size:
-            yield batch
-            batch = {}
-    if batch:
-        yield batch
 
 
 def batches_per_unit(model: nn.Module, *, windows: float, length: int, each: int, least: int = UNIT) -> int:
