@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,25 +13,22 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
-from attnscope.kernels.at_offsets import weights_at_offsets
 from attnscope.kernels.bins import bin_ranges, far_starts
 from attnscope.kernels.call import AttentionCall, Need, with_mass
 from attnscope.kernels.engines import measure, output_of
-from attnscope.kernels.sums import column_sums, weight_sums
 from attnscope.measure.maps import KEPT, BlockSums
-from attnscope.measure.quantities import BY_GROUP, CHOSEN, EQUAL, KNOWN, SECOND_PASS, without_end, wording
+from attnscope.measure.quantities import BY_GROUP, CHOSEN, EQUAL, KNOWN, SECOND_PASS, needs_of, without_end, wording
 from attnscope.measure.row_samples import sampled_statistics
-from attnscope.measure.rows import FIRST, GroupMarks, GroupPlaces, SecondPass, indicator_columns, reduce_call
+from attnscope.measure.rows import FIRST, GroupMarks, GroupPlaces, indicator_columns, reduce_call, second_pass
 from attnscope.measure.uniform import equal_rows, evenly
 from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from transformers import PreTrainedModel
 
     from attnscope.capture.watch import Site
-    from attnscope.kernels.call import RowMeasures
     from attnscope.measure.row_samples import RowSample
     from attnscope.measure.sample import WordBatch
     from attnscope.read.windows import Window
@@ -81,7 +79,7 @@ class WindowBatch:
 
 def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
     """Pack what the statistics need into one request for one pass."""
-    wanted = {part for name in names for part in KNOWN[name].asks(equal=equal)}
+    wanted = needs_of(names, equal=equal)
     return Need(
         band=band if "band" in wanted else None,
         columns=columns if "columns" in wanted else None,
@@ -98,73 +96,9 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, eq
 OBSERVATION = 32  # queries, as SnapKV has them
 
 
-_OFFSETS_AT_ONCE = 16  # whose weights are there for every query before they are summed
-
-
-@dataclass(frozen=True)
-class Asking:
-    """What is asked of a second pass."""
-
-    needs: Collection[str]  # which of `SECOND_PASS`, and `CHOSEN`
-    observation: int  # queries at the end of each text whose weights `recent` sums
-    reach: int  # largest offset: what lies beyond is left out
-    chosen: Sequence[int] = ()  # offsets that were chosen
-
-    @classmethod
-    def for_names(
-        cls, names: Sequence[str], observation: int, reach: int, chosen: Sequence[int] = (), *, equal: bool = False
-    ) -> Asking:
-        """What these statistics need, of heads or of equal weights."""
-        needs = {need for name in names for need in KNOWN[name].asks(equal=equal)}
-        return cls(needs, observation, reach, chosen)
-
-    def of(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
-        """Sums over the `valid` queries, ``(batch, query)``, of a call with this log-sum-exp."""
-        wanted = SECOND_PASS & set(self.needs)
-        chosen = self._at_chosen(call, log_sum_exp, valid) if CHOSEN in self.needs else None
-        if not wanted:
-            return SecondPass(chosen=chosen)
-        offsets = "offset_sum" in wanted or ("distance" in wanted and not _is_causal_mask(call))
-        sums = weight_sums(call, log_sum_exp, valid, received="received" in wanted, offsets=offsets)
-        recent = column_sums(call, log_sum_exp, valid, self.observation) if "recent" in wanted else None
-        return SecondPass(sums.received, recent, self._centred(call, sums.offsets), chosen=chosen)
-
-    def of_equal(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> SecondPass:
-        """The same of equal weights over whatever the first head may see: one head."""
-        if not {*SECOND_PASS, CHOSEN} & set(self.needs):
-            return SecondPass()
-        # equal weights have no mean offset to tell the distance by
-        every = replace(self, needs={*self.needs} | ({"offset_sum"} if "distance" in self.needs else set()))
-        return every.of(evenly(call), log_sum_exp, valid)
-
-    def _at_chosen(self, call: AttentionCall, log_sum_exp: Tensor, valid: Tensor) -> Tensor:
-        """Sums over the `valid` queries at each chosen offset; n d work for each."""
-        nowhere = log_sum_exp < torch.finfo(torch.float32).min / 2  # a bias forbids all, as -inf does
-        counted = (valid[:, None] & ~nowhere)[..., None]
-        sums = [
-            weights_at_offsets(call, log_sum_exp, self.chosen[first : first + _OFFSETS_AT_ONCE])
-            .where(counted, 0.0)
-            .sum(2, dtype=torch.float64)
-            for first in range(0, len(self.chosen), _OFFSETS_AT_ONCE)
-        ]
-        return torch.cat(sums, -1)
-
-    def _centred(self, call: AttentionCall, offsets: Tensor | None) -> Tensor | None:
-        """From ``-reach`` to ``reach``; 0 where the text has no such offset."""
-        if offsets is None:
-            return None
-        sides = (self.reach - size + 1 for size in (call.query.shape[2], call.key.shape[2]))
-        return torch.nn.functional.pad(offsets, tuple(sides))
-
-
-def _is_causal_mask(call: AttentionCall) -> bool:
-    """Whether no query may look at a later key."""
-    return bool((call.extent[1] <= call.query_positions + 1).all())
-
-
 def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:
     """What a signature says of the observation window: nothing where no statistic is over it."""
-    return {"observation": observation} if "recent" in Asking.for_names(names, observation, 0).needs else {}
+    return {"observation": observation} if "recent" in needs_of(names) else {}
 
 
 _AT = "weight_at"
@@ -180,47 +114,31 @@ def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
     return numbers | {name: numbers[name].where(somewhere, float("nan")) for name in names}
 
 
-@dataclass(frozen=True, eq=False)
-class HostCopy:
-    """Tensors that leave a device: on CUDA behind what it was told to do before, and nobody waits until they are
-    read.
+class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
+    """Tensors of each layer by its index: on CUDA they leave the device behind what it was told to do before, and are
+    waited for when read.
     """
 
-    copies: dict[str, Tensor]  # on the host, in pinned memory; not to be read before they have arrived
-    done: torch.cuda.Event | None  # comes to pass when they are whole; None where they are
+    def __init__(self) -> None:
+        # copies in pinned memory on the host, and the event after which they are whole; None where they are
+        self._leaving: dict[int, tuple[dict[str, Tensor], torch.cuda.Event | None]] = {}
 
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> HostCopy:
-        """Tell the device of `tensors`, one for all of them, to send copies."""
+    def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
         device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
         if device is None:
-            return cls({name: tensor.cpu() for name, tensor in tensors.items()}, None)
+            self._leaving[layer] = {name: tensor.cpu() for name, tensor in tensors.items()}, None
+            return
         with torch.cuda.device(device):  # whose stream the copies and the event are in
             copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
             done = torch.cuda.Event()
             done.record()
-        return cls(copies, done)
-
-    def arrived(self) -> dict[str, Tensor]:
-        """The copies, once they are whole."""
-        if self.done is not None:
-            self.done.synchronize()
-        return self.copies
-
-
-class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
-    """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when
-    read.
-    """
-
-    def __init__(self) -> None:
-        self._leaving: dict[int, HostCopy] = {}
-
-    def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
-        self._leaving[layer] = HostCopy.of(tensors)
+        self._leaving[layer] = copies, done
 
     def __getitem__(self, layer: int) -> dict[str, Tensor]:
-        return self._leaving[layer].arrived()
+        copies, done = self._leaving[layer]
+        if done is not None:
+            done.synchronize()
+        return copies
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self._leaving))
@@ -247,32 +165,19 @@ class StatisticsObserver:
     measured: HostOffloader = field(default_factory=HostOffloader)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
-        words = self.words
-        merged = None if words is None else words.merged(site.kind, call)
-        if words is None or merged is None:
-            output, numbers = self._measured(self.reading, site, call)
-        else:
-            output = output_of(call)
-            _, numbers = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
-        self.measured[site.index] = numbers
-        return output
-
-    def _measured(
-        self,
-        reading: WindowBatch,
-        site: Site,
-        call: AttentionCall,
-        mass: Tensor | None = None,
-        equal: AttentionCall | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        merged = None if self.words is None else self.words.merged(site.kind, call)
+        reading, own, mass, equal = self.reading, call, None, None
+        if self.words is not None and merged is not None:
+            reading, own, mass, equal = self.words.words, merged.call, merged.mass, merged.equal
         queries, keys = reading.sides(site.kind)
-        query_valid, _, query_groups = _marks(queries, call.query)
-        key_valid, special, key_groups = _marks(keys, call.key)
+        query_valid, _, query_groups = _marks(queries, own.query)
+        key_valid, special, key_groups = _marks(keys, own.key)
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
-        return measure_call(
-            call, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
+        output, self.measured[site.index] = measure_call(
+            own, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
         )
+        return output if merged is None else output_of(call)
 
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; see `stacked`."""
@@ -303,48 +208,35 @@ def measure_call(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one attention call, ``(batch, head, ...)`` each, on its device."""
     columns = indicator_columns(marks.keys, marks.special, marks.groups)
-    need = plan(names, band, columns, reach)
-    asking = Asking.for_names(names, observation, reach, chosen)
+    need, needs = plan(names, band, columns, reach), needs_of(names)
+    sums = partial(second_pass, valid=marks.queries, observation=observation, reach=reach, chosen=chosen)
     even_blocks: BlockSums | None = None
     if sample is None:
         output, rows = measure(call, need)
         # weights scaled to a mass are those of a larger log-sum-exp
         level = rows.log_sum_exp if mass is None else rows.log_sum_exp - mass.log()
-        second = asking.of(call, level, marks.queries)
-        if "blocks" in asking.needs:
+        second, groups = sums(call, level, needs=needs), marks.groups
+        if "blocks" in needs:
             blocks, even_blocks = BlockSums.of(call, level, marks.queries, equal)
             second = replace(second, blocks=blocks)
-        reduced = _of_all_rows(call, rows, need, names, marks, mass, second)
+        if groups is not None and "place_group_weight" in names:
+            places = GroupPlaces.of(call, need, columns[..., FIRST] > 0, groups.columns(groups.keys))
+            groups = replace(groups, places=places)
+        rows = rows if mass is None else with_mass(rows, mass)
+        reduced = reduce_call(rows, names, marks.queries, marks.keys, groups, second)
     else:
         valid = (marks.queries, marks.keys)
-        output, reduced = sampled_statistics(call, need, names, valid, sample, asking)
+        output, reduced = sampled_statistics(call, need, names, valid, sample, partial(sums, needs=needs))
     if nulls := [name for name in names if KNOWN[name].has_equal]:
-        need = plan(nulls, band, columns, reach, equal=True)
-        asking = Asking.for_names(nulls, observation, reach, chosen, equal=True)
-        even = equal_rows(call, need) if equal is None else measure(equal, need)[1]
-        of = asking.of_equal if equal is None else asking.of
-        second = of(call if equal is None else equal, even.log_sum_exp, marks.queries)
-        second = replace(second, blocks=even_blocks)
+        need, needs = plan(nulls, band, columns, reach, equal=True), needs_of(nulls, equal=True)
+        even, flat = equal_rows(call, need) if equal is None else measure(equal, need)[1], equal
+        if flat is None:
+            needs |= {"offset_sum"} if "distance" in needs else set()  # there is no mean offset to tell it by
+            flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN} else call
+        second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
     return output, drop_fully_masked(reduced)
-
-
-def _of_all_rows(
-    call: AttentionCall,
-    rows: RowMeasures,
-    need: Need,
-    names: Sequence[str],
-    marks: Marks,
-    mass: Tensor | None,
-    second: SecondPass,
-) -> dict[str, Tensor]:
-    rows = rows if mass is None else with_mass(rows, mass)
-    groups = marks.groups
-    if groups is not None and need.columns is not None and "place_group_weight" in names:
-        first = need.columns[..., FIRST] > 0
-        groups = replace(groups, places=GroupPlaces.of(call, need, first, groups.columns(groups.keys)))
-    return reduce_call(rows, names, marks.queries, marks.keys, groups, second)
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:

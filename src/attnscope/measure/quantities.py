@@ -117,14 +117,6 @@ class Statistic:
         """Whether it is had of the rows of one pass, and what equal weights give too."""
         return not SECOND_PASS & {*self.needs, *self.needs_of_equal}
 
-    def asks(self, *, equal: bool = False) -> tuple[str, ...]:
-        """What has to be measured for it, of the head or of equal weights."""
-        return self.needs if self.of_equal is None or not equal else self.needs_of_equal
-
-    def of(self, rows: Rows, *, equal: bool = False) -> Tensor:
-        """Its number of a head's rows, or of those of equal weights."""
-        return (self.reduce if self.of_equal is None or not equal else self.of_equal)(rows)
-
 
 #: What `needs` may name beside fields of `Need`: sums over queries, which take a second pass over the scores.
 SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
@@ -420,6 +412,12 @@ OF_POOLED_GROUPS: dict[str, Statistic] = {
 
 
 KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
+
+
+def needs_of(names: Sequence[str], *, equal: bool = False) -> set[str]:
+    """What has to be measured for these statistics, of heads or of equal weights."""
+    each = [KNOWN[name] for name in names]
+    return {need for one in each for need in (one.needs_of_equal if equal and one.of_equal else one.needs)}
 
 
 def by_group(names: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by
 from attnscope.measure.kinds import kinds_of
 from attnscope.measure.maps import ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
-from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch, labelled, settings_of, stacked
+from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch, labelled, settings_of
 from attnscope.measure.pools import (
     heads_of_run,
     in_order,
@@ -523,7 +523,7 @@ class Reader(ABC):
         self.run(read, observer, numbers)
         by = [window.by for window in read.windows]
         results = labelled(
-            stacked([*observer.measured.values()]),
+            observer.stacked(),
             self.sites,
             self.band,
             self.reach,

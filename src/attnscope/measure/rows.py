@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+from attnscope.kernels.at_offsets import weights_at_offsets
 from attnscope.kernels.bins import bin_ranges, segments
 from attnscope.kernels.call import RowMeasures
-from attnscope.measure.quantities import BY_GROUP, KNOWN, by_group
+from attnscope.kernels.sums import column_sums, weight_sums
+from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, by_group
 from attnscope.measure.uniform import NONE, allowed_by_rows, fitted_places, keys_at, without_gaps
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from attnscope.kernels.call import AttentionCall, Need
     from attnscope.measure.maps import BlockSums
@@ -163,32 +165,32 @@ class Rows:
     keys: Tensor
     first_key: Tensor  # ``(batch,)``: place of the first real key
     groups: GroupMarks | None = None  # the groups of the tokens, where they are in some
-    second: SecondPass | None = None  # what a second pass over the scores gave
+    second: SecondPass = SecondPass()  # what a second pass over the scores gave
 
     @property
     def blocks(self) -> BlockSums:
         """The weights in blocks."""
-        return there(there(self.second).blocks)
+        return there(self.second.blocks)
 
     @property
     def received(self) -> Tensor:
         """``(batch, head, key)``: the weights on each key, summed over rows."""
-        return there(there(self.second).received)
+        return there(self.second.received)
 
     @property
     def recent(self) -> Tensor:
         """``(batch, head, key)``: the same over the last rows, those of the observation window."""
-        return there(there(self.second).recent)
+        return there(self.second.recent)
 
     @property
     def offset_sum(self) -> Tensor:
         """``(batch, head, offset)``: tr_t at every offset."""
-        return there(there(self.second).offsets)
+        return there(self.second.offsets)
 
     @property
     def weight_at_chosen(self) -> Tensor:
         """``(batch, head, chosen offset)``: mean over rows of the weight at each."""
-        return there(there(self.second).chosen) / self.count[..., None]
+        return there(self.second.chosen) / self.count[..., None]
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
@@ -235,7 +237,7 @@ class Rows:
     @property
     def attention_distance(self) -> Tensor:
         """``(batch, head)``: mean distance of the weight; where no row looks right, by its mean offset."""
-        offsets = there(self.second).offsets
+        offsets = self.second.offsets
         if offsets is None:
             return -self.mean(self.measures.mass * there(self.measures.mean_offset)) / self.mass
         reach = offsets.shape[-1] // 2
@@ -359,7 +361,7 @@ def reduce_call(
     query_valid: Tensor,
     key_valid: Tensor,
     groups: GroupMarks | None = None,
-    second: SecondPass | None = None,
+    second: SecondPass = SecondPass(),
     *,
     equal: bool = False,
 ) -> dict[str, Tensor]:
@@ -367,13 +369,60 @@ def reduce_call(
     counted = query_valid[:, None] & (rows.mass > 0)
     sizes = query_valid.sum(1), key_valid.sum(1)
     reduced = Rows(rows, counted, *sizes, first_of(key_valid), groups, second)
-    reduced_to = {name: KNOWN[name].of(reduced, equal=equal) for name in names}
+    reduced_to = {name: _reducer(name, equal)(reduced) for name in names}
     if groups is None:
         return reduced_to
     members = [
         replace(reduced, counted=counted & (groups.queries == number)[:, None]) for number in range(groups.count)
     ]
     return reduced_to | {
-        f"{name}{BY_GROUP}": torch.stack([KNOWN[name].of(rows, equal=equal) for rows in members], -1)
+        f"{name}{BY_GROUP}": torch.stack([_reducer(name, equal)(rows) for rows in members], -1)
         for name in by_group(names)
     }
+
+
+def _reducer(name: str, equal: bool) -> Callable[[Rows], Tensor]:
+    statistic = KNOWN[name]
+    return statistic.of_equal if equal and statistic.of_equal is not None else statistic.reduce
+
+
+_OFFSETS_AT_ONCE = 16  # whose weights are there for every query before they are summed
+
+
+def second_pass(
+    call: AttentionCall,
+    log_sum_exp: Tensor,
+    valid: Tensor,
+    needs: Collection[str],
+    observation: int,
+    reach: int,
+    chosen: Sequence[int] = (),
+) -> SecondPass:
+    """Sums over the `valid` queries, ``(batch, query)``, of a call with this log-sum-exp.
+
+    `observation` is the number of queries at the end of each text whose weights `recent` sums; what lies beyond `reach`
+    is left out; `chosen` are offsets, of n d work each.
+    """
+    at_chosen = None
+    if CHOSEN in needs:
+        forbidden = log_sum_exp < torch.finfo(torch.float32).min / 2  # a bias forbids all, as -inf does
+        counted = (valid[:, None] & ~forbidden)[..., None]
+        sums = [
+            weights_at_offsets(call, log_sum_exp, chosen[first : first + _OFFSETS_AT_ONCE])
+            .where(counted, 0.0)
+            .sum(2, dtype=torch.float64)
+            for first in range(0, len(chosen), _OFFSETS_AT_ONCE)
+        ]
+        at_chosen = torch.cat(sums, -1)
+    if not SECOND_PASS & {*needs}:
+        return SecondPass(chosen=at_chosen)
+    # where no query may attend to a later key, the mean offset is the mean distance
+    by_offset = "distance" in needs and not bool((call.extent[1] <= call.query_positions + 1).all())
+    both = weight_sums(
+        call, log_sum_exp, valid, received="received" in needs, offsets=by_offset or "offset_sum" in needs
+    )
+    recent = column_sums(call, log_sum_exp, valid, observation) if "recent" in needs else None
+    offsets = both.offsets
+    if offsets is not None:  # from -reach to reach; 0 where the text has no such offset
+        offsets = pad(offsets, (reach - call.query.shape[2] + 1, reach - call.key.shape[2] + 1))
+    return SecondPass(both.received, recent, offsets, chosen=at_chosen)
