@@ -311,6 +311,7 @@ class Reader(ABC):
     reach: int  # the largest offset that there is
     count: int  # how many inputs are read
     batch_size: int = 1
+    seen: int = 0  # inputs so far, in this process
 
     def __init__(
         self, loaded: LoadedModel, model: PreTrainedModel, source: Hashed, asked: ScanSettings, names: Sequence[str]
