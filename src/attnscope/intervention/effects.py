@@ -93,13 +93,13 @@ def joint_ablation(
     rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
     batches = [rows] * len(session.slices())
     changes = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
-    single = effects.loss_change.sel(ablation=list(ablations)).transpose("text", "ablation", "layer", "head").values
+    single = effects.loss_change.sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
     units, called = units_of(session.documents)
     dims = ("ablation", "set")
     variables: dict[str, object] = {
         "loss_change": (
-            ("text", *dims),
+            ("window", *dims),
             changes,
             {"long_name": "Change of the loss without the heads", "units": "nats"},
         ),
@@ -114,7 +114,7 @@ def joint_ablation(
     return xr.Dataset(
         variables,
         coords={
-            "source": ("text", np.array(session.documents, dtype=object)),
+            "source": ("window", np.array(session.documents, dtype=object)),
             "ablation": list(ablations),
             "set": names,
         },
@@ -166,12 +166,12 @@ def with_intervals(
     """Add to each variable its mean over texts and its 95% interval over documents."""
     added: dict[str, xr.DataArray] = {}
     for name in names:
-        values = effects[name].transpose("text", ...)
+        values = effects[name].transpose("window", ...)
         known = np.isfinite(values.values)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(known, values.values, 0.0).sum(0) / known.sum(0)
         low, high = interval(values.values, documents, draws=draws, seed=seed)
-        like = values.isel(text=0, drop=True)
+        like = values.isel(window=0, drop=True)
         for end, part in (("mean", mean), ("low", low), ("high", high)):
             said = {"mean": "mean over texts", "low": "lower end", "high": "upper end"}[end]
             attrs = values.attrs | {"long_name": f"{values.attrs.get('long_name', name)}, {said}"}

@@ -129,7 +129,7 @@ def removal_curves(
     return xr.Dataset(
         {
             "loss_change": (
-                ("text", "order", "removed"),
+                ("window", "order", "removed"),
                 by_order,
                 {"long_name": "Change of the loss without the first heads of the order", "units": "nats"},
             )
@@ -137,7 +137,7 @@ def removal_curves(
         coords={
             "order": [*orders, "random"],
             "removed": ("removed", removed, {"long_name": "Heads taken out together", "units": "heads"}),
-            "source": ("text", np.array(session.documents, dtype=object)),
+            "source": ("window", np.array(session.documents, dtype=object)),
         },
         attrs={"ablation": ablation, "random_orders": random_orders},
     )

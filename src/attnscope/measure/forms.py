@@ -144,7 +144,7 @@ def _labelled(measured: list[dict[str, np.ndarray]], names: list[str], band: int
     words = {name: wording(name) for name in _SHARED} | _OWN
     variables = {
         name: (
-            ("form", "text", "head", "offset")[: measured[0][name].ndim + 1],
+            ("form", "window", "head", "offset")[: measured[0][name].ndim + 1],
             np.stack([text[name] for text in measured]),
             said.attributes,
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
+from attnscope.capture.reading import PromptReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, Written, full_pass_difference
@@ -27,7 +28,7 @@ from attnscope.measure.quantities import EQUAL, wording
 from attnscope.measure.texts import beyond_note, grouping_for, read_sides, window_length
 from attnscope.read.chats import Chats, ChatTexts
 from attnscope.read.encoded import Sources, Texts
-from attnscope.read.groups import Grouping, Groups
+from attnscope.read.groups import Grouping
 from attnscope.read.shown import IdNames
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
@@ -35,16 +36,17 @@ from attnscope.read.windows import Frame, Window, cut_windows
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature, short_hash
-from attnscope.support.arguments import validated
+from attnscope.store.signature import short_hash
+from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.measure.generation_rows import Spans
 
 
@@ -301,25 +303,10 @@ def generate(
     sample: bool = False,
     temperature: float = 1.0,
     top_p: float = 1.0,
-    seed: int = 0,
     spans: Mapping[str, str] | None = None,
-    groups: Groups | None = None,
     cache: str = "dynamic",
-    tokenizer: Tokenizer = None,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    repair: bool = False,
-    window: int | None = None,
-    limit: int | None = None,
-    batch_size: int = 1,
-    field: str | None = None,
-    by_line: bool = False,
-    chat: bool = False,
-    chat_template: str | Path | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    progress: Tell | None = None,
+    batch_size: Count = 1,
+    **reading: Unpack[PromptReading],
 ) -> xr.Dataset:
     """Let a model go on with texts, and measure where every head looks as each new token is chosen.
 
@@ -329,7 +316,7 @@ def generate(
 
     Parameters
     ----------
-    model, tokenizer, out, repair, field, by_line, chat, chat_template
+    model
         See `attnscope.scan`; a causal model or an encoder-decoder. There is no default: the bundled model is a masked
         language model, which cannot generate. A chat is answered from where the assistant begins to speak; what it says
         at its end is left out.
@@ -339,9 +326,9 @@ def generate(
         Tokens to write, at most: the model may end a text before.
     beams
         Beams of the search.
-    sample, temperature, top_p, seed
+    sample, temperature, top_p
         Draw each token at random, from scores divided by `temperature`, among the likeliest that have `top_p` of the
-        probability together; with this seed. By default the likeliest token is taken.
+        probability together. By default the likeliest token is taken.
     spans
         Parts of the prompts by name, as they read, with ``...`` for whatever stands between: ``{"document":
         "<doc>...</doc>"}``. A part is marked each time that it is there; one that is in no prompt is refused.
@@ -355,10 +342,6 @@ def generate(
         Prompts, at most.
     batch_size
         Prompts at a time, padded on the left.
-    device, dtype, revision, trust_remote_code
-        See `attnscope.capture.load.load_model`.
-    progress
-        Called with a `Progress` after each batch.
 
     Returns
     -------
@@ -385,6 +368,8 @@ def generate(
     ...
     attnscope.AttnscopeError: the bundled model is a masked language model, which cannot generate: give ...
     """
+    seed, window, limit = reading["seed"], reading["window"], reading["limit"]
+    field, out = reading["field"], reading["out"]
     asked = _asked(
         new_tokens=new_tokens,
         beams=beams,
@@ -399,14 +384,18 @@ def generate(
     )
     patterns = patterns_of(spans)
     given = as_list(texts) if isinstance(texts, Iterator) else texts
-    reject_modalities("generate", model, given, field=field, revision=revision)
+    reject_modalities("generate", model, given, field=field, revision=reading["revision"])
     corpus, _ = read_sides(
-        given, None, field=field, by_line=by_line, stride=None, chat=chat, chat_template=chat_template
+        given,
+        None,
+        field=field,
+        by_line=reading["by_line"],
+        stride=None,
+        chat=reading["chat"],
+        chat_template=reading["chat_template"],
     )
-    grouping = grouping_for(groups, corpus)
-    loaded = load_model(
-        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
-    )
+    grouping = grouping_for(reading["groups"], corpus)
+    loaded = load_model(model, **loading(reading))
     _check_writes(loaded)
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
@@ -414,14 +403,14 @@ def generate(
     prompts = prompts_of(corpus, loaded, length=length, limit=limit)
     reject_unmatched(prompts, patterns)
     grouping = None if grouping is None else grouping.over(prompts)
-    job = _Job(loaded, prompts, grouping, patterns, asked, progress or no_progress)
+    job = _Job(loaded, prompts, grouping, patterns, asked, reading["progress"] or no_progress)
     signature = signature_of("generate", loaded, corpus, None, job.settings(length))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= beyond_note(loaded, _whole_length(loaded, length, new_tokens), "Texts, with what is written,")
     if out is None:
         results = in_a_row([part for _, part in job.parts()], "sequence")
         return results.assign_attrs(attributes)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
         return _in_folder(job, attributes, run)
 
 
@@ -438,14 +427,14 @@ def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Data
     """Write what the run lacks, and read all of it."""
     if not run.complete:
         for first, part in job.parts(run):
-            run.append(part.rename(sequence="text"), first)
+            run.append(part.rename(sequence="window"), first)
         run.finish(attributes=attributes)
     return load_generation(run)
 
 
 def load_generation(run: RunFolder) -> xr.Dataset:
     """What `generate` returned, from the folder of a finished run."""
-    results = run.results().rename(text="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
+    results = run.results().rename(window="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
     results.encoding["source"] = str(run.path)
     return results
 

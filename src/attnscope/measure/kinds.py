@@ -269,20 +269,20 @@ def over_texts(results: xr.Dataset) -> xr.Dataset:
     names = (*NEEDED, "columns_left")
     sums = {name: results[name] for name in (*names, *(f"equal_{name}" for name in names)) if name in results}
     pooled = {
-        name: values.sum("text")
+        name: values.sum("window")
         if name.endswith("_sum")
-        else (values * rows).sum("text", skipna=False) / rows.sum("text")
+        else (values * rows).sum("window", skipna=False) / rows.sum("window")
         for name, values in sums.items()
     }
     keep = ("layer_kind", "bin_first", "bin_last", "offset", "offset_bin")
-    pooled |= {name: results[name].sum("text") for name in ("rows", "told") if name in results}
+    pooled |= {name: results[name].sum("window") for name in ("rows", "told") if name in results}
     return xr.Dataset(pooled, {name: results[name] for name in keep})
 
 
 def _shares_of(results: xr.Dataset, prefix: str, rows: np.ndarray) -> Shares:
     def of(name: str, *along: str) -> np.ndarray:
         values = results[prefix + name]
-        dims = [dim for dim in ("text", "layer", "head") if dim in values.dims]
+        dims = [dim for dim in ("window", "layer", "head") if dim in values.dims]
         values = values.transpose(*dims, *along).values
         return values.reshape(len(rows), *values.shape[len(dims) :])
 
@@ -323,13 +323,13 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
         rows = rows.expand_dims(layer=results.sizes["layer"], axis=1)
     if "layer_kind" not in results.coords:
         results = results.assign_coords(layer_kind=("layer", ["self"] * results.sizes["layer"]))
-    rows = rows.transpose("text", "layer").drop_vars("layer", errors="ignore")
+    rows = rows.transpose("window", "layer").drop_vars("layer", errors="ignore")
     if "sampled_rows" in results:
         results = results.assign(told=np.minimum(rows, results.sampled_rows))
     mean_key = results.mean_offset + (rows - 1) / 2
     if "columns_left" in results:
         return results.assign(rows=rows)
-    columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("text", "layer", "head")
+    columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("window", "layer", "head")
     if "frames" in results:  # Whisper also looks at frames that are no sound, of which the mean key tells nothing
         columns_left = columns_left.where(results.frames <= rows)
     return results.assign(rows=rows, columns_left=columns_left)
@@ -433,7 +433,7 @@ _MEANINGS = {
 def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0) -> xr.Dataset:
     """Name the kind of every head in every text, and say how far it depends on the text."""
     texts, layers, heads, offsets = results.band_sum.shape
-    shares = (results.band_sum / queries(results)).transpose("text", "layer", "head", "offset").values
+    shares = (results.band_sum / queries(results)).transpose("window", "layer", "head", "offset").values
     flat = shares.reshape(texts, layers * heads, offsets)
     exists = np.isfinite(flat).all((0, 2))
     present = flat[:, exists]
@@ -451,7 +451,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     centroids = np.stack([present[labels == label].mean(0) for label in range(len(names))])
     summary = xr.Dataset(
         {
-            "label": (("text", "layer", "head"), by_head(labels, -1.0)),
+            "label": (("window", "layer", "head"), by_head(labels, -1.0)),
             "centroid": (("cluster", "offset"), centroids),
             "label_share": (("layer", "head", "cluster"), np.moveaxis(by_head(np.moveaxis(label_share, 0, -1)), 0, -1)),
             "majority_share": (("layer", "head"), by_head(label_share.max(-1))),
@@ -501,9 +501,9 @@ def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
     size = max(1, _HEADS_AT_ONCE // len(exists))
     codes = np.concatenate(
         [
-            kind_codes(places_of(block), np.tile(allowed, (block.sizes["text"], 1))).reshape(-1, len(exists))
-            for first in range(0, results.sizes["text"], size)
-            for block in [results.isel(text=slice(first, first + size))]
+            kind_codes(places_of(block), np.tile(allowed, (block.sizes["window"], 1))).reshape(-1, len(exists))
+            for first in range(0, results.sizes["window"], size)
+            for block in [results.isel(window=slice(first, first + size))]
         ]
     )[:, exists]
     attention, kinds = whole.kinds[exists], kind_list(whole)

@@ -143,7 +143,7 @@ def _describe_rows(results: xr.Dataset) -> xr.DataArray | None:
     rows = queries(results)
     if "sampled_rows" in results:
         rows = xr.where(rows < results.sampled_rows, rows, results.sampled_rows)
-    return rows.sum("text") if "text" in rows.dims else rows
+    return rows.sum("window") if "window" in rows.dims else rows
 
 
 @reads("scan")
@@ -173,7 +173,7 @@ def heads_far_from_uniform(results: xr.Dataset, top: int = 5) -> tuple[str, list
     """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic."""
     for key, variable in results.data_vars.items():
         name = str(key)
-        if not {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head", *SEVERAL}:
+        if not {"layer", "head"} <= set(variable.dims) <= {"window", "layer", "head", *SEVERAL}:
             continue
         if variable.dtype.kind != "f" or without_end(name) != name or name.endswith("_variance"):
             continue
@@ -373,5 +373,5 @@ def of_several(result: xr.Dataset, dim: str) -> list[str]:
     return [
         str(name)
         for name, variable in result.data_vars.items()
-        if {"layer", "head", dim} <= set(variable.dims) <= {"text", "layer", "head", dim}
+        if {"layer", "head", dim} <= set(variable.dims) <= {"window", "layer", "head", dim}
     ]

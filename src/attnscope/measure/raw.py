@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
-from attnscope.capture.processors import Tokenizer
+from attnscope.capture.reading import ModelOptions, TextModelOptions
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, Need
@@ -42,7 +42,7 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Processor
+    from attnscope.capture.processors import Processor, Tokenizer
     from attnscope.capture.watch import Observer
     from attnscope.read.encoded import Sources, Texts
     from attnscope.read.windows import Window
@@ -63,16 +63,13 @@ def weights(
     tokenizer: Processor = None,
     window: int | None = None,
     words: Words | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
+    **options: Unpack[ModelOptions],
 ) -> xr.DataArray:
     """Attention weights as a matrix: for a close look at some heads over one text, image or sound.
 
     Parameters
     ----------
-    model, tokenizer, device, dtype, revision, trust_remote_code
+    model, tokenizer
         See `attnscope.scan`.
     texts
         One text, or its token ids; of a long one the first window is taken. Or one image, sound or text with images,
@@ -119,16 +116,9 @@ def weights(
         return output
 
     given = "bundled" if model is None else model
-    sense = None if texts is None else modality_of(given, texts, revision=revision)
+    sense = None if texts is None else modality_of(given, texts, revision=options["revision"])
     if sense is None:
-        loaded = load_model(  # it refuses what reads no text
-            model,
-            tokenizer=cast("Tokenizer", tokenizer),
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        )
+        loaded = load_model(model, tokenizer=cast("Tokenizer", tokenizer), **options)  # it refuses what reads no text
         read = first_window(loaded, texts, targets, window_length(loaded, window))
         merging = None
         if words is not None:
@@ -143,7 +133,7 @@ def weights(
             raise _several(f"{len(sense)} images, videos, sounds or texts with images")
         if targets is not None and not isinstance(sense, Sounds):
             raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
-        loading = Loading(revision, device, dtype, trust_remote_code)
+        loading = Loading(**options)
         asked = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
         read = READERS[type(sense)](given, sense, asked).observe_first(observe)
     shapes = {matrix.shape[1:] for _, matrix in heads.layers}
@@ -277,13 +267,9 @@ def received(
     layer: int | None = None,
     head: int | None = None,
     observation: int | None = None,
-    tokenizer: Tokenizer = None,
     window: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     progress: Tell | None = None,
+    **options: Unpack[TextModelOptions],
 ) -> xr.DataArray:
     r"""Attention received by each token of a text: :math:`\sum_i A_{ij}` over all queries, or over the last ones.
 
@@ -291,7 +277,7 @@ def received(
 
     Parameters
     ----------
-    model, tokenizer, device, dtype, revision, trust_remote_code
+    model
         See `attnscope.scan`.
     texts
         One text, or its token ids; of a long one the first window is taken.
@@ -328,13 +314,11 @@ def received(
     (2,)
     """
     heads = ChosenHeads(layer, head)
-    reject_modalities("received", MODEL if model is None else model, texts, revision=revision)
+    reject_modalities("received", MODEL if model is None else model, texts, revision=options["revision"])
     check_whole(1, observation=observation)
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
-    loaded = load_model(
-        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
-    )
+    loaded = load_model(model, **options)
     tell(Progress("received", 0.5))
     read = first_window(loaded, texts, targets, window_length(loaded, window))
 

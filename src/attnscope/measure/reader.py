@@ -60,7 +60,7 @@ from attnscope.store.files import local_folder, read_as
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.signature import Signature
 from attnscope.store.units import ByRay, CompletedRanges, Parts, Share, Task, by_task, pending
-from attnscope.support.checks import check_real, check_seed, check_whole
+from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -115,15 +115,6 @@ class ScanSettings:
     offsets: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        check_whole(
-            1,
-            limit=self.limit,
-            batch_size=self.batch_size,
-            band=self.band,
-            pool=self.pool,
-            observation=self.observation,
-        )
-        check_seed(self.seed)
         if self.rows is not None:
             RowSample(self.rows)
             if self.pool is not None:
@@ -153,7 +144,7 @@ _FIRST = 4  # batches before the first look; each look is at twice as many, so t
 def widest_interval(results: xr.Dataset) -> float:
     """Width of the widest 95% interval of the mean of any head, over all statistics that are shares."""
     shares = [
-        values.transpose("text", "layer", "head").values.reshape(results.sizes["text"], -1)
+        values.transpose("window", "layer", "head").values.reshape(results.sizes["window"], -1)
         for values in _share_statistics(results).data_vars.values()
     ]
     units, _ = units_of(results.source.values.tolist())
@@ -179,7 +170,7 @@ def until_narrow(
         nonlocal count, texts_read
         if count >= _FIRST and count & (count - 1) == 0:
             whole = in_a_row(parts)
-            if widest_interval(whole.isel(text=whole.text.values < texts.start)) <= until:
+            if widest_interval(whole.isel(window=whole.window.values < texts.start)) <= until:
                 texts_read = texts.start
                 raise EnoughError
         count += 1
@@ -192,8 +183,8 @@ def until_narrow(
                 yield results
     whole = in_a_row(parts)
     if texts_read:
-        whole = whole.isel(text=whole.text.values < texts_read)
-    read, width = whole.sizes["text"], widest_interval(whole)
+        whole = whole.isel(window=whole.window.values < texts_read)
+    read, width = whole.sizes["window"], widest_interval(whole)
     found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
     if np.isinf(width):
         found = f"fewer than {LEAST} {each} have no 95% interval"
@@ -217,7 +208,7 @@ def _share_statistics(results: xr.Dataset) -> xr.Dataset:
     names = [
         name
         for name, values in results.data_vars.items()
-        if set(values.dims) == {"text", "layer", "head"} and values.attrs.get("units") == "share"
+        if set(values.dims) == {"window", "layer", "head"} and values.attrs.get("units") == "share"
     ]
     if not names:
         raise AttnscopeError(
@@ -243,7 +234,7 @@ def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Datas
     """Some texts of a piece; of pools, with their windows."""
     whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
     apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
-    return whole.isel(text=chosen), apart
+    return whole.isel(window=chosen), apart
 
 
 def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attributes: dict[str, str]) -> None:
@@ -279,8 +270,8 @@ def keep(run: RunFolder, batches: Iterable[xr.Dataset | None]) -> None:
 def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
     """Add what waits to the run, each stretch of texts that follow each other as one piece."""
     for results in stretches(waiting):
-        apart = {WINDOWS: windows_alone(results)} if "window" in results.dims else {}
-        run.append(without_profile(pools_alone(results)), int(results.text[0]), **apart)
+        apart = {WINDOWS: windows_alone(results)} if "pooled_window" in results.dims else {}
+        run.append(without_profile(pools_alone(results)), int(results.window[0]), **apart)
 
 
 UNIT = 16  # batches, at least: a piece of the run, which has its own cost to be written, read and put together
@@ -491,7 +482,7 @@ class Reader(ABC):
                 if pool is None:
                     yield measured[0]
                 else:
-                    yield pooled(joined(measured).assign_coords(text=[*part]), number, self.asked.seed)
+                    yield pooled(joined(measured).assign_coords(window=[*part]), number, self.asked.seed)
             whole = True
         finally:  # also where enough is measured
             self.note_read(whole=whole)

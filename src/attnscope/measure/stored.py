@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
     """Why the weight at some of the chosen offsets is not there, in some windows or layers or in all; else nothing."""
-    if _AT not in results or "text" not in results[_AT].dims:
+    if _AT not in results or "window" not in results[_AT].dims:
         return {}
     sizes = results.window_length if "window_length" in results else results.length
-    known = results[_AT].notnull().any("head").transpose("chosen_offset", "text", "layer").values
+    known = results[_AT].notnull().any("head").transpose("chosen_offset", "window", "layer").values
     said = [
         (int(offset), _why(known[row], abs(int(offset)), sizes.values, results, unit))
         for row, offset in enumerate(results.chosen_offset.values)
@@ -43,7 +43,7 @@ def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
 
 
 def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Dataset, unit: str) -> str:
-    """Of one offset, known ``(text, layer)``."""
+    """Of one offset, known ``(window, layer)``."""
     each = "pools" if "window_count" in results else called_in(results.attrs)["windows"]
     if not known.any():
         if sizes.max() <= distance:
@@ -111,7 +111,7 @@ def _of_recent(names: Sequence[str]) -> list[str]:
 
 def _as_short_as(results: xr.Dataset, queries: int) -> tuple[int, int]:
     """How many windows have no more queries than that, and how many there are; of pools it is not known."""
-    if "window_count" in results or "text" not in results.dims or "length" not in results:
+    if "window_count" in results or "window" not in results.dims or "length" not in results:
         return 0, 0
     lengths = results["length"].values
     if "target_length" in results:  # no layer has more
@@ -189,19 +189,21 @@ def load_heads(run: RunFolder) -> xr.Dataset | None:
     if heads is None:
         return None
     if summary is not None:
-        heads = heads.merge(summary.drop_dims("text", errors="ignore"), compat="override", combine_attrs="no_conflicts")
+        heads = heads.merge(
+            summary.drop_dims("window", errors="ignore"), compat="override", combine_attrs="no_conflicts"
+        )
     return heads.assign_attrs(
         {"signature": run.signature.to_json(), "model": run.signature.name} | run.state.get("attributes", {})
     )
 
 
 def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
-    """The same, piece by piece along ``text``: never more in memory than one, and the kinds of all texts."""
+    """The same, piece by piece along ``window``: never more in memory than one, and the kinds of all texts."""
     summary = run.load(SUMMARY)
     for texts in run.pieces:
         part = summary
-        if summary is not None and "text" in summary.dims:
-            part = summary.isel(text=slice(texts.start, texts.stop))
+        if summary is not None and "window" in summary.dims:
+            part = summary.isel(window=slice(texts.start, texts.stop))
         yield _returned(run, run.piece(texts), part)
 
 
@@ -319,7 +321,7 @@ def describe_labels(results: xr.Dataset) -> str:
 
 def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> str:
     """Of what the numbers and kinds of ranked heads are, where several windows were read; else empty."""
-    if results.sizes["text"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
+    if results.sizes["window"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
         return ""
     return (
         f"Weights and offsets are of the mean over all {describe_windows(results)}; a head's kind is the one that it "
@@ -328,7 +330,7 @@ def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> s
 
 
 def describe_windows(results: xr.Dataset) -> str:
-    """What each entry of ``text`` is, in the plural."""
+    """What each entry of ``window`` is, in the plural."""
     return "pools" if "window_count" in results else called_in(results.attrs)["windows"]
 
 
@@ -346,7 +348,7 @@ def describe_layers(results: xr.Dataset) -> str:
 
 def describe_corpus(results: xr.Dataset) -> str:
     """How much was read."""
-    texts = results.sizes["text"]
+    texts = results.sizes["window"]
     if results.attrs.get("reads") != "images":
         if "length" not in results:
             return count(texts, "window")

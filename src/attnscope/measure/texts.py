@@ -427,7 +427,6 @@ def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int =
 def text_reader(model: Model, texts: Sources, asked: ScanSettings, *, show: bool) -> TextReader:
     """Load the model and open the texts; `show` asks for the attention over the first windows."""
     stride = asked.stride
-    check_whole(1, window=asked.window, stride=stride)
     check_whole(2, clusters=asked.clusters)
     corpus, target = read_sides(
         texts,

@@ -285,7 +285,7 @@ def _sizes(placed: Placed, kind: str, pieces: list[list[int]], most: int, named:
         for name, value in zip(named, (*known, *shape), strict=False):
             sizes[name][0, image] = value
     return {
-        name: (("text", kind), sizes[name], {"long_name": f"of {kind}s: {words}", "units": ""})
+        name: (("window", kind), sizes[name], {"long_name": f"of {kind}s: {words}", "units": ""})
         for name, words in named.items()
     }
 
@@ -447,7 +447,8 @@ class VideoReader(Reader):
             "video_columns": ("columns of tubelets in each", self.tubelets.columns),
         }
         return {
-            name: ("text", np.array([size]), {"long_name": words, "units": ""}) for name, (words, size) in sizes.items()
+            name: ("window", np.array([size]), {"long_name": words, "units": ""})
+            for name, (words, size) in sizes.items()
         }
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Clip], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002

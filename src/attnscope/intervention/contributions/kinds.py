@@ -28,7 +28,7 @@ Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradi
 Name = TypeVar("Name", bound=str)
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
 
-_HEAD, _LAYER = ("text", "layer", "head"), ("text", "layer")
+_HEAD, _LAYER = ("window", "layer", "head"), ("window", "layer")
 _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "profile_weights": ((*_HEAD, "offset"), "Mean weight at each offset", "share"),
     "profile_norms": ((*_HEAD, "offset"), "Mean share of a row's norms at each offset", "share"),

@@ -243,7 +243,7 @@ def contribution_profiles(
         for number, own_window in enumerate(given.windows):
             profiles.append(run.text(inputs_of(given.model, own_window), window_name(own_window, number)))
             tell(Progress("what weights miss", (number + 1) / len(given.windows)))
-    whole = xr.concat(profiles, "text", data_vars="all", coords="minimal", compat="override", join="override")
+    whole = xr.concat(profiles, "window", data_vars="all", coords="minimal", compat="override", join="override")
     return whole.assign_coords(
-        text=np.arange(len(profiles)), source=("text", np.array(given.documents, dtype=object))
+        window=np.arange(len(profiles)), source=("window", np.array(given.documents, dtype=object))
     ).assign_attrs(model=given.name, skipped=run.skipped)

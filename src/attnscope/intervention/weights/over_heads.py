@@ -76,7 +76,7 @@ def over_heads(
 ) -> xr.Dataset:
     """Run a test on every head that is chosen in every text.
 
-    `variables` say by name what each is, its unit, and its dimensions after ``text, layer, head``; `predicts` is
+    `variables` say by name what each is, its unit, and its dimensions after ``window, layer, head``; `predicts` is
     whether predictions are compared.
     """
     coordinates, tell = coordinates or {}, progress or no_progress
@@ -101,18 +101,18 @@ def over_heads(
             for done, (layer, head) in enumerate(chosen):
                 if of_head is not None:
                     generator = np.random.default_rng((seed, number, layer, head))
-                    for name, value in of_head(text, layer, head, generator).items():
+                    for name, value in of_head(window, layer, head, generator).items():
                         values[name][number, layer, head] = value
                 share = (number + (done + 1) / len(chosen)) / len(given.windows)
                 tell(Progress(test.replace("_", " "), share))
     result = xr.Dataset(
         {
-            name: (("text", "layer", "head", *more), values[name], {"long_name": long_name, "units": units})
+            name: (("window", "layer", "head", *more), values[name], {"long_name": long_name, "units": units})
             for name, (long_name, units, *more) in variables.items()
         },
         {
-            "text": np.arange(len(given.windows)),
-            "source": ("text", np.array(given.documents, dtype=object)),
+            "window": np.arange(len(given.windows)),
+            "source": ("window", np.array(given.documents, dtype=object)),
             **layer_coordinates(sites),
             "head": np.arange(next(iter(values.values())).shape[2]),
             **coordinates,
