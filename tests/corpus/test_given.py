@@ -210,8 +210,11 @@ def test_the_hash_of_token_ids_sees_values_order_and_bounds():
         ({"input_ids": []}, "no text: found no token ids at all"),
         ({"input_ids": "words"}, "the token ids are of type str"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "attention_mask of text 1 does not fit"),
-        ({"input_ids": [[1, 2]], "attention_mask": [[1, 2]]}, "attention_mask of text 1 does not fit"),
-        ({"input_ids": [[1, 2]], "attention_mask": [[1, 1], [1, 1]]}, "1 texts and 2 rows of attention_mask"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1, -2]]}, "attention_mask of text 1 does not fit"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1, 1]] * 3}, "attention_mask of text 1 does not fit"),
+        ({"input_ids": [[1], [2]], "attention_mask": [[1]] * 3}, "2 texts and 3 rows of attention_mask"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[[0, -0.5], [0, 0]]]}, "attention_mask of text 1 does not fit"),
+        ({"input_ids": [[1, 2, 3]], "seq_idx": [[0, 1, 0]]}, "one document in two places"),
         ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "leaves out tokens between others"),
         ({"input_ids": [[1, 2]], "attention_mask": [[0, 0]]}, "leaves out tokens between others, or all"),
         ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, "'token_type_ids' beside the token ids"),
@@ -234,8 +237,6 @@ def test_what_a_tokenizer_gives_besides_does_not_matter(tokenizer):
     [
         ([[1, 2], [5] * 9], {}, r"text 2 has 9 tokens, and a window takes 8: cut it, .*--window"),
         ([[1, 5000, 2]], {}, r"text 1 has token id 5000, but the tokenizer knows \d+ tokens"),
-        ([[1, 9, 2], [1, 2, 0, 0]], {}, r"text 2 has padding tokens at an end, and no attention_mask"),
-        ([[0, 1, 9, 2]], {}, r"text 1 has padding tokens at an end"),
         ([[1, 2]], {"stride": 3}, "stride is of windows in running text"),
         ([[1, 2]], {"limit": 0}, "limit 0"),
     ],
@@ -245,12 +246,14 @@ def test_rows_that_do_not_fit_the_model_are_named(tokenizer, rows, options, said
         windows_of(texts_of(rows), tokenizer, length=8, **options)
 
 
-def test_an_end_that_is_also_padding_may_stand_once(tokenizer):
+@pytest.mark.parametrize("form", [list, lambda rows: {"sequences": torch.tensor(rows), "scores": None}])
+def test_padding_of_what_was_generated_is_left_out(tokenizer, form):
+    texts = texts_of(form([[0, 1, 9, 2], [1, 2, 0, 0]]))
+    assert [window.ids for window in windows_of(texts, tokenizer, length=8)] == [(1, 9, 2), (1, 2)]
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    tokenizer.pad_token = tokenizer.eos_token
-    assert len(windows_of(texts_of([[1, 9, 2]]), tokenizer, length=8)) == 1
-    with pytest.raises(AttnscopeError, match="padding tokens"):
-        windows_of(texts_of([[1, 9, 2, 2]]), tokenizer, length=8)
+    tokenizer.pad_token = tokenizer.eos_token  # which ends a text, too, and stays once
+    texts = texts_of(form([[2, 1, 9, 2], [1, 2, 2, 2]]))
+    assert [window.ids for window in windows_of(texts, tokenizer, length=8)] == [(2, 1, 9, 2), (1, 2)]
 
 
 def test_targets_and_fields_are_of_texts_alone():

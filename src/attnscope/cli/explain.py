@@ -32,19 +32,11 @@ _Completion = Annotated[
 _Interventions = Annotated[
     bool, typer.Option("--interventions", help="Interventions too: words and positions are changed, and heads watched.")
 ]
-_Paper = Annotated[
-    bool, typer.Option("--paper", help="Settings of the papers, and their published numbers beside ours.")
-]
-_PublishedAs = Annotated[
-    str | None,
+_Analyses = Annotated[
+    list[str] | None,
     typer.Option(
-        help="Name of the published model whose weights these are, where a folder cannot tell: roberta-base or gpt2."
-    ),
-]
-_Relearn = Annotated[
-    int | None,
-    typer.Option(
-        metavar="STEPS", help="Steps of learning the position table anew with unknown tokens between, such as 1000."
+        metavar="NAME[=SETTING]",
+        help="Analyses that an installed package adds, such as yamamoto2023, the numbers of a paper; may be repeated.",
     ),
 ]
 _Also = Annotated[
@@ -78,9 +70,7 @@ def explain(
     frequencies: _Frequencies = None,
     completion: _Completion = "minimal",
     interventions: _Interventions = False,
-    paper: _Paper = False,
-    published_as: _PublishedAs = None,
-    relearn: _Relearn = None,
+    analyses: _Analyses = None,
     also: _Also = None,
     layer: _Layer = None,
     head: _Head = None,
@@ -89,28 +79,30 @@ def explain(
     output: options.Output,
 ) -> None:
     """Explain why every head attends there: take queries and keys apart into positions, content and waves."""
-    place = OutputFolder(output.out, usual_folder("explain"), ("paper.npz",) if paper else ())
-    tree = _analysed(
-        paper=paper,
-        published_as=published_as,
-        relearn=relearn,
-        **reading,
-        layer=layer,
-        head=head,
-        completion=completion,
-        interventions=interventions,
-        frequencies=_frequencies(frequencies),
-        also=also or [],
-        out=place,
-    )
+    from attnscope.explanation.catalogue import requested_analyses
+    from attnscope.explanation.explain import explain as run_explain
+
+    more = requested_analyses(analyses or [])
+    place = OutputFolder(output.out, usual_folder("explain"), [f"{one.name}.npz" for one in more if not one.needs])
+    with progress_bar("explain") as bar:
+        tree = run_explain(
+            **reading,
+            layer=layer,
+            head=head,
+            completion=completion,  # pyright: ignore[reportArgumentType]
+            interventions=interventions,
+            frequencies=_frequencies(frequencies),
+            analyses=more,
+            also=also or [],
+            out=place,
+            progress=bar,
+        )
     if "task" in tree.attrs:  # another process keeps and prints the results
         print_note(tree.attrs["task"])
         return
     from attnscope.explanation.report import report as report_of
 
     folder = Path(tree.attrs["run"])
-    if "relearned" in tree.children:
-        _print_relearned(tree["relearned"].to_dataset(), folder)
     with place.reading(folder):
         found = report_of(tree)
         page = _draw(found, folder, _heads_to_show(tree, layer, head), output.formats) if output.report else None
@@ -119,33 +111,11 @@ def explain(
         show(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _analysed(*, paper: bool, published_as: str | None, relearn: int | None, **settings: Any) -> xr.DataTree:
-    from attnscope.explanation.explain import explain as run_explain
-    from attnscope.reproduction.yamamoto2023.analyses import LONGEST, analyses
-    from attnscope.reproduction.yamamoto2023.models import check_published
-    from attnscope.reproduction.yamamoto2023.relearned_analysis import relearned as yamamoto2023_relearned
-
-    more = [] if relearn is None else [yamamoto2023_relearned(relearn)]
-    check_published(published_as)
-    if paper:
-        more += analyses(published_as=published_as)
-    longest = LONGEST if paper else None
-    with progress_bar("explain") as bar:
-        return run_explain(**settings, more=more, longest=longest, progress=bar)
-
-
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
     from attnscope.explanation.ranking import best_heads
 
     number = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
     return best_heads(tree, layer=layer, head=head, count=number)
-
-
-def _print_relearned(relearned: xr.Dataset, folder: Path) -> None:
-    """How far the loss fell, on standard error."""
-    losses, kept = relearned.loss.values, folder / "relearned"
-    said = f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {kept}"
-    new_console(errors=True).print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _frequencies(given: str | None) -> tuple[int, int] | None:

@@ -27,8 +27,8 @@ class OutputFolder:
     before.
     """
 
-    def __init__(self, asked: Path | None, usual: Callable[[Any], Path], parts: tuple[str, ...] = ()) -> None:
-        self.asked, self.usual, self.parts = asked, usual, parts
+    def __init__(self, asked: Path | None, usual: Callable[[Any], Path], parts: Iterable[str] = ()) -> None:
+        self.asked, self.usual, self.parts = asked, usual, tuple(parts)
         self.finished, self.signature = False, cast("Signature | None", None)
         self.found = False
 

@@ -107,6 +107,7 @@ def read_sides(
     chat: bool,
     chat_template: str | Path | None,
     by: str | None = None,
+    with_inputs: bool = False,
 ) -> tuple[Texts | Chats, Corpus | None]:
     """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
     paired = targets is not None
@@ -129,7 +130,7 @@ def read_sides(
     if by is not None and given is None:
         raise AttnscopeError("the bundled sample has no fields: name .jsonl files, or leave out by (--by)")
     corpus, target = texts_and_targets(
-        given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by
+        given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by, with_inputs=with_inputs
     )
     if target is not None and stride is not None:
         raise AttnscopeError("stride is of windows in running text; with targets every line is a window: leave it out")
@@ -193,6 +194,7 @@ class TextReader(Reader):
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
         self.characters = corpus.characters()
         self.is_chat = isinstance(corpus, ChatTexts)
+        self.notes |= corpus.notes if isinstance(corpus, EncodedTexts) else {}
         self._check()
 
     @property
@@ -437,6 +439,7 @@ def text_reader(model: Model, texts: Sources, asked: ScanSettings, *, show: bool
         chat=asked.chat,
         chat_template=asked.chat_template,
         by=asked.by,
+        with_inputs=True,
     )
     grouping = grouping_for(asked.groups, corpus)
     brought = {} if asked.offsets is None else OF_OFFSETS
@@ -544,7 +547,9 @@ def _cut(window: Window, length: int) -> Window:
     """The first tokens of a window, and of its target."""
     names = ("ids", "special", "spans", "tokens", "roles", "groups", "words")
     parts = {name: getattr(window, name)[:length] for name in names}
-    return replace(window, **parts, target=None if window.target is None else _cut(window.target, length))
+    inputs = {name: values[(slice(length),) * values.ndim] for name, values in window.inputs.items()}
+    target = None if window.target is None else _cut(window.target, length)
+    return replace(window, **parts, inputs=inputs, target=target)
 
 
 def _characters(window: Window) -> int:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+import transformers
 import xarray as xr
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import GenerationMixin, PreTrainedModel
 
 from attnscope.capture.forward import check_finite
 from attnscope.capture.functional import PassObserver, calls_inside
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from jaxtyping import Float
+    from transformers import PreTrainedModel
 
     from attnscope.capture.functional import CapturedCall, ModuleCalls
     from attnscope.measure.generation_rows import GivenSpans
@@ -309,7 +310,9 @@ def _generating(
         return generate
 
     models = [
-        part for part in module.modules() if isinstance(part, PreTrainedModel) and isinstance(part, GenerationMixin)
+        part
+        for part in module.modules()
+        if isinstance(part, transformers.PreTrainedModel) and isinstance(part, transformers.GenerationMixin)
     ]
     before = {model: model.__dict__.get("generate") for model in models}
     try:

@@ -136,6 +136,11 @@ class ChatWindows:
                 frame=_BARE,
             )
             for window in windows:
+                if not window.text:
+                    raise AttnscopeError(
+                        f"{name}: the characters behind its tokens are not known, and so not who says them: give a "
+                        "fast tokenizer (tokenizer.json), or the chat as a text"
+                    )
                 yield replace(window, roles=roles_of(window.spans, regions))
                 left = None if left is None else left - 1
             if left == 0:
