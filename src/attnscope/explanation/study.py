@@ -262,7 +262,9 @@ def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *
         raise AttnscopeError(f"limit (--limit) is {limit}; expected 2 windows or more, to tell position from text")
     whole: list[Window] = []
     longest = 0
-    tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer
+    tokenizer = loaded.tokenizer
+    if target and isinstance(corpus, Corpus):
+        tokenizer = TargetTokenizer(tokenizer, corpus.language)
     for window in windows_of(corpus, tokenizer, length=length):
         longest = max(longest, len(window))
         if len(window) == length:
