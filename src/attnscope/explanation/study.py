@@ -25,7 +25,7 @@ from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, label
 from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.explanation.tokens import Windows
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.support.arguments import Count, validated
