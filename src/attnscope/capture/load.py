@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import threading
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -84,13 +85,6 @@ def load_model(
         If there is no such model, its weights are pickled, lie outside the folder, change meanwhile, are corrupt, not
         finite or lack a tensor of the trunk, its config is broken or another model's, it wants to run code of its own,
         there is no tokenizer, or a model that was given lies elsewhere or is of another type.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> loaded = load_model(MODEL, device="cpu")
-    >>> type(loaded.model).__name__
-    'EncoderForMaskedLM'
     """
     if isinstance(source, LoadedModel):
         return source
@@ -129,6 +123,10 @@ def load_model(
         tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
         if not hasattr(tokenizer, "convert_ids_to_tokens"):
             raise AttnscopeError(f"{type(tokenizer).__name__} is not a tokenizer: expected one of transformers")
+        forced: Any = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
+        if isinstance(forced, int) and getattr(tokenizer, "tgt_lang", "") is None:
+            tokenizer = copy(tokenizer)  # which is the caller's
+            tokenizer.tgt_lang = str(tokenizer.convert_ids_to_tokens(forced)).strip("_")
     return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
 
 
