@@ -76,8 +76,8 @@ def test_the_hash_is_of_the_pairs_and_not_of_the_place(write):
     ("files", "arguments", "message"),
     [
         ({"s": b"a\nb\n", "t": b"1\n"}, ("s", "t"), r"s has 2 lines and .*t 1; expected as many"),
-        ({"s": b"a\nb\xff", "t": b"1\n2"}, ("s", "t"), r"s, line 2: found byte 0xff at byte offset 3"),
-        ({"s": "a".encode("utf-16"), "t": b"1"}, ("s", "t"), r"s, line 1: .*\n.*iconv -f utf-16"),
+        ({"s": b"a\nb\xff", "t": b"1\n2"}, ("s", "t"), r"s: found byte 0xff at byte offset 3"),
+        ({"s": "a".encode("utf-16"), "t": b"1"}, ("s", "t"), r"s: .*\n.*iconv -f utf-16"),
         ({"s": b"\n", "t": b"1"}, ("s", "t"), r"no pair of lines \(left out for an empty side: 1\)"),
         ({"s": b"", "t": b""}, ("s", "t"), r"no pair of lines"),
         ({"s": b"a"}, ("s", "t"), r"t: no such file or folder"),
