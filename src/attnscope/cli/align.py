@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,17 +29,19 @@ _Layer = Annotated[
 ]
 _Head = Annotated[int | None, typer.Option(help="Head, counted from 0.", show_default="the mean of the layer")]
 _End = Annotated[
-    str,
+    Literal["drop", "keep", "null"],
     typer.Option(help="Treatment of the weight on </s>: drop, keep, or null (a word that prefers </s> has no link)."),
 ]
 _Step = Annotated[
-    str,
+    Literal["predicts", "reads"],
     typer.Option(
         help="Decoder step whose row is a word's: predicts (the step that predicts it) or reads (that reads it)."
     ),
 ]
-_Words = Annotated[str, typer.Option(help="Unit of alignment: space (what stands between spaces) or piece (a token).")]
-_Rule = Annotated[str, typer.Option(help="Rule that makes links: argmax, intersection or threshold.")]
+_Words = Annotated[
+    Literal["space", "piece"], typer.Option(help="Unit of alignment: space (words between spaces) or piece (a token).")
+]
+_Rule = Annotated[Literal["argmax", "intersection", "threshold"], typer.Option(help="Rule that makes links.")]
 _Out = Annotated[
     Path | None,
     typer.Option(

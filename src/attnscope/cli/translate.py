@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,7 +26,7 @@ _Temperature = Annotated[
     float, typer.Option(min=0.01, help="Temperature of --sample; below 1, unlikely words become rarer.")
 ]
 _Overlong = Annotated[
-    str, typer.Option(help="Treatment of lines longer than the model was trained for: refuse, split or cut.")
+    Literal["refuse", "split", "cut"], typer.Option(help="Treatment of lines longer than the model was trained for.")
 ]
 _BatchTokens = Annotated[int, typer.Option(min=1, help="Source tokens times beams at a time.")]
 _Json = Annotated[bool, typer.Option("--json", help="JSON on standard output: translations with their scores.")]
