@@ -13,10 +13,9 @@ from attnscope.kernels.call import Need, RowMeasures
 from attnscope.kernels.engines import measure, output_of
 from attnscope.kernels.masks import extent_of
 from attnscope.kernels.reference import attend
-from attnscope.measure.observer import WindowBatch, reduce_call
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT, STATISTICS
-from attnscope.measure.rows import indicator_columns
+from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.windows import Batch
 from tests.attention.oracle import from_weights
 from tests.families import MAKERS, UNREGISTERED, inputs, tiny

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import threading
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -129,6 +130,10 @@ def load_model(
         tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
         if not hasattr(tokenizer, "convert_ids_to_tokens"):
             raise AttnscopeError(f"{type(tokenizer).__name__} is not a tokenizer: expected one of transformers")
+        forced: Any = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
+        if isinstance(forced, int) and getattr(tokenizer, "tgt_lang", "") is None:
+            tokenizer = copy(tokenizer)  # which is the caller's
+            tokenizer.tgt_lang = str(tokenizer.convert_ids_to_tokens(forced)).strip("_")
     return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
 
 

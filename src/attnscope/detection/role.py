@@ -23,7 +23,7 @@ from attnscope.detection.seen import DELIMITERS, FIRST, Nearness, RepeatedCalls,
 from attnscope.explanation.tokens import TOKENS_AT_ONCE
 from attnscope.kernels.call import Need, weights_at
 from attnscope.kernels.engines import measure, output_of
-from attnscope.measure.observer import LOCAL, MORE
+from attnscope.measure.kinds import LOCAL, MORE
 from attnscope.read.groups import grouping_of
 from attnscope.read.windows import Window
 from attnscope.store.arrays import padded_heads

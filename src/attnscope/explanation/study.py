@@ -25,7 +25,7 @@ from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, label
 from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.explanation.tokens import Windows
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.support.arguments import Count, validated
@@ -262,7 +262,9 @@ def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *
         raise AttnscopeError(f"limit (--limit) is {limit}; expected 2 windows or more, to tell position from text")
     whole: list[Window] = []
     longest = 0
-    tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer
+    tokenizer = loaded.tokenizer
+    if target and isinstance(corpus, Corpus):
+        tokenizer = TargetTokenizer(tokenizer, corpus.language)
     for window in windows_of(corpus, tokenizer, length=length):
         longest = max(longest, len(window))
         if len(window) == length:

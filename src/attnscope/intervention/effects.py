@@ -19,8 +19,7 @@ from attnscope.intervention.given import NUMBERS_AT_ONCE
 from attnscope.intervention.session import attended, log_probabilities, sides_of
 from attnscope.intervention.sets import changes_by_sets
 from attnscope.kernels.call import AttentionCall
-from attnscope.measure.documents import DRAWS, interval, units_of
-from attnscope.measure.intervals import by_document
+from attnscope.measure.documents import DRAWS, by_document, interval, units_of
 from attnscope.results.schema import Effect
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError

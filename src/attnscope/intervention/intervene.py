@@ -33,7 +33,7 @@ from attnscope.intervention.per_head import (
 )
 from attnscope.intervention.session import prediction_session
 from attnscope.intervention.sets import half_of, removal_curves, search_heads
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_out

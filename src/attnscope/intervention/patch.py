@@ -42,8 +42,8 @@ from attnscope.intervention.session import (
     ends_of,
     is_masked,
 )
-from attnscope.measure.intervals import by_document
-from attnscope.measure.windows import window_length
+from attnscope.measure.documents import by_document
+from attnscope.measure.texts import window_length
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.capture.verify import is_causal_model
-from attnscope.measure.observer import WindowBatch
+from attnscope.measure.passes import WindowBatch
 from attnscope.models.loss import IGNORED
 from attnscope.support.errors import AttnscopeError
 
