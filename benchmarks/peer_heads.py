@@ -171,8 +171,8 @@ def ours(folder: Path) -> None:
 
     from attnscope.capture.load import load_model
     from attnscope.capture.loaded import LoadedModel
-    from attnscope.intervention.measured_effects import effects
-    from attnscope.intervention.session import PredictionSession
+    from attnscope.intervention.ablation import effects
+    from attnscope.intervention.predictions import PredictionSession
     from attnscope.read.windows import Window
 
     model = load_model(folder, device="cpu", need_tokenizer=False).model

@@ -11,7 +11,7 @@ from attnscope.capture.borrow import inner_model
 from attnscope.capture.load import load_model
 from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
 from attnscope.explanation.analyses.position_spectrum import position_spectrum
-from attnscope.intervention.weights.replaced import uniform_test
+from attnscope.intervention.weight_tests import uniform_test
 from attnscope.support.errors import AttnscopeError
 from tests.statistics.generation.writers import writer
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -5,7 +5,7 @@ import pytest
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
 from attnscope.explanation.study import study as mechanism_study
-from attnscope.intervention.given import InterventionInput, input_of, inputs_of
+from attnscope.intervention.inputs import InterventionInput, input_of, inputs_of
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 

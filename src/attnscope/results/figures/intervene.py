@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from attnscope.intervention.measured_effects import ESTIMATES
+from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.verdicts import effect_of
 from attnscope.measure.documents import units_of
 from attnscope.measure.intervals import by_document
