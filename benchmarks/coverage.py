@@ -386,8 +386,8 @@ def intervened(random: np.random.Generator, units: int, kind: str) -> float:
         own = drawn(random, kind, (units, 1, 1, HEADS))
         values = 0.7 * own + 0.7 * drawn(random, kind, (units, 3, 1, HEADS))
         effects = xr.Dataset(
-            {"loss_change": (("text", "ablation", "layer", "head"), values)},
-            coords={"source": ("text", np.arange(units)), "ablation": ["zero", "mean", "resample"]},
+            {"loss_change": (("window", "ablation", "layer", "head"), values)},
+            coords={"source": ("window", np.arange(units)), "ablation": ["zero", "mean", "resample"]},
         )
         found.append(heads_of(effects).shown.values.any())
     return float(np.mean(found))
@@ -412,8 +412,8 @@ def contrasted(random: np.random.Generator, units: int, kind: str) -> float:
     found = []
     for _ in range(SOME // 2):
         scan = xr.Dataset(
-            {"entropy": (("text", "layer", "head"), drawn(random, kind, (2 * units, 1, HEADS)))},
-            {"by": ("text", ["en"] * units + ["ja"] * units), "source": ("text", np.arange(2 * units))},
+            {"entropy": (("window", "layer", "head"), drawn(random, kind, (2 * units, 1, HEADS)))},
+            {"by": ("window", ["en"] * units + ["ja"] * units), "source": ("window", np.arange(2 * units))},
         )
         tested = contrasts(scan)
         found.append(tested.differs.values.any() if tested.tested.values.any() else np.nan)

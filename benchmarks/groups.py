@@ -51,7 +51,7 @@ def main() -> None:
             limit=given.limit,
             device="cpu",
         )
-        each = (found.group_weight - found.place_group_weight).transpose("text", ...).values
+        each = (found.group_weight - found.place_group_weight).transpose("window", ...).values
         units, called = units_of(found.source.values.tolist())
         interval = by_document(each, units)
         away.append(interval.mean.ravel())
@@ -59,7 +59,7 @@ def main() -> None:
         pairs = group_pairs(found)
         leading += pairs
         told += any(pair.beyond_chance for pair in pairs)
-    print(f"{given.model}: {found.sizes['text']} windows, intervals over {len(set(units))} {called}")
+    print(f"{given.model}: {found.sizes['window']} windows, intervals over {len(set(units))} {called}")
     print(
         f"weight less that of the places, any head: {np.abs(np.concatenate(away)).mean():.4f} in the mean, "
         f"{np.abs(np.concatenate(away)).max():.4f} at most; interval without 0: {np.concatenate(excluded).mean():.1%}"

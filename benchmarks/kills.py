@@ -124,7 +124,7 @@ def main() -> None:
         if status:
             sys.exit("the undisturbed scan failed")
         whole, windows = opened(place / "whole")
-        print(f"undisturbed: {whole.sizes['text']} pools in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"undisturbed: {whole.sizes['window']} pools in {time.monotonic() - began:.0f} s", flush=True)
         kills = twice = scans = 0
         while kills < given.kills:
             own = place / f"scan {scans}"
@@ -133,7 +133,7 @@ def main() -> None:
             kills, twice, scans = kills + done, twice + again, scans + 1
             print(f"scan {scans}: {done} kills, {pools} pools, {again} begun again", flush=True)
             same = all(one.identical(other) for one, other in zip(opened(own / "run"), (whole, windows), strict=True))
-            if not same or pools != whole.sizes["text"]:
+            if not same or pools != whole.sizes["window"]:
                 sys.exit("the arrays differ")
     print(
         f"{kills} kills over {given.tasks} workers in {scans} scans: {twice} pools begun again; "

@@ -130,7 +130,7 @@ def main() -> None:
             sys.exit("a worker failed")
         results = attnscope.open_run(out)
         tokens, windows = int(results.length.sum()), int(results.window_count.sum())
-        print(f"{tokens:,} tokens in {windows:,} windows, {results.sizes['text']} pools; {kills} kills")
+        print(f"{tokens:,} tokens in {windows:,} windows, {results.sizes['window']} pools; {kills} kills")
         print(f"{seconds:.0f} s: {tokens / seconds:,.0f} tokens a second by {given.workers} workers")
         print(f"the run takes {size_of(out) / 2**20:.0f} MiB, {size_of(out) / windows:,.0f} bytes a window")
         for number, points in samples.items():

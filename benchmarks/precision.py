@@ -22,9 +22,9 @@ if __name__ == "__main__":
     parser.add_argument("--window", type=int, default=128)
     given = parser.parse_args()
     same = {"limit": given.limit, "window": given.window}
-    full = attnscope.scan(given.model, given.text or None, dtype="float32", **same).mean("text")
+    full = attnscope.scan(given.model, given.text or None, dtype="float32", **same).mean("window")
     print("| format | largest change of a mean weight | of a mean entropy (nats) |\n|---|---|---|")
     for name in FORMATS:
-        other = attnscope.scan(given.model, given.text or None, dtype=name, **same).mean("text")
+        other = attnscope.scan(given.model, given.text or None, dtype=name, **same).mean("window")
         weight, entropy = (float(abs(other[one] - full[one]).max()) for one in ("profile", "entropy"))
         print(f"| {name} | {weight:.1g} | {entropy:.1g} |", flush=True)

@@ -159,10 +159,10 @@ def holding(rows: Rows, length: int, count: int, draws: int) -> dict[str, Held]:
         queries = draw.of_heads(rows.every.mass.shape[1]).queries
         found = estimates(taken(rows.every, queries), ESTIMATED, draw, known)
         for name in ESTIMATED:
-            dims = ("text", "head", *STATISTICS[name].along)
+            dims = ("window", "head", *STATISTICS[name].along)
             part = xr.Dataset({f"{name}{end}": (dims, found[f"{name}{end}"].numpy()) for end in ("", *OF_ESTIMATES)})
             truth = exact[name].numpy()
-            single = intervals(part.rename(text="window").expand_dims("text"))[name].values
+            single = intervals(part.rename(window="draw").expand_dims("window"))[name].values
             whole = intervals(part)[name].values
             told[name].append([*holds(single, truth), *holds(whole, truth.mean(0)), whole[..., 1] - whole[..., 0]])
     result: dict[str, Held] = {}

@@ -289,11 +289,19 @@ def collect(folder: Path, only: str) -> None:
                 print(f"  {name}: {len(found)} arrays, {time.perf_counter() - start:.1f} s", flush=True)
 
 
+def renamed(case: str, key: str) -> str:
+    """The key of today's results: ``text`` became ``window``, ``window`` of pools ``pooled_window``."""
+    if "pool" in case and "|text(" not in key and re.search(r"\bwindow\b", key):
+        key = re.sub(r"\bwindow(?=[,()])", "pooled_window", key)
+    return re.sub(r"(?<=[|(,])text(?=[,()])", "window", key)
+
+
 def compared(before: Path, after: Path) -> tuple[int, list[str]]:
     """The number of equal arrays, and a line for each that differs."""
     equal, other = 0, []
     for path in sorted(before.glob("*.npz")):
         old, new = (dict(np.load(path)), dict(np.load(after / path.name)) if (after / path.name).exists() else {})
+        old = {renamed(path.stem, key): values for key, values in old.items()}
         for key in sorted(old.keys() | new.keys()):
             name = f"{path.stem} {key.replace('|', '/')}"
             if re.search(EXPECTED_TO_DIFFER, name):

@@ -39,18 +39,26 @@ MILLION = 1_000_000
 
 def windows_of(rng: np.random.Generator, count: int, layers: int, heads: int) -> xr.Dataset:
     """The statistics of every window of a pool, in short."""
-    dims = ("window", "layer", "head")
+    dims = ("pooled_window", "layer", "head")
     return xr.Dataset(
         {f"window_{name}": (dims, rng.random((count, layers, heads), dtype=np.float32)) for name in SCALARS}
-        | {"window_length": ("window", np.full(count, 2048)), "window_start": ("window", np.arange(count))}
-        | {"window_source": ("window", np.array([f"corpus.jsonl:{number}" for number in range(count)], dtype=object))}
+        | {
+            "window_length": ("pooled_window", np.full(count, 2048)),
+            "window_start": ("pooled_window", np.arange(count)),
+        }
+        | {
+            "window_source": (
+                "pooled_window",
+                np.array([f"corpus.jsonl:{number}" for number in range(count)], dtype=object),
+            )
+        }
     )
 
 
 def pool_of(rng: np.random.Generator, number: int, given: argparse.Namespace) -> xr.Dataset:
     """A pool."""
     layers, heads, band = given.layers, given.heads, given.band
-    of_head = ("text", "layer", "head")
+    of_head = ("window", "layer", "head")
 
     def drawn(*more: int) -> np.ndarray:
         return rng.random((1, layers, heads, *more))
@@ -59,13 +67,13 @@ def pool_of(rng: np.random.Generator, number: int, given: argparse.Namespace) ->
     sums = {"band_sum": ("offset", 2 * band + 1), "bin_sum": ("offset_bin", bins)}
     found = {name: ((*of_head, dim), drawn(size)) for name, (dim, size) in sums.items()}
     found |= {f"drawn_{name}": ((*of_head, dim), drawn(size)) for name, (dim, size) in sums.items()}
-    found |= {f"equal_{name}": (("text", "layer", dim), drawn(size)[:, :, 0]) for name, (dim, size) in sums.items()}
+    found |= {f"equal_{name}": (("window", "layer", dim), drawn(size)[:, :, 0]) for name, (dim, size) in sums.items()}
     for name in SCALARS:
         found |= {name: (of_head, drawn()), f"{name}_variance": (of_head, drawn())}
-        found |= {f"equal_{name}": (("text", "layer"), drawn()[..., 0])}
+        found |= {f"equal_{name}": (("window", "layer"), drawn()[..., 0])}
     return xr.Dataset(
-        found | {"length": ("text", [2048 * given.pool]), "window_count": ("text", [given.pool])},
-        {"offset": np.arange(-band, band + 1), "text": [number], "source": ("text", [f"corpus.jsonl:{number}"])},
+        found | {"length": ("window", [2048 * given.pool]), "window_count": ("window", [given.pool])},
+        {"offset": np.arange(-band, band + 1), "window": [number], "source": ("window", [f"corpus.jsonl:{number}"])},
     )
 
 

@@ -136,7 +136,7 @@ class _Asked(PredictionSession):
 @lru_cache(maxsize=1)
 def effects_of(planted: PlantedModel) -> xr.Dataset:
     """Effects under every ablation and their estimates, by means over texts."""
-    return next(effects(_Asked(planted), ABLATIONS, steps=5)).mean("text")
+    return next(effects(_Asked(planted), ABLATIONS, steps=5)).mean("window")
 
 
 def effect(ablation: str, planted: PlantedModel) -> np.ndarray:
@@ -258,7 +258,7 @@ def contributions(planted: PlantedModel) -> xr.DataArray:
             outcomes = planted.labels[text, places].tolist()
             scores = token_contributions(one, places=places, outcomes=outcomes, kinds=kinds).score
             found[:, text, places] = scores.values[:, :, (scores.side == "source").values]
-    return xr.DataArray(found, dims=("kind", "text", "query", "token"), coords={"kind": kinds})
+    return xr.DataArray(found, dims=("kind", "window", "query", "token"), coords={"kind": kinds})
 
 
 def contribution(kind: str, planted: PlantedModel) -> np.ndarray:

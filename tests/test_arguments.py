@@ -21,7 +21,7 @@ VERBS = [name for name in attnscope.__all__ if inspect.isfunction(getattr(attnsc
 PUBLIC = {f"attnscope.{name}": getattr(attnscope, name) for name in VERBS}
 for path in sorted(Path(attnscope.__file__).parent.rglob("*.py")):
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and "validated" in map(ast.unparse, node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and "validated" in " ".join(map(ast.unparse, node.decorator_list)):
             name = ".".join(("attnscope", *path.relative_to(Path(attnscope.__file__).parent).with_suffix("").parts))
             PUBLIC.setdefault(f"{name}.{node.name}", getattr(importlib.import_module(name), node.name))
 WRONG = b"neither a number nor a string"
@@ -57,7 +57,7 @@ def test_every_public_function_checks():
     unchecked = {
         name
         for name, function in PUBLIC.items()
-        if not re.match(r"(@reads\(.*\)\n)?@validated\n", inspect.getsource(inspect.unwrap(function)))
+        if not re.match(r"(@reads\(.*\)\n)?@validated(\(.*\))?\n", inspect.getsource(inspect.unwrap(function)))
     }
     assert not unchecked
 

@@ -186,8 +186,8 @@ def test_every_statistic_of_a_scan_is_that_of_eager_attention(device, no_types):
         special = [list(window.special)]
         expected = attnscope.measure_weights(list(weights), statistics=names, band=3, special=special)
         sides = {dim: expected[dim] for dim in ("every_offset", "offset_bin")}
-        of_text = [name for name, values in expected.data_vars.items() if "text" in values.dims]
-        check(found.isel(text=[text]).sel(sides), expected[of_text])
+        of_text = [name for name, values in expected.data_vars.items() if "window" in values.dims]
+        check(found.isel(window=[text]).sel(sides), expected[of_text])
 
 
 VERBS = {

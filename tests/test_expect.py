@@ -18,8 +18,8 @@ def run():
 def test_the_interval_decides_and_not_the_mean():
     shares = np.random.default_rng(0).normal(0.8, 0.3, (40, 1, 1, 1))
     run = xr.Dataset(
-        {"profile": (("text", "layer", "head", "offset"), shares)},
-        coords={"layer": [0], "head": [0], "offset": [-1], "source": ("text", [f"text {n}" for n in range(40)])},
+        {"profile": (("window", "layer", "head", "offset"), shares)},
+        coords={"layer": [0], "head": [0], "offset": [-1], "source": ("window", [f"text {n}" for n in range(40)])},
     )
     weight = attnscope.expect(run, layer=0, head=0).looks_at(-1)
     assert weight.low < weight.mean < weight.high
@@ -94,7 +94,7 @@ def test_of_images_offsets_are_rows_and_columns():
 def test_groups_have_their_weights():
     texts = ["The 3 boats left at 7.", "In 1907 the tide took 12 boats."] * 3
     seen = attnscope.scan(texts=texts, groups="kinds")
-    known = seen.group_weight.sel(layer=0, head=3, group_query="number").mean("text")
+    known = seen.group_weight.sel(layer=0, head=3, group_query="number").mean("window")
     head = attnscope.expect(seen, layer=0, head=3)
     key = str(known.group_key[0].item())
     assert head.group_weight("number", key).mean == pytest.approx(float(known[0]))

@@ -45,7 +45,7 @@ def test_pairs_come_with_the_furthest_first_and_without_groups_that_are_not_ther
     [(list("abcdefgh"), "8 pools"), (list("aabcdefg"), "7 pools of different documents"), (["a"] * 8, "8 pools")],
 )
 def test_of_a_scan_in_pools_intervals_are_over_pools(result, sources, over):
-    pools = result.assign(window_count=("text", [4] * 8)).assign_coords(source=("text", sources))
+    pools = result.assign(window_count=("window", [4] * 8)).assign_coords(source=("window", sources))
     assert {pair.over for pair in group_pairs(pools)} == {over}
 
 
@@ -70,9 +70,9 @@ def test_no_head_is_far_above_its_places_for_groups_at_random():
 
     found = attnscope.scan(groups=at_random, statistics="entropy")
     assert max(pair.above for pair in group_pairs(found)) < 0.02
-    away = (found.group_weight - found.place_group_weight).mean("text")
+    away = (found.group_weight - found.place_group_weight).mean("window")
     assert float(abs(away).max()) < 0.02
-    sized = (found.group_weight - found.equal_group_weight).mean("text")
+    sized = (found.group_weight - found.equal_group_weight).mean("window")
     assert float(abs(sized).max()) < 0.1
 
 

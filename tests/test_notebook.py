@@ -65,9 +65,9 @@ def test_a_scan_says_by_what_heads_are_ranked_in_the_words_of_the_tables(results
     few = results["scan"].assign(outside=results["scan"].outside * 0 + 1)
     assert "no local head: none has 0.5 of its weight inside the band and twice" in repr(few.attnscope)
     assert "most positional heads: share of all weight at one offset: " in repr(few.attnscope)
-    pools = few.assign(window_count=("text", [4] * few.sizes["text"]))
-    assert f"{4 * few.sizes['text']} windows" in repr(pools.attnscope)
-    assert f"in {few.sizes['text']} pools" in repr(pools.attnscope)
+    pools = few.assign(window_count=("window", [4] * few.sizes["window"]))
+    assert f"{4 * few.sizes['window']} windows" in repr(pools.attnscope)
+    assert f"in {few.sizes['window']} pools" in repr(pools.attnscope)
 
 
 def test_names_are_escaped():

@@ -109,7 +109,7 @@ def test_linear_attention_in_a_model_trained_with_softmax_loses_most_of_the_outp
 
     def observe(site, call):
         one = compare_call(call, {"linear": linear_attention}).output_error.sel(form="linear")
-        lost.append(one.transpose("text", "head").values)
+        lost.append(one.transpose("window", "head").values)
         return measure(call, Need())[0]
 
     with watching(loaded.model, observe):

@@ -228,7 +228,7 @@ def test_scan_says_in_which_way_it_saw_and_gives_the_weights_of_eager_attention(
             returned = model(ids, output_attentions=True).attentions
         for layer, weights in enumerate(returned):
             diagonal = weights[0].diagonal(-1, -2, -1).sum(-1)
-            expected = found.band_sum.isel(text=text, layer=layer).sel(offset=-1).values
+            expected = found.band_sum.isel(window=text, layer=layer).sel(offset=-1).values
             torch.testing.assert_close(diagonal.double(), torch.from_numpy(expected), atol=1e-5, rtol=1e-5)
     assert attnscope.scan(texts=TEXTS).attrs["capture"] == "registry"
 

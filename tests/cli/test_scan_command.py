@@ -88,10 +88,10 @@ def test_what_is_not_there_is_said_and_takes_no_column(tmp_path):
 
 def test_text_comes_from_standard_input_and_json_lines(tmp_path):
     found = attnscope("scan", "bundled", "-", "--json", "--no-report", cwd=tmp_path, stdin="潮は一日に二度満ちる。")
-    assert open_run(tmp_path / json.loads(found.stdout)["run"]).sizes["text"] == 1
+    assert open_run(tmp_path / json.loads(found.stdout)["run"]).sizes["window"] == 1
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n{"body": "Two."}\n')
     found = attnscope("scan", "bundled", "a.jsonl", "--field", "body", "--json", "--no-report", cwd=tmp_path)
-    assert open_run(tmp_path / json.loads(found.stdout)["run"]).sizes["text"] == 2
+    assert open_run(tmp_path / json.loads(found.stdout)["run"]).sizes["window"] == 2
 
 
 def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
@@ -142,7 +142,7 @@ def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
     )
     assert (tmp_path / "run" / "figures" / "block-recall.svg").exists()
     run = open_run(tmp_path / "run")
-    recall = run.block_recall.sel(kept=10).mean("text").values
+    recall = run.block_recall.sel(kept=10).mean("window").values
     (line,) = (line for line in found.stdout.splitlines() if "block_recall_10" in line)
     numbers = line.split()[1:]
     equal = run.equal_block_recall.sel(kept=10).mean().item()
@@ -158,10 +158,10 @@ def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
 def test_each_share_of_blocks_has_its_own_means():
     """In windows of two blocks all shares keep the same ones: a scan of them does not tell shares apart."""
     values = np.random.default_rng(0).random((2, 3, 4, 2))
-    dims = ("text", "layer", "head", "kept")
+    dims = ("window", "layer", "head", "kept")
     every = np.zeros((2, 3, 4, 5))
     result = xr.Dataset(
-        {"recall": (dims, values), "far": (("text", "layer", "head", "offset"), every)}, {"kept": [5, 25]}
+        {"recall": (dims, values), "far": (("window", "layer", "head", "offset"), every)}, {"kept": [5, 25]}
     )
     means = means_of(result, "recall")
     assert list(means) == ["recall_5", "recall_25"]
@@ -189,7 +189,7 @@ def test_every_column_of_a_table_has_a_heading(tmp_path):
 def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
     words = ("scan", "--limit", "2", "--statistics", "top_key", "--json", "--out", "run")
     received = json.loads(attnscope(*words, cwd=tmp_path).stdout)["tables"]["received"]
-    top = open_run(tmp_path / "run").top_key.mean("text").values
+    top = open_run(tmp_path / "run").top_key.mean("window").values
     (first, *others) = list(dict.fromkeys((row["layer"], row["head"]) for row in received))
     assert len(others) == 3
     assert top[first] == top.max()
@@ -387,7 +387,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, unbroken):
         wait_for_texts(process, tmp_path / "run", enough)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert 0 < texts_done(tmp_path / "run") < unbroken.sizes["text"]
+    assert 0 < texts_done(tmp_path / "run") < unbroken.sizes["window"]
     process = started(tmp_path, "run")
     ends_well(process)
     xr.testing.assert_identical(arrays(tmp_path / "run"), unbroken)
@@ -403,7 +403,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path):
     assert said.endswith("attnscope: stopped\n")
     assert "Traceback" not in said
     assert texts_done(tmp_path / "run") >= 5
-    assert arrays(tmp_path / "run").sizes["text"] == texts_done(tmp_path / "run")
+    assert arrays(tmp_path / "run").sizes["window"] == texts_done(tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -422,8 +422,8 @@ def test_a_full_disk_loses_nothing(tmp_path, unbroken):
         assert "no space left on device" in said
         assert len(said.strip().splitlines()) <= 2
         done = texts_done(disk / "run")
-        assert 0 < done < unbroken.sizes["text"]
-        xr.testing.assert_identical(arrays(disk / "run"), unbroken.isel(text=slice(0, done)))
+        assert 0 < done < unbroken.sizes["window"]
+        xr.testing.assert_identical(arrays(disk / "run"), unbroken.isel(window=slice(0, done)))
         subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
         process = started(tmp_path, "disk/run")
         ends_well(process)

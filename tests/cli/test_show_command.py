@@ -38,7 +38,7 @@ def test_json_holds_the_same(tmp_path):
     assert found["signature"]["settings"]["window"] == 8
     assert found["damaged"] == []
     entropy = next(one for one in found["variables"] if one["name"] == "entropy")
-    assert (entropy["sizes"], entropy["units"]) == ({"text": 5, "layer": 2, "head": 3}, "nats")
+    assert (entropy["sizes"], entropy["units"]) == ({"window": 5, "layer": 2, "head": 3}, "nats")
 
 
 def test_damaged_files_are_named_and_end_with_2(tmp_path):

@@ -189,7 +189,7 @@ def test_a_scan_of_chats_has_the_roles_as_groups(models, tmp_path):
     path.write_text(json.dumps({"messages": CHAT}))
     found = attnscope.scan(models / "stories260K-llama", path, chat_template=TEMPLATE, statistics="entropy")
     assert found.group_query.values.tolist() == ["system", "user", "assistant", "tool", "template"]
-    weight = found.group_weight.isel(text=0)
+    weight = found.group_weight.isel(window=0)
     there = weight.sel(group_query=["system", "user", "assistant", "template"])
     assert float(abs(there.sum("group_key") - 1).max()) < 1e-5
     assert weight.sel(group_query="tool").isnull().all()

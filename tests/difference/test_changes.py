@@ -17,7 +17,7 @@ def measured(data):
         line for line in (data / "wikitext-2" / "valid.txt").read_text(encoding="utf-8").splitlines() if len(line) > 300
     ][:160]
     found = attnscope.scan(texts=texts, window=48, limit=160, statistics=NAMES)
-    return np.concatenate([found[name].values.reshape(found.sizes["text"], -1) for name in NAMES], 1)
+    return np.concatenate([found[name].values.reshape(found.sizes["window"], -1) for name in NAMES], 1)
 
 
 def halves(measured, seed, shift=0.0):

@@ -17,10 +17,10 @@ from tests.sketched import sketched
 
 
 def scan_of(values, labels, documents, lengths=None):
-    coordinates = {"by": ("text", np.array(labels, dtype=object)), "source": ("text", documents)}
-    dims = ("text", "layer", "head")
+    coordinates = {"by": ("window", np.array(labels, dtype=object)), "source": ("window", documents)}
+    dims = ("window", "layer", "head")
     lengths = np.full(len(labels), 50) if lengths is None else lengths
-    return xr.Dataset({"entropy": (dims, values), "length": ("text", lengths)}, coordinates)
+    return xr.Dataset({"entropy": (dims, values), "length": ("window", lengths)}, coordinates)
 
 
 def test_the_test_is_welchs_where_each_text_is_a_document():
@@ -69,7 +69,7 @@ def test_each_chosen_offset_is_held_apart():
     scan = scan_of(values[..., 0] + values[..., 1], ["a"] * 15 + ["b"] * 15, np.arange(30)).assign_coords(
         chosen_offset=[-64, -1]
     )
-    scan["weight_at"] = (("text", "layer", "head", "chosen_offset"), values)
+    scan["weight_at"] = (("window", "layer", "head", "chosen_offset"), values)
     found = contrasts(scan)
     assert found.statistic.values.tolist() == ["entropy", "weight_at_-64", "weight_at_-1"]
     means = found["mean"].sel(statistic=["weight_at_-64", "weight_at_-1"], by="a").values

@@ -59,8 +59,8 @@ def test_the_head_that_was_changed_changed_most_and_those_below_it_not_at_all(sc
 def test_means_are_those_of_the_scans(scans):
     before, after = (open_run(scans / name) for name in ("before", "after"))
     found = attnscope.diff(before, after, statistics=["entropy"])
-    np.testing.assert_allclose(found.before[0], before.entropy.mean("text"))
-    np.testing.assert_allclose(found.change[0], (after.entropy - before.entropy).mean("text"), atol=1e-12)
+    np.testing.assert_allclose(found.before[0], before.entropy.mean("window"))
+    np.testing.assert_allclose(found.change[0], (after.entropy - before.entropy).mean("window"), atol=1e-12)
 
 
 def test_a_model_does_not_differ_from_itself(scans):
@@ -142,7 +142,7 @@ def test_each_chosen_offset_and_each_share_of_blocks_is_compared():
     once = json.loads(found.attrs["repeated"])  # a text of one block: each share keeps it
     assert {*found.statistic.values, *once} == {"entropy", "weight_at_-1", *blocks}
     one = found.sel(statistic="weight_at_-1")
-    np.testing.assert_allclose(one.before, before.weight_at.sel(chosen_offset=-1).mean("text"))
+    np.testing.assert_allclose(one.before, before.weight_at.sel(chosen_offset=-1).mean("window"))
     assert (one.long_name, one.units) == ("Share of the weight at offset -1", "share")
     assert attnscope.diff(before, after, statistics=["weight_at_-1"]).statistic.values.tolist() == ["weight_at_-1"]
 
@@ -213,7 +213,7 @@ def test_models_that_cut_images_otherwise_are_refused():
 def untrained(seed):
     """Statistics of a model that has nothing to do with those of other seeds."""
     draws, run = np.random.default_rng(seed), attnscope.scan(limit=8, window=32).copy(deep=True)
-    run = run.assign_coords(source=("text", list("abcdefgh")))  # documents
+    run = run.assign_coords(source=("window", list("abcdefgh")))  # documents
     places = (*run.profile.shape[1:3], run.sizes["offset"])
     run["profile"] = (run.profile.dims, np.broadcast_to(draws.dirichlet(np.ones(places[2]), places[:2]), (8, *places)))
     run["entropy"] = (run.entropy.dims, draws.normal(2, 0.1, places[:2]) + draws.normal(0, 0.01, run.entropy.shape))
@@ -268,6 +268,6 @@ def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
 
 def test_windows_shorter_than_the_band_have_profiles_all_the_same():
     run = attnscope.scan(texts=["Tides.", "Out now."])
-    assert run.profile.mean("text").isnull().any()  # far offsets, which no window has
+    assert run.profile.mean("window").isnull().any()  # far offsets, which no window has
     found = attnscope.diff(run, run, heads="number")
     assert (found.profile_distance == 0).all()

@@ -56,7 +56,7 @@ def test_what_was_measured_before_a_stop_is_not_measured_again(whole, tmp_path, 
 
     def noted(*given, **more):
         for part in own(*given, **more):
-            measured.extend([] if part is None else [int(part.text[0])])
+            measured.extend([] if part is None else [int(part.window[0])])
             yield part
 
     monkeypatch.setattr(_intervene_job, "effects", noted)

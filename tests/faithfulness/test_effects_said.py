@@ -41,13 +41,13 @@ def test_the_largest_is_named_and_whether_it_is_significant_and_then_the_largest
 
 def test_of_models_in_which_no_head_matters_one_in_twenty_shows_one_over_all_ablations():
     generator = np.random.default_rng(0)
-    dims, times = ("text", "ablation", "layer", "head"), 200
+    dims, times = ("window", "ablation", "layer", "head"), 200
     shown = 0
     for _ in range(times):
         noise = generator.normal(size=(8, 3, 1, 8))
         effects = xr.Dataset(
             {"loss_change": (dims, noise)},
-            coords={"source": ("text", list("abcdefgh")), "ablation": ["zero", "mean", "resample"]},
+            coords={"source": ("window", list("abcdefgh")), "ablation": ["zero", "mean", "resample"]},
         )
         shown += bool(heads_of(effects).shown.any())
     assert shown / times < 0.09  # by ablation: 0.13
@@ -56,7 +56,7 @@ def test_of_models_in_which_no_head_matters_one_in_twenty_shows_one_over_all_abl
 @pytest.mark.parametrize(("guess", "worse"), [(1.9, True), (2.1, False)])
 def test_a_model_worse_than_guessing_is_said_first(guess, worse):
     tree = planted_intervention()  # its loss is 2.0
-    tree["effects"] = tree["effects"].to_dataset().assign(guess_loss=("text", np.full(12, guess)))
+    tree["effects"] = tree["effects"].to_dataset().assign(guess_loss=("window", np.full(12, guess)))
     assert headline(tree)[0].startswith("This model predicts worse than guessing") == worse
 
 

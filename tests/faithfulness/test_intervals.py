@@ -16,7 +16,7 @@ def test_texts_of_one_document_are_drawn_together():
 def test_the_interval_of_documents_is_wider_than_that_of_texts():
     """Ten documents of twenty texts that are all alike: 200 texts hold no more than 10 do."""
     values = np.repeat(np.random.default_rng(0).normal(size=10), 20)
-    data = xr.Dataset({"x": (("text", "head"), np.stack([values, values], 1), {"units": "1"})})
+    data = xr.Dataset({"x": (("window", "head"), np.stack([values, values], 1), {"units": "1"})})
     names = np.repeat([f"document {i}" for i in range(10)], 20).tolist()
     of_documents = with_intervals(data, ["x"], names)
     of_texts = with_intervals(data, ["x"], [f"text {i}" for i in range(200)])
@@ -28,7 +28,7 @@ def test_the_interval_of_documents_is_wider_than_that_of_texts():
 
 def test_what_is_not_known_does_not_count():
     rows = [[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan]]
-    data = xr.Dataset({"x": (("text", "head"), np.array(3 * rows))})
+    data = xr.Dataset({"x": (("window", "head"), np.array(3 * rows))})
     found = with_intervals(data, ["x"], list("abcdefghi"))
     assert found.x_mean.values.tolist()[0] == 2.0
     assert 1.0 <= float(found.x_low[0]) < 2.0 < float(found.x_high[0]) <= 3.0
@@ -37,7 +37,7 @@ def test_what_is_not_known_does_not_count():
 
 
 def test_five_documents_have_no_interval():
-    data = xr.Dataset({"x": (("text", "head"), np.arange(10.0).reshape(5, 2))})
+    data = xr.Dataset({"x": (("window", "head"), np.arange(10.0).reshape(5, 2))})
     found = with_intervals(data, ["x"], list("abcde"))
     assert np.isnan(found.x_low).all()
     assert found.x_mean.values.tolist() == [4.0, 5.0]
@@ -46,5 +46,5 @@ def test_five_documents_have_no_interval():
 def test_a_document_without_any_value_is_not_counted_as_one():
     values = np.arange(8.0)
     values[:3] = np.nan
-    found = with_intervals(xr.Dataset({"x": (("text",), values)}), ["x"], list("abcdefgh"))
+    found = with_intervals(xr.Dataset({"x": (("window",), values)}), ["x"], list("abcdefgh"))
     assert np.isnan(found.x_low)

@@ -93,7 +93,7 @@ def test_a_search_finds_the_same_heads(tree):
 
 
 def test_curves_end_where_all_heads_are_out_and_the_effect_leads(tree):
-    curves = tree["curves"].loss_change.mean("text")
+    curves = tree["curves"].loss_change.mean("window")
     np.testing.assert_allclose(curves.isel(removed=-1), float(curves.sel(order="random", removed=12)), rtol=1e-5)
     assert float(curves.sel(order="effect", removed=2)) > 2 * float(curves.sel(order="random", removed=2))
 
@@ -144,8 +144,8 @@ def test_a_rule_is_measured_beside_the_ablations(tmp_path, renormalise):
     alone = knock_out(asked, Forbidden(offsets=(-1,), tokens=(stop,)), renormalise=renormalise)
     node = found["forbidden"]
     np.testing.assert_allclose(node.loss_change, alone.loss_change, atol=1e-6)
-    np.testing.assert_allclose(node.effect, alone.loss_change.mean("text"), atol=1e-6)
-    np.testing.assert_allclose(node.forbidden_weight, alone.weight.mean("text"), atol=1e-6)
+    np.testing.assert_allclose(node.effect, alone.loss_change.mean("window"), atol=1e-6)
+    np.testing.assert_allclose(node.forbidden_weight, alone.weight.mean("window"), atol=1e-6)
     assert attnscope.open_run(tmp_path / "run").identical(found)
     best = max(verdicts(found), key=lambda row: row["forbidden_mean"])
     assert (best["layer"], best["head"]) == (0, 3)
@@ -168,13 +168,13 @@ def test_cross_attention_has_no_offsets_that_could_be_forbidden():
 def test_weights_that_may_not_look_before_cost_the_head_that_does():
     asked = prediction_session(load_model("bundled", device="cpu"), texts_of(TEXTS), window=128, limit=10)
     asked.check()
-    found = knock_out(asked, Forbidden(offsets=(-1,))).mean("text")
+    found = knock_out(asked, Forbidden(offsets=(-1,))).mean("window")
     assert found.weight.argmax(...)["head"] == 3
     assert found.loss_change.argmax(...)["head"] == 3
     without = intervene(texts=TEXTS, ablations=["zero"], steps=0, why=False)["heads"].effect.sel(layer=0, head=3)
     everything = Forbidden(offsets=tuple(range(-128, 129)))
     np.testing.assert_allclose(  # a head that may look nowhere gives nothing
-        knock_out(asked, everything).mean("text").loss_change.sel(layer=0, head=3), without.squeeze(), atol=2e-5
+        knock_out(asked, everything).mean("window").loss_change.sel(layer=0, head=3), without.squeeze(), atol=2e-5
     )
 
 

@@ -33,8 +33,8 @@ def test_a_set_of_one_is_that_head_and_a_pair_is_more_than_either(tmp_path):
     )
     np.testing.assert_allclose(found.between.isel(set=0), 0, atol=1e-5)
     assert found["set"].values.tolist() == ["0.1", "0.1 0.3"]
-    assert (found.effect.isel(set=1) > single.sel(layer=0, head=[1, 3]).mean("text").max()).all()
-    alone = single.sel(layer=0, head=[1, 3]).sum("head").mean("text")
+    assert (found.effect.isel(set=1) > single.sel(layer=0, head=[1, 3]).mean("window").max()).all()
+    alone = single.sel(layer=0, head=[1, 3]).sum("head").mean("window")
     np.testing.assert_allclose(found.alone.isel(set=1), alone, atol=1e-9)
     page = write_page(report_of("intervene", tree), tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'id="together"' in page

@@ -11,13 +11,13 @@ from attnscope.intervention.per_head import agreement_of, heads_of
 def planted_intervention(effect=0.5, wild=0.0):
     """Head 0.1 has the effect; head 1.2 one that is as large as wild in a single text."""
     generator = np.random.default_rng(0)
-    dims = ("text", "ablation", "layer", "head")
+    dims = ("window", "ablation", "layer", "head")
     ablations = ["zero", "mean", "resample"]
     changes = generator.normal(0, 0.02, (12, 3, 2, 3))
     changes[:, :, 0, 1] += effect
     changes[0, :, 1, 2] += 12 * wild
     coords = {
-        "source": ("text", [f"text {number}" for number in range(12)]),
+        "source": ("window", [f"text {number}" for number in range(12)]),
         "ablation": ablations,
         "layer": [0, 1],
         "layer_name": ("layer", ["first", "second"]),
@@ -30,10 +30,10 @@ def planted_intervention(effect=0.5, wild=0.0):
             "loss_change": (dims, changes),
             "kl": (dims, np.abs(changes)),
             "accuracy_change": (dims, -changes),
-            "estimate": (("text", "estimator", *dims[1:]), np.stack([changes] * 3, 1)),
-            "importance": (("text", "layer", "head"), np.abs(changes[:, 0])),
-            "loss": ("text", np.full(12, 2.0)),
-            "accuracy": ("text", np.full(12, 0.5)),
+            "estimate": (("window", "estimator", *dims[1:]), np.stack([changes] * 3, 1)),
+            "importance": (("window", "layer", "head"), np.abs(changes[:, 0])),
+            "loss": ("window", np.full(12, 2.0)),
+            "accuracy": ("window", np.full(12, 0.5)),
         },
         coords=coords,
     )

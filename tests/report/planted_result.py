@@ -143,7 +143,7 @@ def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.
     n = 48
     position = np.arange(n)
     offset = position[None, :] - position[:, None]
-    of_head = ("text", "layer", "head")
+    of_head = ("window", "layer", "head")
     numbers = {name: np.empty((texts, layers, heads)) for name in STATISTICS}
     band = np.empty((texts, layers, heads, 2 * REACH + 1))
     label = np.empty((texts, layers, heads), dtype=int)
@@ -177,7 +177,7 @@ def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.
             **{name: (of_head, numbers[name], {"units": units.get(name, "share")}) for name in STATISTICS},
             "band_sum": ((*of_head, "offset"), band),
             "profile": ((*of_head, "offset"), length_free),
-            "length": ("text", np.full(texts, n)),
+            "length": ("window", np.full(texts, n)),
             "label": (of_head, label),
             "centroid": (("cluster", "offset"), centroid, {"units": "tokens"}),
             "majority_share": (("layer", "head"), shares.max(-1)),
@@ -189,10 +189,10 @@ def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.
             ),
         },
         coords={
-            "text": range(texts),
+            "window": range(texts),
             "cluster": NAMES,
-            "source": ("text", [f"article {i}" for i in range(texts)]),
-            "start": ("text", np.zeros(texts, dtype=int)),
+            "source": ("window", [f"article {i}" for i in range(texts)]),
+            "start": ("window", np.zeros(texts, dtype=int)),
             "layer": range(layers),
             "layer_name": ("layer", [f"encoder.layer.{i}" for i in range(layers)]),
             "layer_kind": ("layer", ["self"] * layers),
@@ -283,14 +283,14 @@ def in_tiles(made: Planted, head: tuple[int, int], tile: int) -> xr.Dataset:
 def with_blocks(result: xr.Dataset) -> xr.Dataset:
     """The result with made-up shares of the weight that the best blocks hold, each larger than the one before."""
     rng = np.random.default_rng(7)
-    texts, layers, heads = (result.sizes[name] for name in ("text", "layer", "head"))
+    texts, layers, heads = (result.sizes[name] for name in ("window", "layer", "head"))
     found = result.assign_coords(kept=[5, 10, 25])
     found["block_recall"] = (
-        ("text", "layer", "head", "kept"),
+        ("window", "layer", "head", "kept"),
         np.sort(rng.uniform(0.3, 1.0, (texts, layers, heads, 3)), axis=-1),
     )
     found["equal_block_recall"] = (
-        ("text", "layer", "kept"),
+        ("window", "layer", "kept"),
         np.sort(rng.uniform(0.05, 0.3, (texts, layers, 3)), axis=-1),
     )
     return found
@@ -299,29 +299,29 @@ def with_blocks(result: xr.Dataset) -> xr.Dataset:
 def with_bins(result: xr.Dataset, reach: int = 100) -> xr.Dataset:
     """The result with made-up sums of the weights in bins that double, none of them to the right."""
     rng = np.random.default_rng(11)
-    texts, layers, heads = (result.sizes[name] for name in ("text", "layer", "head"))
+    texts, layers, heads = (result.sizes[name] for name in ("window", "layer", "head"))
     ranges = np.array(bin_ranges(0, reach))
     found = result.assign_coords(bin_first=("offset_bin", ranges[:, 0]), bin_last=("offset_bin", ranges[:, 1]))
     rows = result.length.values[:, None, None, None]
     left = ranges[:, 0] <= 0
     sums = np.zeros((texts, layers, heads, len(ranges)))
     sums[..., left] = rng.dirichlet(np.full(left.sum(), 0.4), sums.shape[:-1])
-    found["bin_sum"] = (("text", "layer", "head", "offset_bin"), sums * rows)
+    found["bin_sum"] = (("window", "layer", "head", "offset_bin"), sums * rows)
     equal = np.where(left, ranges[:, 1] - ranges[:, 0] + 1.0, 0.0)
     even = np.broadcast_to(equal / equal.sum(), (texts, layers, len(ranges)))
-    found["equal_bin_sum"] = (("text", "layer", "offset_bin"), even * rows[..., 0])
+    found["equal_bin_sum"] = (("window", "layer", "offset_bin"), even * rows[..., 0])
     return found
 
 
 def with_groups(result: xr.Dataset, names: tuple[str, ...] = ("user", "<b>", "never")) -> xr.Dataset:
     """The result with random weights of groups on groups, of which the last is in no text."""
     rng = np.random.default_rng(5)
-    texts, layers, heads = (result.sizes[name] for name in ("text", "layer", "head"))
+    texts, layers, heads = (result.sizes[name] for name in ("window", "layer", "head"))
     count = len(names)
     found = result.assign_coords(group_query=list(names), group_key=list(names))
     for name, size in (("group_weight", heads), ("place_group_weight", heads), ("equal_group_weight", 0)):
         values = np.full((texts, layers, *([size] if size else []), count, count), np.nan)
         values[..., :-1, :-1] = rng.dirichlet(np.ones(count - 1), values.shape[:-1])[..., :-1, :]
-        dims = ("text", "layer", *(["head"] if size else []), "group_query", "group_key")
+        dims = ("window", "layer", *(["head"] if size else []), "group_query", "group_key")
         found[name] = (dims, values)
     return found

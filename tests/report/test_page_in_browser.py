@@ -101,7 +101,7 @@ def test_groups_are_those_of_the_chosen_head(visit, made, tmp_path):
     )
     for values, name in zip(shown, ("group_weight", "place_group_weight", "equal_group_weight"), strict=True):
         at = {"layer": 1, "head": 2} if "head" in result[name].dims else {"layer": 1}
-        mean = result[name].isel(at, drop=True).mean("text").values[:2, :2]
+        mean = result[name].isel(at, drop=True).mean("window").values[:2, :2]
         np.testing.assert_allclose(
             values, mean.ravel(), atol=0.0051
         )  # two digits; the group without a token is not there
@@ -118,8 +118,8 @@ def test_what_the_best_blocks_hold_is_drawn_for_the_chosen_head(visit, made, tmp
     page = visit(write_report(shown, made.sample, tmp_path / "report.html"))
     choose(page, 6)
     assert page.text_content("#head-title") == "Layer 1, head 2"
-    own = result.block_recall.mean("text").values[1, 2]
-    equal = result.equal_block_recall.mean("text").values[1]
+    own = result.block_recall.mean("window").values[1, 2]
+    equal = result.equal_block_recall.mean("window").values[1]
     said = page.eval_on_selector_all("#blocks-0 circle title", "all => all.map(one => one.textContent)")
     for text, kept, share, even in zip(said, (5, 10, 25), own, equal, strict=True):
         assert text.startswith(f"best {kept}% of the blocks: ")
@@ -138,7 +138,7 @@ def test_what_the_best_blocks_hold_is_drawn_for_the_chosen_head(visit, made, tmp
 @pytest.mark.parametrize("alone", [True, False])
 def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, made, tmp_path, alone):
     result = with_bins(made.result)
-    own = (result.bin_sum / result.length).mean("text").values
+    own = (result.bin_sum / result.length).mean("window").values
     result.bin_sum[:, 2, 1] = np.nan  # a head that is not there
     shown = result[["bin_sum", "equal_bin_sum", "length"]] if alone else result
     page = visit(write_report(shown, made.sample, tmp_path / "report.html"))
@@ -147,7 +147,7 @@ def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, ma
     said = page.eval_on_selector_all("#offsets g title", "all => all.map(one => one.textContent)")
     left = np.flatnonzero(result.bin_first.values <= 0)  # nothing lies to the right
     assert len(said) == len(left)
-    equal = (result.equal_bin_sum / result.length).mean("text").values[1]
+    equal = (result.equal_bin_sum / result.length).mean("window").values[1]
     heights = page.eval_on_selector_all("#offsets rect.bin", "all => all.map(one => one.height.baseVal.value)")
     np.testing.assert_allclose(np.array(heights) / sum(heights), own[1, 2, left], atol=1e-4)
     for text, bin_ in zip(said, left, strict=True):
@@ -166,7 +166,7 @@ def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, ma
 @pytest.mark.parametrize("name", ["profile", "patch_profile"])
 def test_a_profile_alone_colours_the_grid_by_its_peak(visit, made, tmp_path, name):
     result = made.result[["profile"]]
-    peak = result.profile.mean("text").where(result.offset != 0).max("offset").values[1, 2]
+    peak = result.profile.mean("window").where(result.offset != 0).max("offset").values[1, 2]
     if name == "patch_profile":
         rows = result.profile.rename(offset="column_offset").expand_dims(row_offset=[0], axis=-2)
         result = xr.Dataset({name: rows, "equal_patch_profile": rows.mean("head")})
@@ -180,7 +180,7 @@ def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_s
     shown = made.result[["length"]].assign(learned_sink=top * 0, top_key=top, equal_top_key=top.mean("head") * 0 + 0.9)
     path = write_report(shown, made.sample, tmp_path / "report.html")
     page = visit(path)
-    layer, head = np.unravel_index(np.argmax(abs(top.mean("text") - 0.9).values), (3, 4))
+    layer, head = np.unravel_index(np.argmax(abs(top.mean("window") - 0.9).values), (3, 4))
     assert page.text_content("#head-title") == f"Layer {layer}, head {head}"
     assert f"opens at head {layer}.{head}, the furthest from equal weights" in page.text_content("#opens")
     assert "on the key that receives most" in page.locator("#statistic option:checked").text_content()
@@ -232,7 +232,7 @@ def test_the_statistic_colours_the_grid(visit, path, made):
 
 
 def test_of_few_windows_no_quantiles_are_drawn(visit, made, tmp_path):
-    page = visit(write_report(made.result.isel(text=slice(2)), made.sample, tmp_path / "few.html"))
+    page = visit(write_report(made.result.isel(window=slice(2)), made.sample, tmp_path / "few.html"))
     choose(page, 5)
     assert page.locator("#numbers thead th").count() == page.locator("#numbers tr.chosen > *").count()
     assert " to " not in page.locator("#profile circle title").first.text_content()

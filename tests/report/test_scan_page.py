@@ -92,7 +92,7 @@ def test_tiles_hold_what_lies_in_them():
 
 @pytest.mark.parametrize(("texts", "told"), [(2, False), (5, False), (6, True)])
 def test_quantiles_are_told_of_six_windows_or_more(made, tmp_path, texts, told):
-    page = write_report(made.result.isel(text=slice(texts)), None, tmp_path / "r.html").read_text(encoding="utf-8")
+    page = write_report(made.result.isel(window=slice(texts)), None, tmp_path / "r.html").read_text(encoding="utf-8")
     data = embedded(page, "data")
     assert ("10–90%" in page) is told
     of_statistics = [end for one in data["statistics"] for end in one.get("low", [])]
@@ -123,7 +123,7 @@ def test_numbers_are_those_of_the_result(made, tmp_path):
     np.testing.assert_allclose(entropy["low"], np.quantile(values, 0.1, axis=0), rtol=1e-4)
     assert all(sum(counts["n"]) == 12 for counts in entropy["counts"])
     np.testing.assert_allclose(
-        data["profile"]["mean"], made.result["profile"].mean("text").values.reshape(16, 21), rtol=1e-4, atol=1e-12
+        data["profile"]["mean"], made.result["profile"].mean("window").values.reshape(16, 21), rtol=1e-4, atol=1e-12
     )
     shares = np.array(data["labels"]["shares"])
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-4)
@@ -157,7 +157,7 @@ def test_the_page_names_what_the_numbers_are_over(made, tmp_path, attributes, en
 
 
 def test_pools_are_called_pools(made, tmp_path):
-    pooled = made.result.assign(window_count=("text", np.full(12, 5)))
+    pooled = made.result.assign(window_count=("window", np.full(12, 5)))
     page = write_report(pooled, None, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "summarised over\n    12 pools of 60 windows" in page
     assert "varies from pool to pool" in page

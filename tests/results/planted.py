@@ -23,16 +23,16 @@ def piece(first, texts):
     return xr.Dataset(
         {
             "band_sum": (
-                ("text", "layer", "head", "offset"),
+                ("window", "layer", "head", "offset"),
                 bands.astype(np.float32),
                 {"long_name": "Sum of the weights", "units": "tokens"},
             ),
-            "entropy": (("text", "layer", "head"), bands.sum(-1) / 3, {"long_name": "Entropy", "units": "nats"}),
-            "length": ("text", np.arange(first, first + texts)),
+            "entropy": (("window", "layer", "head"), bands.sum(-1) / 3, {"long_name": "Entropy", "units": "nats"}),
+            "length": ("window", np.arange(first, first + texts)),
         },
         {
-            "text": np.arange(first, first + texts),
-            "source": ("text", np.array([f"猫, {number}.txt" for number in range(texts)], dtype=object)),
+            "window": np.arange(first, first + texts),
+            "source": ("window", np.array([f"猫, {number}.txt" for number in range(texts)], dtype=object)),
             "layer": [0, 3],
             "layer_name": ("layer", np.array(["encoder.0", "encoder.3"], dtype=object)),
             "offset": np.arange(-2, 3),
@@ -51,7 +51,10 @@ def scan_run(path, sizes=(2, 3), *, finish=True):
             labels = np.arange(first * LAYERS * HEADS).reshape(first, LAYERS, HEADS) % 2
             labels[:, 1, 2] = -1
             names = np.array(["previous", "mixed"], dtype=object)
-            kinds = {"label": (("text", "layer", "head"), labels), "centroid": (("cluster", "offset"), np.ones((2, 5)))}
+            kinds = {
+                "label": (("window", "layer", "head"), labels),
+                "centroid": (("cluster", "offset"), np.ones((2, 5))),
+            }
             run.save("summary", xr.Dataset(kinds, {"cluster": names}, {"kinds": "Kinds of heads: previous: 3."}))
             run.finish(attributes={"padding": "Windows are measured one at a time."})
     return path
@@ -90,7 +93,7 @@ UNITS = (range(4), range(4, 8), range(8, 12), range(12, 14))
 
 def profiles(unit):
     """What clusters are found from."""
-    return piece(unit.start, len(unit))[["band_sum"]].assign(length=("text", [8] * len(unit)))
+    return piece(unit.start, len(unit))[["band_sum"]].assign(length=("window", [8] * len(unit)))
 
 
 def part_of(run, number, count, *, until=None):

@@ -31,10 +31,10 @@ def test_a_finished_scan(tmp_path):
         "arrays": 1,
     }
     entropy = next(one for one in told.variables if one.name == "entropy")
-    assert entropy.sizes == {"text": 5, "layer": 2, "head": 3}
+    assert entropy.sizes == {"window": 5, "layer": 2, "head": 3}
     assert (entropy.long_name, entropy.units, entropy.coordinate) == ("Entropy", "nats", False)
     labels = [one.name for one in told.variables if one.coordinate]
-    assert labels == ["cluster", "layer", "offset", "text", "layer_name", "source"]
+    assert labels == ["cluster", "layer", "offset", "window", "layer_name", "source"]
     assert (told.page, told.damaged, told.unread) == (None, None, "")
 
 
@@ -48,7 +48,7 @@ def test_one_piece_is_read_of_a_run_in_pools_however_many_there_are(tmp_path, mo
     asked, own = [], OwnedFolder.read
     monkeypatch.setattr(OwnedFolder, "read", lambda self, name: asked.append(name) or own(self, name))
     told = describe(tmp_path / "run")
-    assert next(one for one in told.variables if one.name == "entropy").sizes["text"] == 12
+    assert next(one for one in told.variables if one.name == "entropy").sizes["window"] == 12
     assert told.files["windows of pools"][0] == 3
     assert asked == ["pieces/000000000-000000003.npz"]
 
@@ -64,7 +64,7 @@ def test_an_explanation_says_what_the_command_says(tmp_path):
 
 def test_an_unfinished_run_shows_what_is_there(tmp_path):
     told = describe(scan_run(tmp_path / "run", (2, 2), finish=False))
-    assert {one.name: one.sizes["text"] for one in told.variables if "head" in one.sizes} == {
+    assert {one.name: one.sizes["window"] for one in told.variables if "head" in one.sizes} == {
         "band_sum": 4,
         "entropy": 4,
     }

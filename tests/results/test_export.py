@@ -50,10 +50,10 @@ def test_tables_of_a_scan_hold_its_numbers_to_the_bit(to, scan, tmp_path):
     made = export(scan, to, out=tmp_path / "tables")
     opened = open_run(scan)
     names = {path.stem for path in made.iterdir()}
-    assert names == {"about", "text", "text_layer_head", "text_layer_head_offset", "cluster_offset"}
-    bands = READERS[to](made / f"text_layer_head_offset.{to}")
+    assert names == {"about", "window", "window_layer_head", "window_layer_head_offset", "cluster_offset"}
+    bands = READERS[to](made / f"window_layer_head_offset.{to}")
     assert len(bands) == TEXTS * LAYERS * HEADS * OFFSETS
-    for name, table in (("band_sum", bands), ("entropy", READERS[to](made / f"text_layer_head.{to}"))):
+    for name, table in (("band_sum", bands), ("entropy", READERS[to](made / f"window_layer_head.{to}"))):
         expected = opened[name].to_numpy()
         found = table[name].to_numpy().astype(expected.dtype).reshape(expected.shape)
         np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
@@ -63,14 +63,14 @@ def test_tables_of_a_scan_hold_its_numbers_to_the_bit(to, scan, tmp_path):
 
 
 def test_the_number_of_a_kind_stands_beside_its_name(scan, tmp_path):
-    heads = pd.read_parquet(export(scan, "parquet", out=tmp_path / "tables") / "text_layer_head.parquet")
+    heads = pd.read_parquet(export(scan, "parquet", out=tmp_path / "tables") / "window_layer_head.parquet")
     named = set(zip(heads.label, heads.kind.fillna("none"), strict=True))
     assert named == {(0, "previous"), (1, "mixed"), (-1, "none")}
 
 
 def test_parquet_knows_null_units_and_signature(scan, tmp_path):
     made = export(scan, "parquet", out=tmp_path / "tables")
-    file = pq.read_table(made / "text_layer_head.parquet")
+    file = pq.read_table(made / "window_layer_head.parquet")
     assert file["entropy"].null_count == TEXTS
     assert file.schema.field("entropy").metadata[b"units"] == b"nats"
     signature = json.loads(file.schema.metadata[b"signature"])
@@ -104,7 +104,7 @@ def test_netcdf_reads_back_identical(scan, tree, tmp_path):
 
 def test_chosen_variables_alone_are_written(scan, tree, tmp_path):
     made = export(scan, "csv", out=tmp_path / "tables", variables=["entropy"])
-    assert [path.name for path in made.glob("*.csv")] == ["text_layer_head.csv"]
+    assert [path.name for path in made.glob("*.csv")] == ["window_layer_head.csv"]
     one = xr.load_dataset(export(scan, "nc", out=tmp_path / "a.nc", variables=["entropy"]))
     xr.testing.assert_identical(one, open_run(scan)[["entropy"]])
     some = xr.load_datatree(export(tree, "nc", out=tmp_path / "b.nc", variables=["agree"]))
@@ -123,7 +123,7 @@ def test_no_table_is_in_memory_as_a_whole(scan, tmp_path, monkeypatch):
     monkeypatch.setattr(_export, "rows_of", watched)
     made = export(scan, "parquet", out=tmp_path / "tables", variables=["band_sum"])
     assert sizes == [LAYERS * HEADS * OFFSETS] * TEXTS
-    assert pq.ParquetFile(made / "text_layer_head_offset.parquet").num_row_groups == TEXTS
+    assert pq.ParquetFile(made / "window_layer_head_offset.parquet").num_row_groups == TEXTS
 
 
 @pytest.mark.parametrize("to", ["csv", "nc"])

@@ -70,12 +70,12 @@ def contents(content):
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         variable = next(iter(json.loads(archive.read("dataset.json"))["data_vars"]))
     entropy = ("data_vars", variable)
-    for value in (..., *ODD, ["text"], ["text", "text", "head"], ["offset", "layer", "head"]):
+    for value in (..., *ODD, ["window"], ["window", "window", "head"], ["offset", "layer", "head"]):
         for part in ("dims", "shape", "dtype", "attrs", "data"):
             change = of_outline(*entropy, part, value=value)
             yield f"{part}={str(value)[:12]}", (lambda change=change: arrays(content, change))
     for value in (..., *ODD):
-        for part in (("data_vars",), ("coords",), ("attrs",), entropy, ("coords", "text"), ("coords", "layer")):
+        for part in (("data_vars",), ("coords",), ("attrs",), entropy, ("coords", "window"), ("coords", "layer")):
             change = of_outline(*part, value=value)
             yield f"{'.'.join(part)}={str(value)[:12]}", (lambda change=change: arrays(content, change))
     members = {

@@ -23,7 +23,7 @@ def test_what_the_last_task_did_not_put_together_is_put_together(run):
     merged = merge(run)
     assert (merged.command, merged.texts, merged.tasks, merged.complete) == ("scan", 14, 2, True)
     found = open_run(run)
-    expected = xr.concat([profiles(unit) for unit in UNITS], "text", data_vars="minimal")
+    expected = xr.concat([profiles(unit) for unit in UNITS], "window", data_vars="minimal")
     xr.testing.assert_equal(found.band_sum, expected.band_sum)
     assert found.attrs["padding"] == "One at a time."
     assert found.sizes["cluster"] == 2

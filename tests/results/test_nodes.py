@@ -15,9 +15,9 @@ from tests.results.planted import SIGNATURE, explained_run, piece, scan_run
 def test_the_pieces_of_a_scan_are_together_what_opens(tmp_path):
     (node,) = nodes_of(run_at(scan_run(tmp_path / "run", (2, 3, 1))))
     pieces = list(node.pieces())
-    assert [piece.sizes["text"] for piece in pieces] == [2, 3, 1]
+    assert [piece.sizes["window"] for piece in pieces] == [2, 3, 1]
     assert node.texts == 6
-    whole = xr.concat(pieces, "text", data_vars="minimal", coords="minimal", compat="override")
+    whole = xr.concat(pieces, "window", data_vars="minimal", coords="minimal", compat="override")
     opened = open_run(tmp_path / "run")
     assert set(whole.variables) == set(opened.variables)
     xr.testing.assert_identical(whole[sorted(whole.data_vars)], opened[sorted(opened.data_vars)])
@@ -29,7 +29,7 @@ def test_only_one_piece_is_read_at_a_time(tmp_path):
     *_, last = sorted((tmp_path / "run" / "pieces").iterdir())
     last.write_bytes(b"0")
     pieces = node.pieces()
-    assert next(pieces).sizes["text"] == 2
+    assert next(pieces).sizes["window"] == 2
     with pytest.raises(AttnscopeError, match=f"{last.name} is not what was written .*--repair"):
         next(pieces)
 
@@ -37,15 +37,18 @@ def test_only_one_piece_is_read_at_a_time(tmp_path):
 def test_windows_of_pools_are_a_node_whose_pieces_are_the_part_that_opens(tmp_path):
     with RunFolder(tmp_path / "run", {"command": "scan", **SIGNATURE}) as run:
         for first in (0, 2):
-            windows = xr.Dataset({"window_length": ("window", [8, 7, 6])}, {"window": np.arange(3) + 2 * first})
+            numbers = np.arange(3) + 2 * first
+            windows = xr.Dataset({"window_length": ("pooled_window", [8, 7, 6])}, {"pooled_window": numbers})
             run.append(piece(first, 2), first, windows=windows)
         run.finish(attributes={})
     _, node = nodes_of(run_at(tmp_path / "run"))
-    assert (node.name, node.along) == ("windows", "window")
-    whole = xr.concat(list(node.pieces()), "window")
+    assert (node.name, node.along) == ("windows", "pooled_window")
+    whole = xr.concat(list(node.pieces()), "pooled_window")
     xr.testing.assert_identical(whole, open_run(tmp_path / "run", part="windows"))
     made = export(tmp_path / "run", "csv", out=tmp_path / "tables", variables=["window_length"])
-    assert (made / "windows" / "window.csv").read_text() == "window,window_length\n0,8\n1,7\n2,6\n4,8\n5,7\n6,6\n"
+    assert (
+        made / "windows" / "pooled_window.csv"
+    ).read_text() == "pooled_window,window_length\n0,8\n1,7\n2,6\n4,8\n5,7\n6,6\n"
 
 
 def test_a_tree_has_a_node_for_each_dataset(tmp_path):

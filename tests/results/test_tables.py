@@ -12,7 +12,7 @@ from tests.results.planted import piece
 @pytest.mark.parametrize("at_once", [1, 7, 45, 1 << 20])
 def test_a_table_is_the_array_however_it_is_cut(at_once):
     given = piece(3, 4)
-    dims, names = ("text", "layer", "head", "offset"), ["band_sum"]
+    dims, names = ("window", "layer", "head", "offset"), ["band_sum"]
     parts = list(rows_of(given, dims, names, at_once=at_once))
     table = pd.concat(parts)
     assert all(len(part) <= max(at_once, 2 * 3 * 5) for part in parts)

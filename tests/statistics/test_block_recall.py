@@ -68,8 +68,8 @@ def test_a_head_that_looks_at_one_block_needs_no_other():
 def test_a_scan_gives_them_if_asked_and_not_of_some_rows():
     text = "The tide comes in twice a day, and twice a day it goes out again. " * 10
     result = attnscope.scan(texts=[text], statistics="block_recall,entropy")
-    assert result.block_recall.dims == ("text", "layer", "head", "kept")
-    assert result.equal_block_recall.dims == ("text", "layer", "kept")
+    assert result.block_recall.dims == ("window", "layer", "head", "kept")
+    assert result.equal_block_recall.dims == ("window", "layer", "kept")
     assert 0 < float(result.block_recall.min()) <= float(result.block_recall.max()) <= 1 + 1e-6
     with pytest.raises(AttnscopeError, match="block_recall is measured of all rows"):
         attnscope.scan(texts=[text], statistics="block_recall", rows=16)

@@ -85,7 +85,7 @@ def test_the_arrays_are_those_of_one_process(more, runs, tmp_path):
     shares = [one.share for one in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert max(one.told.get("texts", 0) for one in told) == found.sizes["text"]
+    assert max(one.told.get("texts", 0) for one in told) == found.sizes["window"]
 
 
 @pytest.mark.parametrize("values", [["en"], ["en", "ja", "de"]], ids=["one value", "three in turns"])

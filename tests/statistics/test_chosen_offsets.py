@@ -52,7 +52,7 @@ def test_eager_attention_has_the_same_weight_at_each(family, tokenizer):
         weights = torch.stack(layers)[:, 0].double().numpy()
         even = (weights[:, 0] > 0) / (weights[:, 0] > 0).sum(-1, keepdims=True)
         for offset in OFFSETS:
-            here = found.isel(text=text).sel(chosen_offset=offset)
+            here = found.isel(window=text).sel(chosen_offset=offset)
             can = (share_at(even, offset) > 0)[:, None]
             share = np.where(can, share_at(weights, offset), np.nan)
             np.testing.assert_allclose(here.weight_at, share, atol=2e-6)
@@ -103,7 +103,7 @@ def test_what_cannot_be_looked_at_is_not_0(tokenizer, tmp_path):
         assert found[name].sel(chosen_offset=1).isnull().all()
         assert found[name].sel(chosen_offset=-1).notnull().all()
         known = found[name].sel(chosen_offset=-25).notnull()
-        assert known.any([dim for dim in known.dims if dim != "text"]).values.tolist() == (~short).tolist()
+        assert known.any([dim for dim in known.dims if dim != "window"]).values.tolist() == (~short).tolist()
     texts = len(short)
     assert notes_of(found)["offsets"] == (
         f"weight_at_-25: the mean is over {texts - short.sum()} of {texts} windows; the others have no query for it. "
@@ -123,7 +123,7 @@ def test_what_cannot_be_looked_at_is_not_0(tokenizer, tmp_path):
 
 
 def test_the_bundled_heads_of_one_offset_have_their_weight_there():
-    found = attnscope.scan(texts=TEXTS[:1], offsets=[-2, -1]).isel(text=0)
+    found = attnscope.scan(texts=TEXTS[:1], offsets=[-2, -1]).isel(window=0)
     assert float(found.weight_at.sel(layer=0, head=3, chosen_offset=-1)) > 0.9
     assert float(found.weight_at.sel(layer=0, head=0, chosen_offset=-2)) > 0.9
     assert float(found.equal_weight_at.max()) < 0.1
@@ -183,7 +183,7 @@ def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):
     found = command(*words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     run = attnscope.open_run(tmp_path / "run")
-    mean = run.weight_at.mean("text")
+    mean = run.weight_at.mean("window")
     (line,) = (line for line in found.stdout.splitlines() if "weight_at_-40" in line)
     cells = line.split()[1:]
     at = mean.sel(chosen_offset=-40)

@@ -213,7 +213,7 @@ def test_a_run_with_groups_is_another_run_and_resumes_as_it_is(tmp_path):
     first = attnscope.scan(**given, groups="kinds", out=tmp_path / "run")
     again = attnscope.scan(**given, groups="kinds", out=tmp_path / "run")
     assert first.identical(again)
-    assert first.entropy_by_group.dims == ("text", "layer", "head", "group_query")
+    assert first.entropy_by_group.dims == ("window", "layer", "head", "group_query")
     assert "groups" not in json.loads(plain.attrs["signature"])["settings"]
     assert json.loads(first.attrs["signature"])["settings"]["groups"] == "kinds"
     by_length, by_other = (

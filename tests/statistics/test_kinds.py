@@ -69,7 +69,7 @@ def scanned(scores, kind, texts=3):
     variables = {name: (dimensions(name), value[:, None].numpy()) for name, value in found.items()}
     variables |= {f"equal_{name}": (dimensions(f"equal_{name}"), value.numpy()) for name, value in equal.items()}
     coordinates = {"offset": np.arange(-BAND, BAND + 1), "layer_kind": ("layer", [kind])}
-    return xr.Dataset(variables | {"length": ("text", np.full(texts, N))}, coordinates | bin_coordinates(BAND, N - 1))
+    return xr.Dataset(variables | {"length": ("window", np.full(texts, N))}, coordinates | bin_coordinates(BAND, N - 1))
 
 
 @pytest.mark.parametrize(("kind", "scores"), [("self", BOTH_SIDES), ("causal", CAUSAL)])
@@ -122,7 +122,7 @@ def test_few_rows_name_no_head():
     assert 0.3 < share < 0.4
     assert majority_names(summarize(results))[0] == ["previous"]
     sums = [name for name in results.data_vars if str(name).endswith("_sum")]
-    small = results.isel(text=slice(1)).assign(length=("text", [3]))
+    small = results.isel(window=slice(1)).assign(length=("window", [3]))
     small = small.assign({name: small[name] * 3 / N for name in sums})
     assert majority_names(summarize(small))[0] == ["mixed"]
 
@@ -166,7 +166,7 @@ def test_random_heads_that_suit_the_first_token_are_no_sinks(window):
         config = LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.5, **sizes)
         model = LlamaForCausalLM(config).eval()
         found = attnscope.scan(model, [TEXT], tokenizer=tokenizer, window=window, limit=6)
-        share, equal = (found[name].mean("text") for name in ("first_token", "equal_first_token"))
+        share, equal = (found[name].mean("window") for name in ("first_token", "equal_first_token"))
         twice += int(((share >= 0.1) & (share >= 2 * equal)).any())
         assert rank_heads(found)["sink-like"] == []
         assert found.kinds.startswith("No kinds of heads beyond chance")
@@ -198,8 +198,8 @@ def test_a_row_or_two_rank_no_head():
         length=whole.length * 0 + 1, band_sum=whole.band_sum / N, equal_band_sum=whole.equal_band_sum / N
     )
     assert rank_heads(whole)["positional"]
-    assert rank_heads(few.isel(text=[0]))["positional"] == []
-    assert rank_heads(few.isel(text=[0]))["local"] == []
+    assert rank_heads(few.isel(window=[0]))["positional"] == []
+    assert rank_heads(few.isel(window=[0]))["local"] == []
 
 
 def test_rankings_list_only_heads_beyond_equal_weights():

@@ -165,7 +165,7 @@ def test_of_some_rows_they_are_estimates_without_bias():
 def test_a_previous_token_head_is_told_beside_its_null(tmp_path):
     text = "The tide comes in twice a day, and twice a day it goes out again."
     result = attnscope.scan(texts=text, statistics=NAMES)
-    own, equal = result.isel(text=0).sel(layer=0, head=3), result.isel(text=0).sel(layer=0)
+    own, equal = result.isel(window=0).sel(layer=0, head=3), result.isel(window=0).sel(layer=0)
     assert float(own.largest_previous) > 0.9
     assert float(equal.equal_largest_previous) < 0.2
     assert float(own.largest_distance) < 1.5

@@ -20,8 +20,8 @@ def documents_of(random, count, most):
 
 def dataset(values, documents):
     return xr.Dataset(
-        {"entropy": (("text", "layer", "head"), values[:, None], {"long_name": "Entropy", "units": "nats"})},
-        {"source": ("text", documents)},
+        {"entropy": (("window", "layer", "head"), values[:, None], {"long_name": "Entropy", "units": "nats"})},
+        {"source": ("window", documents)},
     )
 
 
@@ -110,11 +110,11 @@ def test_of_pools_it_is_read_without_them(tmp_path, monkeypatch):
     found = open_run(tmp_path / "run", part="heads")
     expected = over_documents(windows)
     for name in ("entropy", "first_token"):
-        np.testing.assert_allclose(found[name], pools[name].mean("text"), rtol=1e-12)
+        np.testing.assert_allclose(found[name], pools[name].mean("window"), rtol=1e-12)
         for end in ("_between", "_within", "_intraclass", "_intraclass_by_chance"):
             np.testing.assert_allclose(found[name + end], expected[name + end], rtol=2e-4, atol=1e-8)
-    np.testing.assert_allclose(found.profile, pools.profile.mean("text"), rtol=1e-9, atol=1e-12)
-    assert found.attrs["windows"] == windows.sizes["text"]
+    np.testing.assert_allclose(found.profile, pools.profile.mean("window"), rtol=1e-9, atol=1e-12)
+    assert found.attrs["windows"] == windows.sizes["window"]
     assert found.attrs["documents"] == len(set(pools.source.values))
     assert set(found.label_share.dims) == {"layer", "head", "cluster"}
     assert found.entropy_within.units == "nats²"

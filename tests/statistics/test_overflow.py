@@ -53,7 +53,7 @@ def test_the_batches_before_are_kept(model, tokenizer, tmp_path, batch_size, kep
     with RunFolder(tmp_path / "run", signature) as run:
         assert not run.complete
         found = run.results()
-    assert found.sizes["text"] == kept
+    assert found.sizes["window"] == kept
     expected = attnscope.scan(model, TEXTS[:kept], **options)
     np.testing.assert_array_equal(found.entropy.values, expected.entropy.values)
 

@@ -131,10 +131,10 @@ def kept(corpus, tmp_path_factory):
 @pytest.mark.parametrize("name", ["bundled", "gpt2", "llama", "bart"])
 def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, scans):
     windows, pools = scans(name)
-    assert pools.window_count.sum() == windows.sizes["text"]
+    assert pools.window_count.sum() == windows.sizes["window"]
     ends = np.cumsum(pools.window_count.values)
     for pool, end in enumerate(ends):
-        some = windows.isel(text=slice(end - int(pools.window_count[pool]), end))
+        some = windows.isel(window=slice(end - int(pools.window_count[pool]), end))
         for layer, kind in enumerate(windows.layer_kind.values):
             rows = rows_of(some, kind).values.astype(float)
             keys = rows if kind == "causal" else some.length.values
@@ -193,9 +193,9 @@ def test_kinds_are_those_of_all_texts_together(scans):
 def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(scans, kept):
     windows, _ = scans("bundled")
     run, pools = kept
-    assert "window" not in pools.dims
+    assert "pooled_window" not in pools.dims
     short = open_run(run, part="windows")
-    assert short.window.values.tolist() == windows.text.values.tolist()
+    assert short.pooled_window.values.tolist() == windows.window.values.tolist()
     assert short.window_source.values.tolist() == windows.source.values.tolist()
     for name in ("entropy", "first_token", "mean_offset", "max_weight"):
         np.testing.assert_allclose(short[f"window_{name}"].values, windows[name].values, rtol=1e-5, atol=1e-5)

@@ -86,15 +86,15 @@ def test_groups_of_a_pool_are_of_all_queries_of_its_windows(name, scans, lines):
     windows, pools, pooled_numbers = scans(name)
     groups = windows.group_query.values.tolist()
     counts = np.array([[[side.count(group) for group in groups] for side in window] for window in sides(name, lines)])
-    assert len(counts) == windows.sizes["text"]
+    assert len(counts) == windows.sizes["window"]
     assert (counts == 0).any()  # a window without some group
     assert sorted(np.concatenate(pooled_numbers)) == list(range(len(counts)))
     for pool, numbers in enumerate(pooled_numbers):
-        some = windows.isel(text=numbers)
+        some = windows.isel(window=numbers)
         for layer, kind in enumerate(windows.layer_kind.values):
             queries = counts[numbers, 0 if kind == "self" else 1].astype(float)
             keys = counts[numbers, 1 if kind == "causal" else 0]
-            own = pools.isel(text=pool, layer=layer)
+            own = pools.isel(window=pool, layer=layer)
             np.testing.assert_array_equal(own.group_rows[0], queries.sum(0))
             behind = queries[:, :, None] * (keys > 0)[:, None]  # (window, query group, key group)
             np.testing.assert_array_equal(own.group_pair_rows[0], behind.sum(0))
@@ -116,13 +116,13 @@ def test_groups_of_a_pool_are_of_all_queries_of_its_windows(name, scans, lines):
 def test_what_pools_come_to_is_what_their_windows_come_to(name, scans):
     windows, pools, _ = scans(name)
     for statistic in ("band_sum", "bin_sum", "equal_band_sum", "equal_bin_sum"):
-        np.testing.assert_allclose(pools[statistic].sum("text"), windows[statistic].sum("text"), rtol=1e-12)
+        np.testing.assert_allclose(pools[statistic].sum("window"), windows[statistic].sum("window"), rtol=1e-12)
     for kind in np.unique(windows.by):
-        apart, some = (results.isel(text=results.by == kind) for results in (pools, windows))
-        np.testing.assert_allclose(apart.band_sum.sum("text"), some.band_sum.sum("text"), rtol=1e-12)
+        apart, some = (results.isel(window=results.by == kind) for results in (pools, windows))
+        np.testing.assert_allclose(apart.band_sum.sum("window"), some.band_sum.sum("window"), rtol=1e-12)
         for statistic in ("entropy", "outside", "first_token", "mean_offset", "max_weight"):
-            found = (apart[statistic] * apart.length).sum("text")
-            expected = (some[statistic] * some.length).sum("text")
+            found = (apart[statistic] * apart.length).sum("window")
+            expected = (some[statistic] * some.length).sum("window")
             np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -132,7 +132,7 @@ def test_pools_of_a_value_are_those_of_its_texts_alone(scans, lines, tmp_path):
         alone = written(tmp_path / f"{kind}.jsonl", [line for line in lines if line["kind"] == kind])
         given = {"tokenizer": small_tokenizer(), "groups": letters, "batch_size": 1, "window": WINDOW}
         expected = attnscope.scan(tiny("llama"), alone, pool=SIZE, **given)
-        found = pools.isel(text=pools.by == kind)
+        found = pools.isel(window=pools.by == kind)
         for name in ("band_sum", "entropy", "entropy_variance", "group_weight", "length", "window_count", "start"):
             np.testing.assert_array_equal(found[name].values, expected[name].values)
 

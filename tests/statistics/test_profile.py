@@ -59,7 +59,7 @@ def test_without_sums_the_profile_is_kept_by_itself(tmp_path):
 
 def test_pairs_are_those_that_are_there():
     kept = attnscope.scan(**given("bart"))
-    for text in range(kept.sizes["text"]):
+    for text in range(kept.sizes["window"]):
         for layer, kind in enumerate(kept.layer_kind.values):
             source, target = int(kept.length[text]), int(kept.target_length[text])
             queries, keys = {"self": (source, source), "causal": (target, target), "cross": (target, source)}[kind]

@@ -50,7 +50,7 @@ def test_shares_of_the_keys_are_those_of_the_columns(measured):
             for equal, matrix in (("", weights), ("equal_", even)):
                 share = share_of(matrix[text, :, first:length].sum(1))
                 entropy = -(share * np.log(np.where(share > 0, share, 1))).sum(-1)
-                of_text = found.isel(text=text)
+                of_text = found.isel(window=text)
                 top = np.sort(share)[:, ::-1]
                 expected = {"top_key": top[:, 0], "top_10_keys": top[:, :10].sum(-1), "effective_keys": np.exp(entropy)}
                 for name, value in expected.items():
@@ -224,7 +224,7 @@ def test_a_scan_names_the_needle_and_tells_it_from_equal_weights(haystack, tmp_p
     assert row["keys"][0]["position"] == PLACE
     assert row["keys"][0]["share"] == pytest.approx(float(result.top_key[0, 0, 1]), rel=1e-5)
     assert row["keys"][0]["share"] > 500 * row["keys"][0]["equal_share"]
-    random, planted = (result.isel(text=0, layer=0, head=head) for head in (0, 1))
+    random, planted = (result.isel(window=0, layer=0, head=head) for head in (0, 1))
     assert planted.effective_keys < 5
     assert random.effective_keys > 0.5 * result.equal_effective_keys[0, 0]
     # near are the 1,025 queries from the needle on, and those before it, which cannot see it

@@ -42,6 +42,6 @@ def test_a_stopped_run_goes_on_and_ends_the_same(kind, tmp_path):
     kept = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.npz")}
     assert kept
     found = attnscope.scan(model, data, out=tmp_path / "run", **settings)
-    assert unbroken.sizes["text"] == 3
+    assert unbroken.sizes["window"] == 3
     xr.testing.assert_identical(found, unbroken)
     assert all(path.read_bytes() == data for path, data in kept.items())

@@ -74,7 +74,7 @@ def test_estimates_have_no_bias_and_errors_as_large_as_they_say(name, drawn, who
 
 
 def bounds_of(drawn, name):
-    parts = {f"{name}{end}": (("text", "draw", "head"), drawn[f"{name}{end}"].transpose(0, 1)) for end in ENDS}
+    parts = {f"{name}{end}": (("window", "draw", "head"), drawn[f"{name}{end}"].transpose(0, 1)) for end in ENDS}
     return intervals(xr.Dataset(parts))[name].values
 
 
@@ -128,7 +128,7 @@ def planted(values):
     variance, freedom = of.variance()
     skewness = of.third_moment() / variance**1.5
     found = (of.estimate, variance.sqrt(), freedom, skewness, of.effective())
-    return xr.Dataset({f"x{end}": (("text", "head"), each) for end, each in zip(ENDS, found, strict=True)})
+    return xr.Dataset({f"x{end}": (("window", "head"), each) for end, each in zip(ENDS, found, strict=True)})
 
 
 def test_skewed_rows_are_covered_where_the_interval_of_students_t_fails():
@@ -186,9 +186,9 @@ def test_a_scan_says_that_its_numbers_are_estimates(tmp_path):
     again = attnscope.scan(texts=[TEXT], rows=64, batch_size=1)
     np.testing.assert_allclose(result.entropy, again.entropy, atol=1e-5)  # rows do not depend on batches
     assert result.sampled_rows.values.tolist() == [min(64, length) for length in result.length.values]
-    bounds, truth = intervals(result).entropy.values, whole.entropy.mean("text").values
+    bounds, truth = intervals(result).entropy.values, whole.entropy.mean("window").values
     assert share_that_holds(bounds, truth) > 0.5
-    assert (result.entropy.mean("text") != truth).any()
+    assert (result.entropy.mean("window") != truth).any()
     np.testing.assert_allclose(result.profile, whole.profile, atol=1e-6)
     assert "64 queries of each window that has more, drawn at random" in result.attrs["rows"]
     assert "some numbers are estimates, and kinds of heads rest on them" in result.attrs["rows"]

@@ -118,7 +118,7 @@ def test_where_nothing_ranks_heads_those_furthest_from_equal_weights_are_listed(
     monkeypatch.setattr(_sample, "WEIGHTS", 1)
     result = attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[], statistics="learned_sink,top_key")
     assert rank_heads(result) == {"sink-like": []}
-    away = abs(result.top_key - result.equal_top_key).mean("text").transpose("layer", "head").values
+    away = abs(result.top_key - result.equal_top_key).mean("window").transpose("layer", "head").values
     furthest = np.argsort(-away, axis=None)[:5]
     expected = {tuple(map(int, np.unravel_index(place, away.shape))) for place in furthest}
     assert {(one.layer, one.head) for one in maps(kept(tmp_path / "run"))} == expected

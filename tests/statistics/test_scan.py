@@ -75,7 +75,7 @@ def test_the_chemistry_model_has_its_known_heads(models):
     """Head 0/3 puts 0.98 of its weight on the previous token, 0/4 0.94 on the next."""
     reactions = ["CC(=O)O.CO>>CC(=O)OC", "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1", "CCBr.N1CCOCC1>>CCN1CCOCC1"]
     result = attnscope.scan(models / "rxnmapper-albert", reactions)
-    mean = result.profile.mean("text")
+    mean = result.profile.mean("window")
     assert float(mean.sel(layer=0, head=3, offset=-1)) > 0.95
     assert float(mean.sel(layer=0, head=4, offset=1)) > 0.9
     assert result.sizes["layer"] == 12
@@ -87,12 +87,12 @@ def test_the_story_model_never_looks_ahead(models):
     assert float(result.profile.sel(offset=slice(1, None)).max()) == 0
     assert set(result.layer_kind.values) == {"causal"}
     assert float(result.mean_offset.max()) <= 0
-    assert float(result.first_token.mean("text").max()) > 1 / 128  # some head keeps a sink
+    assert float(result.first_token.mean("window").max()) > 1 / 128  # some head keeps a sink
 
 
 def test_the_bundled_model_has_learned_its_neighbours():
     result = attnscope.scan(limit=16)
-    sharpest = result.profile.mean("text").max(("layer", "head"))
+    sharpest = result.profile.mean("window").max(("layer", "head"))
     assert float(sharpest.sel(offset=-1)) >= 0.5
     assert float(sharpest.sel(offset=1)) >= 0.5
 

@@ -17,7 +17,7 @@ GIVEN = {"window": 16, "batch_size": 4, "device": "cpu"}
 
 def of_shares(values, documents):
     return xr.Dataset(
-        {"outside": (("text", "layer", "head"), values, {"units": "share"})}, {"source": ("text", documents)}
+        {"outside": (("window", "layer", "head"), values, {"units": "share"})}, {"source": ("window", documents)}
     )
 
 
@@ -48,21 +48,21 @@ def unbroken(tmp_path_factory):
 def test_it_ends_where_the_intervals_are_narrow_enough(unbroken):
     whole = attnscope.scan("bundled", TEXT, limit=100, **GIVEN)
     found = unbroken
-    texts = found.sizes["text"]
+    texts = found.sizes["window"]
     looks = [4 * 4, 8 * 4, 16 * 4, 32 * 4, 64 * 4]
     assert texts in looks[1:]
-    assert texts < whole.sizes["text"]
+    assert texts < whole.sizes["window"]
     assert f"Stopped after {texts} windows" in found.attrs["until"]
     assert f"{widest_interval(found):.2g} wide, and 0.06 was asked for" in found.attrs["until"]
     for look in looks[: looks.index(texts)]:
-        assert widest_interval(whole.isel(text=slice(look))) > 0.06
+        assert widest_interval(whole.isel(window=slice(look))) > 0.06
     assert widest_interval(found) <= 0.06
     assert found.entropy.equals(whole.entropy[:texts])
 
 
 def test_all_is_read_where_it_is_never_enough():
     found = attnscope.scan("bundled", TEXT, until=0.0, limit=20, **GIVEN)
-    assert found.sizes["text"] == 20
+    assert found.sizes["window"] == 20
     assert found.attrs["until"] == (
         "Not stopped, all 20 windows were read: the widest 95% interval of a head's mean share is "
         f"{widest_interval(found):.2g} wide, and 0 was asked for (it is looked at after 4, 8, 16, ... batches)."

@@ -245,7 +245,7 @@ def test_passes_of_any_length_append_texts(states):
     assert len(seen) == 6
     assert found.length.values.tolist() == [4, 4, 9, 9, 6, 6]
     for first, length in ((0, 4), (2, 9), (4, 6)):
-        check(found.isel(text=slice(first, first + 2)), 0, module.weights(states[:, :length]))
+        check(found.isel(window=slice(first, first + 2)), 0, module.weights(states[:, :length]))
     np.testing.assert_allclose(
         found.bin_sum.sum("offset_bin"), np.broadcast_to(found.length.values[:, None, None], (6, 1, 4)), rtol=1e-5
     )

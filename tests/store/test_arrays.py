@@ -38,16 +38,16 @@ def test_every_kind_of_array_comes_back_as_it_was():
     """Strings with characters at their ends that NumPy's own strings lose, nothing at all, one number, no number."""
     given = xr.Dataset(
         {
-            "token": ("text", np.array(["a\0", "é ", ""], object)),
-            "file": ("text", np.array(["猫", "b", "c"], object), {"from": "attributes", "share": np.float64(0.5)}),
-            "no_strings": (("text", "none"), np.empty((3, 0), object)),
-            "no_rows": (("none", "text"), np.empty((0, 3), object)),
+            "token": ("window", np.array(["a\0", "é ", ""], object)),
+            "file": ("window", np.array(["猫", "b", "c"], object), {"from": "attributes", "share": np.float64(0.5)}),
+            "no_strings": (("window", "none"), np.empty((3, 0), object)),
+            "no_rows": (("none", "window"), np.empty((0, 3), object)),
             "no_numbers": ("none", np.empty(0)),
             "one": "alone",
-            "flags": ("text", [True, False, True]),
-            "few": ("text", np.array([1, 2, 3], np.int8)),
-            "gaps": ("text", [np.nan, np.inf, -0.0]),
-            "turned": (("head", "text"), np.arange(6.0).reshape(3, 2).T),
+            "flags": ("window", [True, False, True]),
+            "few": ("window", np.array([1, 2, 3], np.int8)),
+            "gaps": ("window", [np.nan, np.inf, -0.0]),
+            "turned": (("head", "window"), np.arange(6.0).reshape(3, 2).T),
         },
         {"layer": ["0", "10"], "head": [1, 2]},
         {"seed": 3, "chance": float("nan"), "words": ("a", "b")},
@@ -72,13 +72,13 @@ def test_a_piece_of_another_version_is_refused():
 def piece(first, count, name="en"):
     return xr.Dataset(
         {
-            "entropy": (("text", "layer"), np.full((count, 2), first, float), {"units": "nats"}),
+            "entropy": (("window", "layer"), np.full((count, 2), first, float), {"units": "nats"}),
             "near": ("offset", [1, 2]),
-            "every": ("window", np.arange(2.0 * count)),
+            "every": ("pooled_window", np.arange(2.0 * count)),
         },
         {
-            "text": np.arange(first, first + count),
-            "by": ("text", np.array([name] * count)),
+            "window": np.arange(first, first + count),
+            "by": ("window", np.array([name] * count)),
             "offset": [-1, 1],
             "layer": ["a", "bc"],
         },
@@ -86,10 +86,10 @@ def piece(first, count, name="en"):
     )
 
 
-@pytest.mark.parametrize("along", ["text", "window"])
+@pytest.mark.parametrize("along", ["window", "pooled_window"])
 def test_pieces_in_a_row_are_what_xarray_makes_of_them(along):
     given = [piece(0, 2), piece(2, 1, "german"), piece(5, 3)]
-    given = [one.drop_dims("window" if along == "text" else "text") for one in given]
+    given = [one.drop_dims("pooled_window" if along == "window" else "window") for one in given]
     expected = xr.concat(given, along, data_vars="minimal", coords="minimal", compat="override")
     found = in_a_row(given, along)
     xr.testing.assert_identical(found, expected)

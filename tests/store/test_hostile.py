@@ -102,7 +102,7 @@ def test_nor_do_diff_and_compare(home, tmp_path, monkeypatch):
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_link_in_a_folder_is_rejected(name, complete, home, tmp_path):
     with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(xr.Dataset({"length": ("text", [3])}), 0)
+        run.append(xr.Dataset({"length": ("window", [3])}), 0)
         run.write({"figures/cat.svg": b"ours", "report.html": b"ours"}, complete=complete or None)
     inside = tmp_path / "run" / name
     inside.rename(tmp_path / "moved")
@@ -127,7 +127,7 @@ def test_the_folder_itself_may_be_reached_by_a_link(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "disk")
     with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(xr.Dataset({"length": ("text", [3])}), 0)
+        run.append(xr.Dataset({"length": ("window", [3])}), 0)
     assert RunFolder(tmp_path / "disk", SIGNATURE).look().texts == 1
 
 
@@ -145,7 +145,7 @@ def test_a_pipe_in_the_place_of_a_file_is_damage(tmp_path):
 
 def test_nothing_is_removed_before_the_signature_is_compared(tmp_path):
     with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(xr.Dataset({"length": ("text", [3])}), 0)
+        run.append(xr.Dataset({"length": ("window", [3])}), 0)
     (tmp_path / "run" / "half").write_text("written when the process was killed")
     (tmp_path / "run" / ".attnscope" / "half").write_text("as this")
     forged_again(tmp_path / "run", lambda manifest: manifest["undefined"].append("half"))
@@ -157,7 +157,7 @@ def test_nothing_is_removed_before_the_signature_is_compared(tmp_path):
     halves = [tmp_path / "run" / "half", tmp_path / "run" / ".attnscope" / "half"]
     assert all(half.exists() for half in halves)
     with RunFolder(tmp_path / "run", SIGNATURE) as run:
-        run.append(xr.Dataset({"length": ("text", [4])}), 1)
+        run.append(xr.Dataset({"length": ("window", [4])}), 1)
     assert not any(half.exists() for half in halves)
 
 

@@ -21,10 +21,10 @@ SIGNATURE = {"command": "scan", "model": {"name": "m", "sha256": "0"}, "settings
 
 def part(start, size):
     return xr.Dataset(
-        {"entropy": (("text", "head"), np.arange(start, start + size)[:, None] * np.ones(3))},
+        {"entropy": (("window", "head"), np.arange(start, start + size)[:, None] * np.ones(3))},
         coords={
-            "text": np.arange(start, start + size),
-            "source": ("text", np.array([f"テキスト {i}" for i in range(start, start + size)], dtype=object)),
+            "window": np.arange(start, start + size),
+            "source": ("window", np.array([f"テキスト {i}" for i in range(start, start + size)], dtype=object)),
         },
     )
 
@@ -301,7 +301,7 @@ class TestDamage:
         try:
             with opened(tmp_path) as run:
                 assert measured(run) == [0, 1, 2, 3, 4]
-                assert run.load("summary").sizes["text"] == 1
+                assert run.load("summary").sizes["window"] == 1
         except AttnscopeError as error:
             said = str(error)
         assert not said or (str(finished) in said and len(said.splitlines()) <= 2)
@@ -316,7 +316,7 @@ from attnscope.store.runs import RunFolder
 for user in (0, 65534):
     os.seteuid(user)
     with RunFolder(Path({str(finished)!r}), {SIGNATURE!r}) as run:
-        print(run.results().sizes["text"], user and run.is_writable())
+        print(run.results().sizes["window"], user and run.is_writable())
 """
     if os.getuid():
         pytest.skip("only root can become another user")
@@ -347,7 +347,7 @@ def test_what_was_stopped_or_has_results_stays(tmp_path):
         raise KeyboardInterrupt
     assert (tmp_path / "stopped" / "run.json").exists()
     with RunFolder(tmp_path / "begun", {"command": "scan"}) as run:
-        run.append(xr.Dataset({"length": ("text", [3])}), 0)
+        run.append(xr.Dataset({"length": ("window", [3])}), 0)
     with pytest.raises(AttnscopeError), RunFolder(tmp_path / "begun", {"command": "scan"}):
         raise AttnscopeError("full disk")
     with RunFolder(tmp_path / "begun", {"command": "scan"}) as run:

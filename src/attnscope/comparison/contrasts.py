@@ -65,8 +65,8 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     >>> entropy = rng.normal(2.0, 0.1, (40, 1, 3))
     >>> entropy[:20, 0, 1] += 0.5
     >>> scan = xr.Dataset(
-    ...     {"entropy": (("text", "layer", "head"), entropy)},
-    ...     {"by": ("text", ["en"] * 20 + ["ja"] * 20), "source": ("text", np.arange(40))},
+    ...     {"entropy": (("window", "layer", "head"), entropy)},
+    ...     {"by": ("window", ["en"] * 20 + ["ja"] * 20), "source": ("window", np.arange(40))},
     ... )
     >>> contrasts(scan).differs.sel(statistic="entropy", by="en").values.tolist()
     [[False, True, False]]
@@ -83,12 +83,12 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     names = [
         str(name)
         for name, values in results.data_vars.items()
-        if set(values.dims) == {"text", *_GRID} and name != "label" and values.dtype.kind == "f"
+        if set(values.dims) == {"window", *_GRID} and name != "label" and values.dtype.kind == "f"
         if without_end(str(name)) == name and name != "columns_left" and not str(name).endswith(VARIANCE)
     ]
     if not names:
         raise AttnscopeError("the scan has no statistic with one number a head: give it some with --statistics")
-    by_name = {name: results[name].transpose("text", *_GRID).values for name in names}
+    by_name = {name: results[name].transpose("window", *_GRID).values for name in names}
     repeated = repeated_statistics(names, [[values] for values in by_name.values()])
     names = [name for name in names if name not in repeated]
     stacked = np.stack([by_name[name] for name in names], 1)

@@ -211,7 +211,7 @@ def load_difference(run: RunFolder) -> xr.Dataset:
 def _opened(given: Scan) -> xr.Dataset:
     check_kind("a scan", str, Path, xr.Dataset, scan=given)
     if isinstance(given, xr.Dataset):
-        if "signature" not in given.attrs or not {"text", "layer", "head"} <= set(given.dims):
+        if "signature" not in given.attrs or not {"window", "layer", "head"} <= set(given.dims):
             raise AttnscopeError(
                 f"found a Dataset over {', '.join(map(str, given.dims)) or 'nothing'} that is not a scan; expected "
                 "what attnscope.scan returns"
@@ -240,9 +240,10 @@ def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Si
         values = [(settings.settings or {}).get(name) for settings in (own, other)]
         if values[0] != values[1]:
             raise AttnscopeError(f"the two scans differ in --{name}: {values[0]} and {values[1]}; scan both alike")
-    if any(first.sizes[dim] != second.sizes[dim] for dim in ("layer", "head", "text")):
+    if any(first.sizes[dim] != second.sizes[dim] for dim in ("layer", "head", "window")):
         shapes = [
-            f"{run.sizes['layer']} x {run.sizes['head']} heads, {run.sizes['text']} {called}" for run in (first, second)
+            f"{run.sizes['layer']} x {run.sizes['head']} heads, {run.sizes['window']} {called}"
+            for run in (first, second)
         ]
         raise AttnscopeError(f"the models have {shapes[0]} and {shapes[1]}: only models of one shape are compared")
     _check_cut(first, second, reads)
@@ -264,13 +265,13 @@ def _check_cut(first: xr.Dataset, second: xr.Dataset, reads: str) -> None:
 def _profiles(scan: xr.Dataset) -> np.ndarray | None:
     """Mean profiles over texts, ``(layer, head, offset)``; of images all offsets in rows and columns."""
     if "patch_profile" in scan:
-        ordered = scan.patch_profile.transpose("text", "layer", "head", "row_offset", "column_offset")
-        return ordered.mean("text").values.reshape(*ordered.shape[1:3], -1)
-    return scan.profile.mean("text").values if "profile" in scan else None
+        ordered = scan.patch_profile.transpose("window", "layer", "head", "row_offset", "column_offset")
+        return ordered.mean("window").values.reshape(*ordered.shape[1:3], -1)
+    return scan.profile.mean("window").values if "profile" in scan else None
 
 
 def _common(first: xr.Dataset, second: xr.Dataset, asked: Sequence[str] | None) -> list[str]:
-    cells = ("text", "layer", "head")
+    cells = ("window", "layer", "head")
     both = [
         str(name)
         for name in first.data_vars
@@ -306,7 +307,7 @@ def _compared(
             "heads cannot be matched by profile: the scans have none; scan with --statistics profile (of images "
             "patch_profile)"
         )
-    given = {name: [run[name].transpose("text", *grid).values for run in (first, second)] for name in names}
+    given = {name: [run[name].transpose("window", *grid).values for run in (first, second)] for name in names}
     repeated = repeated_statistics(names, list(given.values()))
     names = [name for name in names if name not in repeated]
     values = [np.stack([given[name][side] for name in names], 1) for side in (0, 1)]
@@ -345,7 +346,7 @@ def _compared(
             **{name: first.coords[name] for name in ("layer", "layer_name", "layer_kind", "head")},
         },
         attrs={
-            "texts": first.sizes["text"],
+            "texts": first.sizes["window"],
             "documents": len(set(documents)),
             "reads": "pools" if "window_count" in first else str(first.attrs.get("reads", "texts")),
             "intervals_over": "documents",

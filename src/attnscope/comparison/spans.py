@@ -129,7 +129,7 @@ def own_output_shares(results: xr.Dataset) -> list[OwnOutputShare]:
     known = np.isfinite(own).all((0, 1)) if len(long) else np.zeros(own.shape[2:], dtype=bool)
     grown = [np.diff(values, axis=1)[:, 0] for values in (own, places, np.broadcast_to(equal, own.shape))]
     larger = np.where(grown[1].mean(0) >= grown[2].mean(0), grown[1], grown[2]) if len(long) else grown[1]
-    each = grown[0] - larger  # (text, layer, head)
+    each = grown[0] - larger  # (window, layer, head)
     significant = above_zero([each[:, known]], len(long))[0] if len(long) >= FEW else None
     heads = [tuple(int(index) for index in at) for at in np.argwhere(known)]
     rows: list[OwnOutputShare] = []
@@ -243,7 +243,7 @@ class MeanGroupWeights:
     @classmethod
     def of(cls, results: xr.Dataset) -> MeanGroupWeights:
         """Those of a scan with groups."""
-        order = ("text", "layer", "head", "group_query", "group_key")
+        order = ("window", "layer", "head", "group_query", "group_key")
         weight, places = (
             _mean(results[name].transpose(*order).values) for name in ("group_weight", "place_group_weight")
         )
@@ -340,11 +340,11 @@ def _beyond_chance(results: xr.Dataset, means: MeanGroupWeights, documents: Sequ
 
 def _above(results: xr.Dataset, means: MeanGroupWeights) -> Iterator[np.ndarray]:
     """By how much each weight of each layer is above the larger null, ``(text, head and pair)``."""
-    order = ("text", "head", "group_query", "group_key")
+    order = ("window", "head", "group_query", "group_key")
     for layer in range(results.sizes["layer"]):
         part = results.isel(layer=layer)
         weight, places = (part[name].transpose(*order).values for name in ("group_weight", "place_group_weight"))
-        equal = part.equal_group_weight.transpose("text", "group_query", "group_key").values[:, None]
+        equal = part.equal_group_weight.transpose("window", "group_query", "group_key").values[:, None]
         above = weight - np.where(means.equal[layer] >= means.places[layer], equal, places)
         yield np.nan_to_num(above).reshape(len(above), -1)  # a text without a group tells nothing
 

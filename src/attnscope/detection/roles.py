@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
+from attnscope.capture.reading import Reading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
@@ -47,9 +48,7 @@ from attnscope.read.windows import Window
 from attnscope.store.arrays import padded_heads
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_seed, check_whole
+from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.detection.needles import Needles
     from attnscope.detection.role import Probe
     from attnscope.kernels.call import AttentionCall
@@ -67,30 +65,18 @@ _LONGEST, _TEXTS = 512, 32
 _PART, _OWN = "roles", "model"
 
 
-@validated
+@validated(limit=_TEXTS)
 @local_out
 @preserve_model_state
 def roles(
     model: Model | None = None,
     texts: Sources = None,
     *,
-    tokenizer: Tokenizer = None,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    repair: bool = False,
     only: Sequence[str] | str | None = None,
     needles: Needles | None = None,
     controls: Sequence[str] | str | None = None,
-    window: int | None = None,
-    limit: int = _TEXTS,
-    batch_size: int | None = None,
-    seed: int = 0,
-    field: str | None = None,
-    by_line: bool = False,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    progress: Tell | None = None,
+    batch_size: Count | None = None,
+    **reading: Unpack[Reading],
 ) -> xr.Dataset:
     """Score every head of a model for each published role, beside equal weights and weights that know nothing.
 
@@ -100,10 +86,8 @@ def roles(
 
     Parameters
     ----------
-    model, texts, tokenizer, field, by_line, device, dtype, revision, trust_remote_code
+    model, texts
         See `attnscope.scan`. The decoder of an encoder-decoder reads what the encoder reads.
-    out, repair
-        See `attnscope.intervene`. A run that was stopped goes on with the next model.
     only
         Names of roles, as a list or as one string with commas between; by default all of
         ``attnscope.detection.role.ROLES``. What makes no sense for a model is left out, and ``skipped`` says why.
@@ -121,8 +105,6 @@ def roles(
         Windows at a time; by default about 2,048 tokens' worth.
     seed
         Seed of the random tokens, of the controls and of the bootstrap.
-    progress
-        Called with a `Progress` after each batch.
 
     Returns
     -------
@@ -151,16 +133,14 @@ def roles(
     ({'layer': 0, 'head': 3}, [0.5, 0.5])
     """
     names, chosen = choose_roles(only), choose_controls(controls)
-    check_whole(1, limit=limit, window=window, batch_size=batch_size)
-    check_seed(seed)
+    window, limit, seed, out = reading["window"], reading["limit"] or _TEXTS, reading["seed"], reading["out"]
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
         raise AttnscopeError("needles (--needles) are of retrieval heads: ask for retrieval (--only) too")
     hidden = needles_of(needles)
-    reject_modalities("roles", MODEL if model is None else model, texts, field=field, revision=revision)
-    corpus = texts_of(texts, field=field, by_line=by_line)
-    loaded = load_model(
-        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
-    )
+    field, inner = reading["field"], MODEL if model is None else model
+    reject_modalities("roles", inner, texts, field=field, revision=reading["revision"])
+    corpus = texts_of(texts, field=field, by_line=reading["by_line"])
+    loaded = load_model(model, **loading(reading))
     length = window_length(loaded, window) if window else min(_LONGEST, window_length(loaded, None))
     settings = {
         "roles": list(names),
@@ -174,12 +154,21 @@ def roles(
     signature = signature_of("roles", loaded, corpus, None, settings)
     windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
     job = _Job(
-        loaded, windows, names, chosen, hidden, needles is not None, length, batch_size, seed, progress or no_progress
+        loaded,
+        windows,
+        names,
+        chosen,
+        hidden,
+        needles is not None,
+        length,
+        batch_size,
+        seed,
+        reading["progress"] or no_progress,
     )
     told = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
     if out is None:
         return job.result(None).assign_attrs(told)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
         if not run.complete:
             run.save(_PART, job.result(run).assign_attrs(told))
             run.finish(parts=[_PART])

@@ -46,7 +46,7 @@ class Layer:
     has_bias: bool = False  # whether a bias is added to the scores (T5, ALiBi)
 
     @property
-    def profiles(self) -> Float[np.ndarray, "text head offset"]:
+    def profiles(self) -> Float[np.ndarray, "window head offset"]:
         """Mean weight at each offset; NaN where no two tokens are so far apart."""
         sums = np.stack(self.band_sums)
         pairs = pairs_at(len(self.sample), len(self.sample), sums.shape[-1] // 2)
@@ -236,17 +236,17 @@ def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for index, layer in sums.items():
         head, part, width = (f"{name}_{index}" for name in ("head", "position", "width"))
-        variables[f"{_BANDS}{index}"] = (("text", head, f"offset_{index}"), np.stack(layer.band_sums))
+        variables[f"{_BANDS}{index}"] = (("window", head, f"offset_{index}"), np.stack(layer.band_sums))
         variables[f"{_MEANS}{index}"] = ((part, width), layer.moments.position_mean)
         variables[f"{_SCATTER}{index}"] = ((width, f"column_{index}"), layer.moments.scatter)
     biased = [index for index, layer in sums.items() if layer.has_bias]
-    return xr.Dataset(variables, {"text": np.arange(texts.start, texts.stop)}, {"has_bias": biased})
+    return xr.Dataset(variables, {"window": np.arange(texts.start, texts.stop)}, {"has_bias": biased})
 
 
 def sums_of(labelled: xr.Dataset) -> dict[int, LayerSums]:
     """The sums that `labelled_sums` made arrays of."""
     indices = sorted(int(str(name).removeprefix(_BANDS)) for name in labelled.data_vars if str(name).startswith(_BANDS))
-    texts = labelled.sizes["text"]
+    texts = labelled.sizes["window"]
     return {
         index: LayerSums(
             StateMoments(texts, labelled[f"{_MEANS}{index}"].values, labelled[f"{_SCATTER}{index}"].values),

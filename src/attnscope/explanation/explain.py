@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import xarray as xr
 
@@ -15,7 +15,7 @@ from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.forward import decoder_note
 from attnscope.capture.load import load_model
 from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.processors import Tokenizer
+from attnscope.capture.reading import StudyReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
@@ -27,12 +27,11 @@ from attnscope.measure.windows import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.files import InUseError, local_out
 from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.signature import Signature
 from attnscope.store.units import Parts, Task, do_share, pending, task_for
-from attnscope.support.arguments import Count, Seed, validated
+from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -41,23 +40,13 @@ _SHORT = 6  # tokens of a window: below, no wave is read off the cross-spectrum
 _CROSSED = "its queries and keys have positions in different texts; see where its heads look with scan and align"
 
 
-@validated
+@validated(limit=DEFAULT_TEXTS)
 @local_out
 @preserve_model_state
 def explain(
     model: Model | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    repair: bool = False,
-    task: str | Task | None = None,
-    ray: str | None = None,
-    workers: int | None = None,
-    ray_gpus: float | None = None,
-    window: Count | None = None,
-    limit: Count = DEFAULT_TEXTS,
     band: Count = 10,
     frequencies: tuple[int, int] | None = None,
     completion: Completion = "minimal",
@@ -68,39 +57,23 @@ def explain(
     intervention_texts: Count = 8,
     more: Sequence[Analysis] = (),
     longest: Count | None = None,
-    seed: Seed = 0,
-    field: str | None = None,
-    by_line: bool = False,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    progress: Tell | None = None,
+    **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
     """Explain where the heads of a model look by what they are made of.
 
     Parameters
     ----------
-    model, texts, tokenizer, field, by_line, device, dtype, revision, trust_remote_code
+    model, texts
         See `attnscope.scan`.
     targets
         Text in the target language, for an encoder-decoder. It is cut into full windows like `texts`, and the decoder
         reads window i of it, after its start token, beside window i of the text; as many as both have are read. Without
         it the decoder reads what the encoder reads.
-    out
-        Run folder, or a function that names it from the signature. Each analysis is written when it is done; a
-        run that was stopped does the rest.
-    repair
-        Whether to make again what was damaged in a finished run; else such a run is refused.
     task
         Which part of the texts this process reads, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
         to finish makes the analyses, of which some read a few texts more.
-    ray, workers, ray_gpus
-        Have the same units read by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     window
         Tokens of a window; all are equally long, shorter ones are left out. By default what the model takes.
-    limit
-        Windows.
     band
         Largest offset of the profiles.
     frequencies
@@ -119,10 +92,6 @@ def explain(
         More analyses, such as those of a paper: ``attnscope.reproduction.yamamoto2023.analyses.analyses()``.
     longest
         Most tokens of a window where `window` is not given.
-    seed
-        Seed of the random number generators.
-    progress
-        Called before each analysis.
 
     Returns
     -------
@@ -142,23 +111,17 @@ def explain(
     choose("completion (--completion)", completion, COMPLETIONS)
     for analysis in more:
         check_kind("analyses (explanation.study.Analysis)", Analysis, more=analysis)
-    reject_modalities("explain", MODEL if model is None else model, texts, field=field, revision=revision)
-    corpus, target = texts_and_targets(texts, targets, field=field, by_line=by_line)
-    loaded = load_model(
-        MODEL if model is None else model,
-        tokenizer=tokenizer,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-    )
+    field, inner = reading["field"], MODEL if model is None else model
+    reject_modalities("explain", inner, texts, field=field, revision=reading["revision"])
+    corpus, target = texts_and_targets(texts, reading["targets"], field=reading["field"], by_line=reading["by_line"])
+    loaded, window, out = load_model(model, **loading(reading)), reading["window"], reading["out"]
     length = window_length(loaded, window)
     if window is None and longest is not None:
         length = min(length, longest)
     _check_settings(length, band, frequencies)
     study = Study(
         loaded.model,
-        partial(pairs_of_windows, corpus, target, loaded, length, limit),
+        partial(pairs_of_windows, corpus, target, loaded, length, reading["limit"] or DEFAULT_TEXTS),
         name=loaded.name,
         identity=loaded.identity,
         band=band,
@@ -167,21 +130,21 @@ def explain(
         intervention_texts=intervention_texts if interventions else 0,
         layer=layer,
         head=head,
-        seed=seed,
+        seed=reading["seed"],
         loaded=loaded,
         corpus=corpus,
         with_targets=target is not None,
     )
     for analysis in more:
         analysis.check(study)
-    study.tell = progress or no_progress
-    others = [OtherTable.of(other, trust_remote_code=trust_remote_code) for other in also]
+    study.tell = reading["progress"] or no_progress
+    others = [OtherTable.of(other, trust_remote_code=reading["trust_remote_code"]) for other in also]
     signature = signature_of("explain", loaded, corpus, target, _settings(study, length, more))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None)
     if out is None:
         return _in_memory(study, more, others, attributes)
-    run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair)
+    run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"])
     return _stored(part, run, study, more, others, attributes)
 
 

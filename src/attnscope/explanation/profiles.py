@@ -179,7 +179,7 @@ class Collected:
         """The most that a call has."""
         return max(parts[0].shape[1] for by_call in self.parts.values() for parts in by_call.values())
 
-    def stacked(self, name: str) -> Float[np.ndarray, "text layer head *rest"]:
+    def stacked(self, name: str) -> Float[np.ndarray, "window layer head *rest"]:
         """All texts and calls; NaN where a call has no such number, or fewer heads."""
         layers = {index: np.concatenate(parts) for index, parts in self.parts[name].items()}
         first = next(iter(layers.values()))

@@ -83,20 +83,20 @@ def _of_batch(
             for call in range(len(passes.outputs))
         ]
     changes = {name: _stacked([layer[name] for layer in layers]) for name in ("loss", "kl", "accuracy")}
-    heads = ("text", "ablation", "layer", "head")
+    heads = ("window", "ablation", "layer", "head")
     variables: dict[str, _Variable] = {
         "loss_change": (heads, changes["loss"] - _column(scores["loss"])),
         "kl": (heads, changes["kl"]),
         "accuracy_change": (heads, changes["accuracy"] - _column(scores["accuracy"])),
-        **{name: ("text", value.double().cpu().numpy()) for name, value in scores.items()},
-        "guess_loss": ("text", np.full(len(asked), np.log(before.shape[-1]))),
-        "questions": ("text", (asked.labels >= 0).sum(1).cpu().numpy()),
+        **{name: ("window", value.double().cpu().numpy()) for name, value in scores.items()},
+        "guess_loss": ("window", np.full(len(asked), np.log(before.shape[-1]))),
+        "questions": ("window", (asked.labels >= 0).sum(1).cpu().numpy()),
     }
     if steps:
         variables["importance"], variables["estimate"] = _estimates(session, asked, stands_in, steps)
     coordinates = {
-        "text": np.arange(place.start, place.stop),
-        "source": ("text", np.array(session.documents[place], dtype=object)),
+        "window": np.arange(place.start, place.stop),
+        "source": ("window", np.array(session.documents[place], dtype=object)),
         "ablation": list(ablations),
         **layer_coordinates(passes.sites),
         "head": np.arange(changes["loss"].shape[-1]),
@@ -131,7 +131,7 @@ def _of_layer(
 def _estimates(
     session: PredictionSession, asked: Questions, stands_in: dict[Ablation, list[Tensor]], steps: int
 ) -> tuple[_Variable, _Variable]:
-    """Importance ``(text, layer, head)``, and estimates ``(text, estimator, ablation, layer, head)``."""
+    """Importance ``(window, layer, head)``, and estimates ``(text, estimator, ablation, layer, head)``."""
     gradients = HeadGradients(session.model)
     outputs = gradients.of(asked)
     middles = [(step + 0.5) / steps for step in range(steps)]  # the midpoint rule
@@ -152,8 +152,8 @@ def _estimates(
             by_input.append(np.full_like(first_order[-1], np.nan))
     estimates = np.stack([np.stack(steps, 1) for steps in (first_order, integrated, by_input)], 1)
     return (
-        (("text", "layer", "head"), _stacked(importance(outputs))),
-        (("text", "estimator", "ablation", "layer", "head"), estimates),
+        (("window", "layer", "head"), _stacked(importance(outputs))),
+        (("window", "estimator", "ablation", "layer", "head"), estimates),
     )
 
 
@@ -283,7 +283,7 @@ def removal_curves(
     return xr.Dataset(
         {
             "loss_change": (
-                ("text", "order", "removed"),
+                ("window", "order", "removed"),
                 by_order,
                 {"long_name": "Change of the loss without the first heads of the order", "units": "nats"},
             )
@@ -291,7 +291,7 @@ def removal_curves(
         coords={
             "order": [*orders, "random"],
             "removed": ("removed", removed, {"long_name": "Heads taken out together", "units": "heads"}),
-            "source": ("text", np.array(session.documents, dtype=object)),
+            "source": ("window", np.array(session.documents, dtype=object)),
         },
         attrs={"ablation": ablation, "random_orders": random_orders},
     )
@@ -375,13 +375,13 @@ def joint_ablation(
     rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
     batches = [rows] * len(session.slices())
     changes = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
-    single = effects.loss_change.sel(ablation=list(ablations)).transpose("text", "ablation", "layer", "head").values
+    single = effects.loss_change.sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
     units, called = units_of(session.documents)
     dims = ("ablation", "set")
     variables: dict[str, object] = {
         "loss_change": (
-            ("text", *dims),
+            ("window", *dims),
             changes,
             {"long_name": "Change of the loss without the heads", "units": "nats"},
         ),
@@ -396,7 +396,7 @@ def joint_ablation(
     return xr.Dataset(
         variables,
         coords={
-            "source": ("text", np.array(session.documents, dtype=object)),
+            "source": ("window", np.array(session.documents, dtype=object)),
             "ablation": list(ablations),
             "set": names,
         },

@@ -91,7 +91,7 @@ def without_forbidden(
     mean, low, high, shown, tested = by_document(knocked.loss_change.values, units, seed=seed)
     dims, nats = ("layer", "head"), {"units": "nats"}
     words = "Change of the loss where the head may not look there"
-    weight = knocked.weight.mean("text", skipna=False).assign_attrs(
+    weight = knocked.weight.mean("window", skipna=False).assign_attrs(
         long_name="Share of all weight that is forbidden", units="share"
     )
     return knocked.assign(
@@ -165,14 +165,14 @@ def knock_out(
         changes.append(_joined(of_texts, heads))
         weights.append(_joined(shares, heads))
         tell(Progress("heads that may not look there", place.stop / len(session.windows), {"windows": place.stop}))
-    dims = ("text", "layer", "head")
+    dims = ("window", "layer", "head")
     return xr.Dataset(
         {
             "loss_change": (dims, np.concatenate(changes), {"units": "nats"}),
             "weight": (dims, np.concatenate(weights), {"units": "share"}),
         },
         coords={
-            "source": ("text", np.array(session.documents, dtype=object)),
+            "source": ("window", np.array(session.documents, dtype=object)),
             **layer_coordinates(sites),
             "head": np.arange(changes[0].shape[-1]),
         },
@@ -210,7 +210,7 @@ class _Knocked:
 
 
 def _joined(parts: list[list[Tensor]], heads: list[int]) -> np.ndarray:
-    """``(text, layer, head)``."""
+    """``(window, layer, head)``."""
     flat = torch.cat([torch.cat([tensor.cpu() for tensor in layer], 1) for layer in parts], 1).double().numpy()
     return np.stack([of_layers(row, heads) for row in flat])
 

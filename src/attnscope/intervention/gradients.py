@@ -95,14 +95,14 @@ def answers_difference(gradients: HeadGradients, pairs: EncodedPairs, share: flo
     return [gradient for _, gradient in layers]
 
 
-def importance(layers: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray, "text head"]]:
+def importance(layers: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray, "window head"]]:
     r"""Head importance of Michel et al. (2019), equation 2, for each text."""
     return [_summed(output * gradient).abs().double().cpu().numpy() for output, gradient in layers]
 
 
 def attribution(
     layers: Sequence[tuple[Tensor, Tensor]], stands_in: Sequence[Tensor]
-) -> list[Float[np.ndarray, "text head"]]:
+) -> list[Float[np.ndarray, "window head"]]:
     r"""Attribution patching: the change of the loss to first order, where O' stands in for the heads' output."""
     return [
         _summed((other - output) * gradient).double().cpu().numpy()

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import xarray as xr
@@ -17,6 +16,7 @@ from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.reading import StudyReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention.ablation import checked_sets, effects, half_of, joint_ablation, removal_curves, search_heads
@@ -35,16 +35,14 @@ from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature
-from attnscope.store.units import CompletedRanges, Done, Share, Task, keep_each, task_for
-from attnscope.support.arguments import validated
-from attnscope.support.checks import STEPS, check_seed, check_whole
+from attnscope.store.units import CompletedRanges, Done, Share, keep_each, task_for
+from attnscope.support.arguments import Count, validated
+from attnscope.support.checks import STEPS, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.intervention.edits import Forbidden
     from attnscope.intervention.predictions import PredictionSession
     from attnscope.read.windows import Window
@@ -52,25 +50,15 @@ if TYPE_CHECKING:
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 
 
-@validated
+@validated(limit=DEFAULT_TEXTS)
 @local_out
 @preserve_model_state
 def intervene(
     model: Model | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    repair: bool = False,
-    task: str | Task | None = None,
-    ray: str | None = None,
-    workers: int | None = None,
-    ray_gpus: float | None = None,
-    window: int | None = None,
-    limit: int = DEFAULT_TEXTS,
-    batch_size: int | None = None,
-    variants: int | None = None,
+    batch_size: Count | None = None,
+    variants: Count | None = None,
     ablations: Sequence[str] = ABLATIONS,
     steps: int = 5,
     search: bool = False,
@@ -81,15 +69,8 @@ def intervene(
     forbid_tokens: Sequence[str] = (),
     renormalise: bool = True,
     why: bool = True,
-    band: int = 10,
-    seed: int = 0,
-    field: str | None = None,
-    by_line: bool = False,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    progress: Tell | None = None,
+    band: Count = 10,
+    **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
     """Take every head out of a model, one at a time, and measure what its predictions lose.
 
@@ -98,24 +79,13 @@ def intervene(
 
     Parameters
     ----------
-    model, texts, tokenizer, field, by_line, device, dtype, revision, trust_remote_code
+    model, texts
         See `attnscope.scan`.
-    targets
-        Translations, for an encoder-decoder: line i beside line i of the text.
-    out
-        Run folder, or a function that names it from the signature. Batches are written as they come; a run that was
-        stopped goes on.
-    repair
-        Whether to measure again what was damaged in a finished run; else such a run is refused.
     task
         Which part of the effects this process measures, as in `attnscope.scan`: every N-th batch. The last one to
         finish makes what stands beside them.
-    ray, workers, ray_gpus
-        Have the same units measured by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     window
         Tokens of a window; by default what the model takes, at most 512.
-    limit
-        Windows.
     batch_size
         Windows at a time; by default about 1,024 tokens' worth, two at least.
     variants
@@ -142,10 +112,6 @@ def intervene(
         its weights can be trusted.
     band
         Largest offset of the profiles.
-    seed
-        Seed of the random number generators.
-    progress
-        Called with a `Progress` after each batch.
 
     Returns
     -------
@@ -168,20 +134,18 @@ def intervene(
     --------
     >>> effects = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
     >>> effects["effects"].loss_change.dims
-    ('text', 'ablation', 'layer', 'head')
+    ('window', 'ablation', 'layer', 'head')
     """
     part, chosen = task_for(intervene, locals()), _checked(ablations)
-    check_whole(1, limit=limit, window=window, batch_size=batch_size, variants=variants, band=band)
     check_whole(0, STEPS, steps=steps)
-    check_seed(seed)
+    field, window, targets = reading["field"], reading["window"], reading["targets"]
+    limit, seed, out = reading["limit"] or DEFAULT_TEXTS, reading["seed"], reading["out"]
     inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
-    reject_modalities("intervene", inner, texts, field=field, revision=revision)
+    reject_modalities("intervene", inner, texts, field=field, revision=reading["revision"])
     corpus, target = texts_and_targets(
-        texts, targets, field=field, by_line=by_line or targets is not None, blank_lines=targets is not None
+        texts, targets, field=field, by_line=reading["by_line"] or targets is not None, blank_lines=targets is not None
     )
-    loaded = load_model(
-        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
-    )
+    loaded = load_model(model, **loading(reading))
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
     asked = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
     asked.check()
@@ -194,7 +158,7 @@ def intervene(
             "renormalise (--no-renormalise) is of what is forbidden: give forbid_offsets (--forbid-offset), "
             "forbid_first or forbid_tokens too"
         )
-    forbid, told = describe_rule(forbid_offsets, forbid_tokens, first=forbid_first), progress or no_progress
+    forbid, told = describe_rule(forbid_offsets, forbid_tokens, first=forbid_first), reading["progress"] or no_progress
     job = InterventionJob(
         asked, chosen, variants, steps, search, curves, why, band, seed, told, rule, forbid, renormalise, sets
     )
@@ -204,7 +168,7 @@ def intervene(
     if out is None:
         return _in_memory(job, attributes)
     whole = partial(_in_folder, job, attributes)
-    return tree_in_folder(out, signature, part, job.batches, whole, attributes, repair=repair)
+    return tree_in_folder(out, signature, part, job.batches, whole, attributes, repair=reading["repair"])
 
 
 def _settings(job: InterventionJob) -> dict[str, Any]:
@@ -341,19 +305,19 @@ class InterventionJob:
         """Curves by effects, by estimates and by what `scan` measures."""
         ablation: Ablation = "mean" if "mean" in self.ablations else self.ablations[0]
         halves = half_of(self.asked.documents)
-        parts = [measured.isel(text=np.flatnonzero(halves == half)) for half in (0, 1)]
+        parts = [measured.isel(window=np.flatnonzero(halves == half)) for half in (0, 1)]
 
         def of(scores: Callable[[xr.Dataset], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
             first, second = (scores(part) for part in parts)
             return first, second
 
-        orders = {"effect": of(lambda part: part.loss_change.sel(ablation=ablation).mean("text").values)}
+        orders = {"effect": of(lambda part: part.loss_change.sel(ablation=ablation).mean("window").values)}
         if self.steps:
             for name in ("attribution", "integrated"):
                 orders[name] = of(
-                    lambda part, name=name: part.estimate.sel(estimator=name, ablation=ablation).mean("text").values
+                    lambda part, name=name: part.estimate.sel(estimator=name, ablation=ablation).mean("window").values
                 )
-            orders["importance"] = of(lambda part: part.importance.mean("text").values)
+            orders["importance"] = of(lambda part: part.importance.mean("window").values)
         for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):
             if name in where:  # weights hardly differ between halves of the texts: one order for both
                 scores = sign * where[name].values

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from attnscope.capture.borrow import borrowed, preserve_model_state
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.reading import PairReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention.ablation import of_layers
@@ -41,16 +42,14 @@ from attnscope.measure.windows import window_length
 from attnscope.store.arrays import in_a_row, padded_heads
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature
-from attnscope.store.units import CompletedRanges, Done, Share, Task, keep_each, task_for
-from attnscope.support.arguments import validated
-from attnscope.support.checks import STEPS, check_seed, check_whole, shortly
+from attnscope.store.units import CompletedRanges, Done, Share, keep_each, task_for
+from attnscope.support.arguments import Count, validated
+from attnscope.support.checks import STEPS, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.intervention.pairs import EncodedPairs, Pair, Pairs
     from attnscope.intervention.stack import StackedPasses
     from attnscope.kernels.call import AttentionCall
@@ -69,26 +68,14 @@ def patch(
     *,
     answer: str | None = None,
     wrong: str | None = None,
-    tokenizer: Tokenizer = None,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    repair: bool = False,
-    task: str | Task | None = None,
-    ray: str | None = None,
-    workers: int | None = None,
-    ray_gpus: float | None = None,
     what: str = "heads",
     by_position: bool = False,
     direction: str | None = None,
     receiver: str | tuple[int, int] | None = None,
     steps: int = 5,
-    batch_size: int | None = None,
-    variants: int | None = None,
-    seed: int = 0,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    progress: Tell | None = None,
+    batch_size: Count | None = None,
+    variants: Count | None = None,
+    **reading: Unpack[PairReading],
 ) -> xr.DataTree:
     """Put activations of one run into another, one at a time, and measure how far the answer comes back.
 
@@ -97,22 +84,18 @@ def patch(
 
     Parameters
     ----------
-    model, tokenizer, device, dtype, revision, trust_remote_code
+    model
         See `attnscope.scan`.
     pairs
-        A file of JSON Lines, two or four text files (see `attnscope.intervention.passes.pairs.read_pairs`), or pairs
+        A file of JSON Lines, two or four text files (see `attnscope.intervention.pairs.read_pairs`), or pairs
         themselves, as
-        `attnscope.intervention.passes.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and
+        `attnscope.intervention.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and
         ``wrong``. The bundled
         model brings its own.
     answer, wrong
         Answers of all pairs that have none of their own; refused where each has one.
-    out, repair
-        See `attnscope.intervene`. Batches of pairs are written as they come; a run that was stopped goes on.
     task
         Which part of the pairs this process patches, as in `attnscope.scan`: every N-th batch.
-    ray, workers, ray_gpus
-        Have the same units measured by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     what
         ``heads``: each head's output. ``residual``: the residual stream after each block, at each position.
     by_position
@@ -129,10 +112,6 @@ def patch(
         Pairs at a time; by default about 1,024 tokens' worth.
     variants
         Most variants of a batch side by side; by default as many as the device is quickest with.
-    seed
-        Seed of the bootstrap and of the permutations.
-    progress
-        Called with a `Progress` after each batch.
 
     Returns
     -------
@@ -160,16 +139,13 @@ def patch(
     towards = direction or ("denoising" if path is None else "noising")
     chosen: What = _among("what", what, WHATS)
     course: Direction = _among("direction", towards, DIRECTIONS)
-    check_whole(1, batch_size=batch_size, variants=variants)
     check_whole(0, STEPS, steps=steps)
-    check_seed(seed)
+    seed, out = reading["seed"], reading["out"]
     given = _pairs(pairs, model, answer, wrong)
-    loaded = load_model(
-        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
-    )
+    loaded = load_model(model, **loading(reading))
     if what == "residual" or path is not None:
         steps = 0
-    apart, told = by_position or chosen == "residual", progress or no_progress
+    apart, told = by_position or chosen == "residual", reading["progress"] or no_progress
     job = PatchJob(loaded, given, chosen, apart, course, path, steps, variants, told)
     batches = job.batches(batch_size)
     skips = job.check(batches)
@@ -199,7 +175,7 @@ def patch(
             run.finish(parts=list(parts), attributes=attributes)
         return load_patching(run)
 
-    return tree_in_folder(out, signature, part, by_batch, in_folder, attributes, repair=repair)
+    return tree_in_folder(out, signature, part, by_batch, in_folder, attributes, repair=reading["repair"])
 
 
 def _batches(
@@ -209,7 +185,7 @@ def _batches(
     first = 0
     for numbers, encoded in batches:
         pairs = range(first, first + len(numbers))
-        yield None if done(pairs) else job.measured(numbers, encoded, skips).rename(pair="text")
+        yield None if done(pairs) else job.measured(numbers, encoded, skips).rename(pair="window")
         first = pairs.stop
 
 
@@ -265,7 +241,7 @@ def _parts(measured: xr.Dataset, stored: StoredParts, seed: int) -> dict[str, xr
 
 
 def _of_run(run: RunFolder) -> xr.Dataset:
-    return run.results().rename(text="pair").sortby("pair")
+    return run.results().rename(window="pair").sortby("pair")
 
 
 def _in_order(parts: Sequence[xr.Dataset]) -> xr.Dataset:

@@ -47,12 +47,12 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
             ),
             "tested": (dims, tested, {"long_name": "Whether that was tested", "units": "1"}),
         },
-        coords={name: values for name, values in effects.coords.items() if "text" not in values.dims},
+        coords={name: values for name, values in effects.coords.items() if "window" not in values.dims},
         attrs={"documents": len(set(documents)), "texts": len(documents), "intervals_over": called},
     )
     for name in ("kl", "accuracy_change", "estimate", "importance"):
         if name in effects:
-            heads[name] = effects[name].mean("text", keep_attrs=True)
+            heads[name] = effects[name].mean("window", keep_attrs=True)
     return heads
 
 
@@ -135,7 +135,7 @@ _ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
     """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows."""
     results = statistics_of(loaded, windows, band=band)
-    beside = xr.Dataset({name: results[name].mean("text", keep_attrs=True) for name in _MEANS if name in results})
+    beside = xr.Dataset({name: results[name].mean("window", keep_attrs=True) for name in _MEANS if name in results})
     names = majority_names(results)
     if names is not None:
         beside["kind"] = (("layer", "head"), np.array(names, dtype=object))
@@ -199,14 +199,14 @@ def trust_in_weights(loaded: LoadedModel, windows: list[Window], *, band: int = 
         contributions = contribution_profiles(given, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1)))
     except AttnscopeError as error:
         return None, str(error)
-    profile = contributions.profile_norms.mean("text")
+    profile = contributions.profile_norms.mean("window")
     top = profile.fillna(-1).argmax("offset")
     known = profile.notnull().any("offset")
     return xr.Dataset(
         {
             "norm_offset": contributions.offset[top].drop_vars("offset").astype(float).where(known),
             "norm_weight": profile.max("offset"),
-            "null_share": contributions.null_share.mean("text"),
-            "identifiable": contributions.identifiable.mean("text"),
+            "null_share": contributions.null_share.mean("window"),
+            "identifiable": contributions.identifiable.mean("window"),
         }
     ), ""

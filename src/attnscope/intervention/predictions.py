@@ -205,7 +205,7 @@ def real_queries(questions: Questions, sites: Sequence[Site]) -> list[Tensor]:
 
 def replacement(
     ablation: Ablation, output: Tensor, mean: Tensor | None, valid: Tensor
-) -> Float[Tensor, "text head query value_width"]:
+) -> Float[Tensor, "window head query value_width"]:
     """What stands in for every head of a call."""
     if ablation == "zero":
         return torch.zeros_like(output)

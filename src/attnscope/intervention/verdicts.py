@@ -215,7 +215,7 @@ def report(tree: xr.DataTree) -> Report:
     rows = verdicts(tree)
     ablations = [str(name) for name in tree["heads"].ablation.values]
     tested = rows[0]["matters"] is not None
-    windows, tokens = tree["effects"].sizes["text"], json.loads(tree.attrs["signature"])["settings"]["window"]
+    windows, tokens = tree["effects"].sizes["window"], json.loads(tree.attrs["signature"])["settings"]["window"]
     significant = [row for row in rows if any(row[f"{name}_shown"] for name in ablations)]
     about = "The interval reports how far it would move with other texts of the same kind, not with others."
     care = {

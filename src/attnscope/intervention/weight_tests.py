@@ -104,7 +104,7 @@ def over_heads(
 ) -> xr.Dataset:
     """Run a test on every head that is chosen in every text.
 
-    `variables` say by name what each is, its unit, and its dimensions after ``text, layer, head``; `predicts` is
+    `variables` say by name what each is, its unit, and its dimensions after ``window, layer, head``; `predicts` is
     whether predictions are compared.
     """
     coordinates, tell = coordinates or {}, progress or no_progress
@@ -135,12 +135,12 @@ def over_heads(
                 tell(Progress(test.replace("_", " "), share))
     result = xr.Dataset(
         {
-            name: (("text", "layer", "head", *more), values[name], {"long_name": long_name, "units": units})
+            name: (("window", "layer", "head", *more), values[name], {"long_name": long_name, "units": units})
             for name, (long_name, units, *more) in variables.items()
         },
         {
-            "text": np.arange(len(given.windows)),
-            "source": ("text", np.array(given.documents, dtype=object)),
+            "window": np.arange(len(given.windows)),
+            "source": ("window", np.array(given.documents, dtype=object)),
             **layer_coordinates(sites),
             "head": np.arange(next(iter(values.values())).shape[2]),
             **coordinates,
@@ -626,12 +626,12 @@ def with_intervals(
     """Add to each variable its mean over texts and its 95% interval over documents."""
     added: dict[str, xr.DataArray] = {}
     for name in names:
-        values = effects[name].transpose("text", ...)
+        values = effects[name].transpose("window", ...)
         known = np.isfinite(values.values)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(known, values.values, 0.0).sum(0) / known.sum(0)
         low, high = interval(values.values, documents, draws=draws, seed=seed)
-        like = values.isel(text=0, drop=True)
+        like = values.isel(window=0, drop=True)
         for end, part in (("mean", mean), ("low", low), ("high", high)):
             said = {"mean": "mean over texts", "low": "lower end", "high": "upper end"}[end]
             attrs = values.attrs | {"long_name": f"{values.attrs.get('long_name', name)}, {said}"}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import xarray as xr
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import load_model
-from attnscope.capture.processors import Tokenizer
+from attnscope.capture.reading import TextModelOptions
 from attnscope.lineage.links import (
     LEAST_WEIGHT,
     THRESHOLD,
@@ -61,7 +61,6 @@ def align(
     *,
     gold: str | Path | Gold | None = None,
     gold_first: int = 1,
-    tokenizer: Tokenizer = None,
     out: str | Path | None = None,
     task: str | Task | None = None,
     ray: str | None = None,
@@ -77,11 +76,8 @@ def align(
     every_head: bool | None = None,
     shown: int = 0,
     batch_size: int = 16,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     progress: Tell | None = None,
+    **options: Unpack[TextModelOptions],
 ) -> Aligned:
     """Align the words of a parallel text by a translation model's cross-attention; judge it where people did the same.
 
@@ -99,8 +95,6 @@ def align(
         People's alignments (see `read_gold`), words as the text's spaces make them.
     gold_first
         The number of the first word in that file.
-    tokenizer, device, dtype, revision, trust_remote_code
-        As in `attnscope.scan`.
     out
         Folder for ``links.txt`` and ``run.json``, which `attnscope.open_run` reads. What
         another call has left there is replaced, unless the same was asked for: then it is read.
@@ -163,9 +157,7 @@ def align(
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
     if every_head and judges is None:
         raise AttnscopeError("every head can be judged only with gold alignments: give gold (--gold FILE)")
-    loaded = load_model(
-        model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
-    )
+    loaded = load_model(model, **options)
     open_choice = layer is None and head is None
     work = Work(
         loaded.model,
@@ -532,14 +524,14 @@ class Work:
 
 
 def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:
-    dims = {"links_of_heads": ("text", "layer", "head")}
+    dims = {"links_of_heads": ("window", "layer", "head")}
     kinds = {"source_words": np.int64, "target_words": np.int64}
     return xr.Dataset(
         {
-            name: (dims.get(name, ("text",)), np.array([pair[name] for pair in pairs], kinds.get(name, object)))
+            name: (dims.get(name, ("window",)), np.array([pair[name] for pair in pairs], kinds.get(name, object)))
             for name in pairs[0]
         },
-        coords={"text": np.arange(lines.start, lines.stop)},
+        coords={"window": np.arange(lines.start, lines.stop)},
     )
 
 

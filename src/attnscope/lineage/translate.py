@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import torch
 from jaxtyping import Int
@@ -19,7 +19,7 @@ from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.capture.load import load_model
-from attnscope.capture.processors import Tokenizer
+from attnscope.capture.reading import TextModelOptions
 from attnscope.lineage.parallel_text import Lines, lines_of_text
 from attnscope.lineage.vocabulary import encode_lines
 from attnscope.support.arguments import validated
@@ -51,12 +51,8 @@ def translate(
     batch_tokens: int = 4_096,
     overlong: str = "refuse",
     scores: bool = False,
-    tokenizer: Tokenizer = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     progress: Tell | None = None,
+    **options: Unpack[TextModelOptions],
 ) -> Translations:
     """Translate sentences with a model folder, a hub id or a loaded model.
 
@@ -83,8 +79,6 @@ def translate(
     scores
         Whether to score translations, by one more forward pass over what was made: ``.score`` is None without. Several
         samples of a sentence (`sample` with `n_best` above 1) are scored in any case, as the scores order them.
-    tokenizer, device, dtype, revision, trust_remote_code
-        As in `attnscope.scan`.
     progress
         Called with a `Progress` after each batch; it tells of ``lines`` done.
 
@@ -113,9 +107,7 @@ def translate(
     ([2, 1], '')
     """
     lines = lines_of_text(texts, "the text")
-    loaded = load_model(
-        model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
-    )
+    loaded = load_model(model, **options)
     if not loaded.model.config.is_encoder_decoder:
         raise AttnscopeError(
             f"{type(loaded.model).__name__} is not an encoder-decoder: "

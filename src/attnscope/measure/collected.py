@@ -64,7 +64,7 @@ def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -
         )
         if layered:
             own = np.stack([counts.numpy() for counts in run.queries], axis=1)
-            part["queries"] = (("text", "layer"), own, {"long_name": "Queries of a layer", "units": "tokens"})
+            part["queries"] = (("window", "layer"), own, {"long_name": "Queries of a layer", "units": "tokens"})
         parts.append(part)
         first += run.texts
     results = joined(parts)

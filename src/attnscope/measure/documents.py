@@ -32,8 +32,8 @@ def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
 
 
 def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequence[Hashable], str]:
-    """What the bootstrap draws of results along ``text``, and what it is called in them."""
-    sources = results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["text"]))
+    """What the bootstrap draws of results along ``window``, and what it is called in them."""
+    sources = results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["window"]))
     if known is not None:
         sources = [source for source, there in zip(sources, known, strict=True) if there]
     drawn, unit = units_of(sources)
@@ -230,7 +230,7 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
     Returns
     -------
     xr.Dataset
-        The statistics' own dimensions without ``text``, and ``bound``, "low" and "high", in their own units. NaN where
+        Dimensions of the statistics without ``window``, and ``bound``, "low" and "high", in their own units. NaN where
         an estimate rests on fewer than 8 effective rows (Kish 1965): a row that was not drawn may then hold as much as
         all that were, and nothing in the sample tells.
 
@@ -238,7 +238,7 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
     --------
     >>> import xarray as xr
     >>> ends = {"": 1.0, "_error": 0.05, "_freedom": 60.0, "_skewness": 0.0, "_effective_rows": 40.0}
-    >>> results = xr.Dataset({f"entropy{end}": (("text", "head"), [[value]]) for end, value in ends.items()})
+    >>> results = xr.Dataset({f"entropy{end}": (("window", "head"), [[value]]) for end, value in ends.items()})
     >>> intervals(results).entropy.values.round(3).tolist()
     [[0.9, 1.1]]
     """
@@ -251,19 +251,19 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
     for name in names:
         estimate = results[name]
         variances = results[f"{name}{ERROR}"] ** 2
-        variance = variances.sum("text")
-        spread = (variances**2 / results[f"{name}{FREEDOM}"]).sum("text")
+        variance = variances.sum("window")
+        spread = (variances**2 / results[f"{name}{FREEDOM}"]).sum("window")
         freedom = (variance**2 / spread.where(spread > 0)).fillna(1.0)
-        third = (results[f"{name}{SKEWNESS}"] * variances**1.5).sum("text")
+        third = (results[f"{name}{SKEWNESS}"] * variances**1.5).sum("window")
         skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
         times = freedom.copy(data=stats.t.ppf(0.975, freedom.values))
-        windows = estimate.notnull().sum("text")
+        windows = estimate.notnull().sum("window")
         error = variance**0.5 / windows.where(windows > 0)
-        mean, effective = estimate.mean("text"), _effective(results, name)
+        mean, effective = estimate.mean("window"), _effective(results, name)
         low, high = (mean - error * without_skewness(sign * times, skewness) for sign in (1.0, -1.0))
         if name == "offset_spread":
             least = results[f"{name}{SKEWNESS}"].clip(min=_SPREAD_SKEW)
-            third = (least * variances**1.5).sum("text")
+            third = (least * variances**1.5).sum("window")
             skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
             farther = mean + error * long_tail(times, skewness)
             high = xr.where((effective < _FEW) & (farther > high), farther, high)
@@ -276,6 +276,6 @@ def _effective(results: xr.Dataset, name: str) -> xr.DataArray:
     """As how many rows with parts alike those of all windows are; infinite where there is nothing to know."""
     rows = results[f"{name}{EFFECTIVE}"]
     parts = abs(results[name])
-    squares = (parts**2 / rows.where(rows > 0)).sum("text")
-    together = parts.sum("text") ** 2 / squares.where(squares > 0)
-    return together.where(squares > 0, rows.min("text"))
+    squares = (parts**2 / rows.where(rows > 0)).sum("window")
+    together = parts.sum("window") ** 2 / squares.where(squares > 0)
+    return together.where(squares > 0, rows.min("window"))

@@ -146,7 +146,7 @@ def _labelled(measured: list[dict[str, np.ndarray]], names: list[str], band: int
     words = {name: wording(name) for name in _SHARED} | _OWN
     variables = {
         name: (
-            ("form", "text", "head", "offset")[: measured[0][name].ndim + 1],
+            ("form", "window", "head", "offset")[: measured[0][name].ndim + 1],
             np.stack([text[name] for text in measured]),
             said.attributes,
         )
@@ -261,4 +261,4 @@ def row_factors(share: Array, mass: Array, counts: Array) -> Array:
 
 def text_mean(values: xr.DataArray) -> xr.DataArray:
     """Mean over texts, NaN where no text has a value; what has no texts, as a pooled result, stays."""
-    return values.mean("text", skipna=True) if "text" in values.dims else values
+    return values.mean("window", skipna=True) if "window" in values.dims else values

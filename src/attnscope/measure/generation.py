@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.placement import device_of
+from attnscope.capture.reading import PromptReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, full_pass_difference
@@ -26,15 +27,14 @@ from attnscope.measure.sides import grouping_for, read_sides
 from attnscope.measure.windows import beyond_note, window_length
 from attnscope.read.chats import Chats
 from attnscope.read.encoded import Sources
-from attnscope.read.groups import Groups
 from attnscope.read.shown import IdNames
 from attnscope.read.sources import as_list
 from attnscope.read.windows import Window
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature, short_hash
-from attnscope.support.arguments import validated
+from attnscope.store.signature import short_hash
+from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -42,7 +42,6 @@ from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
     from attnscope.read.groups import Grouping
 
 CACHES = ("dynamic", "static", "none")
@@ -60,25 +59,10 @@ def generate(
     sample: bool = False,
     temperature: float = 1.0,
     top_p: float = 1.0,
-    seed: int = 0,
     spans: Mapping[str, str] | None = None,
-    groups: Groups | None = None,
     cache: str = "dynamic",
-    tokenizer: Tokenizer = None,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    repair: bool = False,
-    window: int | None = None,
-    limit: int | None = None,
-    batch_size: int = 1,
-    field: str | None = None,
-    by_line: bool = False,
-    chat: bool = False,
-    chat_template: str | Path | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    progress: Tell | None = None,
+    batch_size: Count = 1,
+    **reading: Unpack[PromptReading],
 ) -> xr.Dataset:
     """Let a model go on with texts, and measure where every head looks as each new token is chosen.
 
@@ -88,7 +72,7 @@ def generate(
 
     Parameters
     ----------
-    model, tokenizer, out, repair, field, by_line, chat, chat_template
+    model
         See `attnscope.scan`; a causal model or an encoder-decoder. There is no default: the bundled model is a masked
         language model, which cannot generate. A chat is answered from where the assistant begins to speak; what it says
         at its end is left out.
@@ -98,9 +82,9 @@ def generate(
         Tokens to write, at most: the model may end a text before.
     beams
         Beams of the search.
-    sample, temperature, top_p, seed
+    sample, temperature, top_p
         Draw each token at random, from scores divided by `temperature`, among the likeliest that have `top_p` of the
-        probability together; with this seed. By default the likeliest token is taken.
+        probability together. By default the likeliest token is taken.
     spans
         Parts of the prompts by name, as they read, with ``...`` for whatever stands between: ``{"document":
         "<doc>...</doc>"}``. A part is marked each time that it is there; one that is in no prompt is refused.
@@ -114,10 +98,6 @@ def generate(
         Prompts, at most.
     batch_size
         Prompts at a time, padded on the left.
-    device, dtype, revision, trust_remote_code
-        See `attnscope.capture.load.load_model`.
-    progress
-        Called with a `Progress` after each batch.
 
     Returns
     -------
@@ -144,6 +124,8 @@ def generate(
     ...
     attnscope.AttnscopeError: the bundled model is a masked language model, which cannot generate: give ...
     """
+    seed, window, limit = reading["seed"], reading["window"], reading["limit"]
+    field, out = reading["field"], reading["out"]
     asked = _asked(
         new_tokens=new_tokens,
         beams=beams,
@@ -158,14 +140,18 @@ def generate(
     )
     patterns = patterns_of(spans)
     given = as_list(texts) if isinstance(texts, Iterator) else texts
-    reject_modalities("generate", model, given, field=field, revision=revision)
+    reject_modalities("generate", model, given, field=field, revision=reading["revision"])
     corpus, _ = read_sides(
-        given, None, field=field, by_line=by_line, stride=None, chat=chat, chat_template=chat_template
+        given,
+        None,
+        field=field,
+        by_line=reading["by_line"],
+        stride=None,
+        chat=reading["chat"],
+        chat_template=reading["chat_template"],
     )
-    grouping = grouping_for(groups, corpus)
-    loaded = load_model(
-        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
-    )
+    grouping = grouping_for(reading["groups"], corpus)
+    loaded = load_model(model, **loading(reading))
     _check_writes(loaded)
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
@@ -173,14 +159,14 @@ def generate(
     prompts = prompts_of(corpus, loaded, length=length, limit=limit)
     reject_unmatched(prompts, patterns)
     grouping = None if grouping is None else grouping.over(prompts)
-    job = _Job(loaded, prompts, grouping, patterns, asked, progress or no_progress)
+    job = _Job(loaded, prompts, grouping, patterns, asked, reading["progress"] or no_progress)
     signature = signature_of("generate", loaded, corpus, None, job.settings(length))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= beyond_note(loaded, _whole_length(loaded, length, new_tokens), "Texts, with what is written,")
     if out is None:
         results = in_a_row([part for _, part in job.parts()], "sequence")
         return results.assign_attrs(attributes)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
         return _in_folder(job, attributes, run)
 
 
@@ -197,14 +183,14 @@ def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Data
     """Write what the run lacks, and read all of it."""
     if not run.complete:
         for first, part in job.parts(run):
-            run.append(part.rename(sequence="text"), first)
+            run.append(part.rename(sequence="window"), first)
         run.finish(attributes=attributes)
     return load_generation(run)
 
 
 def load_generation(run: RunFolder) -> xr.Dataset:
     """What `generate` returned, from the folder of a finished run."""
-    results = run.results().rename(text="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
+    results = run.results().rename(window="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
     results.encoding["source"] = str(run.path)
     return results
 

@@ -283,7 +283,7 @@ def _sizes(placed: Placed, kind: str, pieces: list[list[int]], most: int, named:
         for name, value in zip(named, (*known, *shape), strict=False):
             sizes[name][0, image] = value
     return {
-        name: (("text", kind), sizes[name], {"long_name": f"of {kind}s: {words}", "units": ""})
+        name: (("window", kind), sizes[name], {"long_name": f"of {kind}s: {words}", "units": ""})
         for name, words in named.items()
     }
 

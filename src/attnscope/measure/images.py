@@ -176,12 +176,12 @@ class ImageReader(Reader):
         return xr.Dataset(
             {name: (_dimensions(name), array, wording(name).attributes) for name, array in arrays.items()}
             | {
-                name: ("text", np.full(len(items), size), {"long_name": long_name, "units": units})
+                name: ("window", np.full(len(items), size), {"long_name": long_name, "units": units})
                 for (name, long_name), (units, size) in zip(words.items(), sizes, strict=False)
             },
             coords={
-                "text": np.array(numbers),
-                "source": ("text", np.array([name for name, _ in items], dtype=object)),
+                "window": np.array(numbers),
+                "source": ("window", np.array([name for name, _ in items], dtype=object)),
                 **layer_coordinates(self.sites),
                 "head": np.arange(
                     next(values.shape[2] for name, values in arrays.items() if not name.startswith(EQUAL))
@@ -233,7 +233,7 @@ def _window(name: str, grid: Grid | None) -> Window:
 def _dimensions(name: str) -> tuple[str, ...]:
     of_head = () if name.startswith(EQUAL) else ("head",)
     along = ("row_offset", "column_offset") if name.removeprefix(EQUAL) == "patch_profile" else ()
-    return ("text", "layer", *of_head, *along)
+    return ("window", "layer", *of_head, *along)
 
 
 HAVE_EQUAL = ("patch_profile", "same_row", "same_column", "class_token", "registers", "patch_distance")
@@ -331,19 +331,19 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
     """Name the kind of every head in every image."""
     names = _names(results)
     results = results.assign({f"{prefix}share": patch_shares(results, prefix) for prefix in ("", "equal_")})
-    shape = tuple(results.sizes[dim] for dim in ("text", "layer", "head"))
+    shape = tuple(results.sizes[dim] for dim in ("window", "layer", "head"))
     weights = results.rows * results.columns
     pooled = xr.Dataset(
         {
-            name: (results[name] * weights).sum("text", skipna=False) / weights.sum()
+            name: (results[name] * weights).sum("window", skipna=False) / weights.sum()
             for name in map(str, results.data_vars)
-            if {"text", "layer"} <= set(results[name].dims)
+            if {"window", "layer"} <= set(results[name].dims)
         }
     )
     measured, equal = (_places(pooled, prefix).candidates for prefix in ("", "equal_"))
     allowed = beyond_chance(measured, equal, float(weights.sum()))
-    codes = np.stack([_codes(results.isel(text=text, drop=True), names, allowed) for text in range(shape[0])])
-    exists = np.isfinite(results.same_row.transpose("text", "layer", "head").values).reshape(shape[0], -1).all(0)
+    codes = np.stack([_codes(results.isel(window=text, drop=True), names, allowed) for text in range(shape[0])])
+    exists = np.isfinite(results.same_row.transpose("window", "layer", "head").values).reshape(shape[0], -1).all(0)
     used = np.unique(codes[:, exists])
     labels = np.searchsorted(used, codes[:, exists])
     shares = label_shares(labels, len(used))
@@ -357,7 +357,7 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
     dims = ("layer", "head")
     return xr.Dataset(
         {
-            "label": (("text", *dims), by_head(labels, -1.0)),
+            "label": (("window", *dims), by_head(labels, -1.0)),
             "label_share": ((*dims, "cluster"), np.moveaxis(by_head(shares.T), 0, -1)),
             "majority_share": (dims, by_head(shares.max(-1))),
             "effective_labels": (dims, by_head(effective_labels(shares))),

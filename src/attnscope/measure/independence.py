@@ -15,7 +15,7 @@ from attnscope.measure.documents import LEAST, jackknife_interval, units_of
 RARE = 0.01  # a label with a smaller share of a head's texts does not count
 
 
-def label_shares(labels: Int[np.ndarray, "text head"], clusters: int) -> Float[np.ndarray, "head cluster"]:
+def label_shares(labels: Int[np.ndarray, "window head"], clusters: int) -> Float[np.ndarray, "head cluster"]:
     """Share of texts in which a head has each label."""
     return (labels[..., None] == np.arange(clusters)).mean(0)
 
@@ -26,7 +26,7 @@ def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndar
     return np.asarray(np.exp(-(shares * logs).sum(-1)))
 
 
-def intraclass_correlation(values: Float[np.ndarray, "text head"]) -> float:
+def intraclass_correlation(values: Float[np.ndarray, "window head"]) -> float:
     """ICC(1) of heads over texts: (MSB - MSW) / (MSB + (C - 1) MSW), C texts."""
     texts, heads = values.shape
     if texts < 2 or heads < 2:  # noqa: PLR2004
@@ -38,7 +38,7 @@ def intraclass_correlation(values: Float[np.ndarray, "text head"]) -> float:
     return float((between - within) / total) if total > 0 else float("nan")
 
 
-def between_head_share(profiles: Float[np.ndarray, "text head offset"]) -> float:
+def between_head_share(profiles: Float[np.ndarray, "window head offset"]) -> float:
     """Share of the profiles' total sum of squares that lies between heads (eta squared)."""
     grand = profiles.mean((0, 1))
     total = ((profiles - grand) ** 2).sum()
@@ -46,7 +46,7 @@ def between_head_share(profiles: Float[np.ndarray, "text head offset"]) -> float
     return float(between / total) if total > 0 else float("nan")
 
 
-def sign_agreement(values: Float[np.ndarray, "text head"]) -> Float[np.ndarray, " head"]:
+def sign_agreement(values: Float[np.ndarray, "window head"]) -> Float[np.ndarray, " head"]:
     """Share of texts in which the sign agrees with that of the head's median; NaN of a head with NaN in a text."""
     agrees = (np.sign(values) == np.sign(np.median(values, axis=0))).mean(0)
     return np.where(np.isnan(values).any(0), np.nan, agrees)
@@ -62,9 +62,9 @@ class Estimate:
 
 
 def independence(
-    labels: Int[np.ndarray, "text head"],
-    directions: Float[np.ndarray, "text head"],
-    profiles: Float[np.ndarray, "text head offset"],
+    labels: Int[np.ndarray, "window head"],
+    directions: Float[np.ndarray, "window head"],
+    profiles: Float[np.ndarray, "window head offset"],
     *,
     clusters: int,
     documents: Sequence[Hashable] | None = None,
@@ -187,7 +187,7 @@ def _usual(shares: np.ndarray) -> np.ndarray:
 
 
 def label_information(
-    labels: Int[np.ndarray, "text head"], *, seed: int = 0, permutations: int = 20
+    labels: Int[np.ndarray, "window head"], *, seed: int = 0, permutations: int = 20
 ) -> tuple[float, float]:
     """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()

@@ -118,14 +118,14 @@ def labelled(
     tokens = {"long_name": unit, "units": unit}
     return xr.Dataset(
         {name: (dimensions(name), array, _attributes(name, unit)) for name, array in arrays.items()}
-        | {name: ("text", counts, tokens) for name, counts in lengths.items()}
+        | {name: ("window", counts, tokens) for name, counts in lengths.items()}
         | {
-            "source": ("text", np.array([source for source, _ in sources], dtype=object)),
-            "start": ("text", np.array([start for _, start in sources], dtype=np.int64)),
+            "source": ("window", np.array([source for source, _ in sources], dtype=object)),
+            "start": ("window", np.array([start for _, start in sources], dtype=np.int64)),
         },
         coords={
-            "text": np.arange(first, first + len(sources)),
-            **({} if by is None else {"by": ("text", np.array(by, dtype=object))}),
+            "window": np.arange(first, first + len(sources)),
+            **({} if by is None else {"by": ("window", np.array(by, dtype=object))}),
             **layer_coordinates(sites),
             "head": np.arange(heads),
             "offset": np.arange(-band, band + 1),

@@ -210,10 +210,10 @@ def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
     """Why the weight at some of the chosen offsets is not there, in some windows or layers or in all; else nothing."""
-    if _AT not in results or "text" not in results[_AT].dims:
+    if _AT not in results or "window" not in results[_AT].dims:
         return {}
     sizes = results.window_length if "window_length" in results else results.length
-    known = results[_AT].notnull().any("head").transpose("chosen_offset", "text", "layer").values
+    known = results[_AT].notnull().any("head").transpose("chosen_offset", "window", "layer").values
     said = [
         (int(offset), _why(known[row], abs(int(offset)), sizes.values, results, unit))
         for row, offset in enumerate(results.chosen_offset.values)
@@ -223,7 +223,7 @@ def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
 
 
 def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Dataset, unit: str) -> str:
-    """Of one offset, known ``(text, layer)``."""
+    """Of one offset, known ``(window, layer)``."""
     each = "pools" if "window_count" in results else called_in(results.attrs)["windows"]
     if not known.any():
         if sizes.max() <= distance:

@@ -126,7 +126,7 @@ def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | No
     --------
     >>> import xarray as xr
     >>> results = xr.Dataset(
-    ...     {"band_sum": (("text", "layer", "head", "offset"), [[[[2.0, 6.0, 0.0]]]]), "length": ("text", [10])},
+    ...     {"band_sum": (("window", "layer", "head", "offset"), [[[[2.0, 6.0, 0.0]]]]), "length": ("window", [10])},
     ...     coords={"offset": [-1, 0, 1]},
     ... )
     >>> shares_by_offset(results, "band").share.tolist()
@@ -138,7 +138,7 @@ def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | No
     if name not in results or "length" not in results:
         every = shares_by_offset(results, "every") if of == "bins" else None
         return None if every is None else every.binned()
-    along = str(next(dim for dim in results[name].dims if dim not in ("text", "layer", "head")))
+    along = str(next(dim for dim in results[name].dims if dim not in ("window", "layer", "head")))
     if of == "bins":
         first, last = results.bin_first.values, results.bin_last.values
     else:
@@ -158,29 +158,29 @@ def _mean(results: xr.Dataset, sums: xr.DataArray, dims: tuple[str, ...]) -> np.
 
 
 def rows_of(results: xr.Dataset) -> xr.DataArray:
-    """Queries of each window in each layer, ``(text, layer)``."""
+    """Queries of each window in each layer, ``(window, layer)``."""
     rows = queries(results)
     if "layer" not in rows.dims:
         rows = rows.expand_dims(layer=results.sizes["layer"])
-    return rows.transpose("text", "layer").drop_vars([*rows.coords]).astype(float)
+    return rows.transpose("window", "layer").drop_vars([*rows.coords]).astype(float)
 
 
 def pairs_of(results: xr.Dataset) -> xr.DataArray:
-    """How many (query, key) pairs each window has in each layer at each offset, ``(text, layer, offset)``."""
+    """How many (query, key) pairs each window has in each layer at each offset, ``(window, layer, offset)``."""
     if "pairs" in results:
-        return results.pairs.transpose("text", "layer", "offset")
+        return results.pairs.transpose("window", "layer", "offset")
     rows, offset = rows_of(results), results.offset.values
     kinds = results.layer_kind.values if "layer_kind" in results.coords else ["self"]
     own = np.array([kind == "causal" for kind in kinds])
     keys = np.where(own, rows.values, results.length.values[:, None])[..., None]
     # query i has a key at offset t for max(0, -t) <= i < min(queries, keys - t)
     pairs = (np.minimum(rows.values[..., None], keys - offset) - np.maximum(0, -offset)).clip(0)
-    return xr.DataArray(pairs.astype(float), dims=("text", "layer", "offset"))
+    return xr.DataArray(pairs.astype(float), dims=("window", "layer", "offset"))
 
 
 def profile_of(results: xr.Dataset) -> xr.DataArray:
-    """Mean weight at each offset, ``(text, layer, head, offset)``; NaN where no pair of tokens has it."""
-    dims = ("text", "layer", "head", "offset")
+    """Mean weight at each offset, ``(window, layer, head, offset)``; NaN where no pair of tokens has it."""
+    dims = ("window", "layer", "head", "offset")
     pairs = pairs_of(results).values[:, :, None]
     sums = results.band_sum.transpose(*dims).values
     profile = np.divide(sums, pairs, out=np.full(sums.shape, np.nan), where=pairs > 0)
@@ -196,6 +196,6 @@ def without_profile(results: xr.Dataset) -> xr.Dataset:
     """Leave the profile out where `profile_of` gives it back bit for bit."""
     if "profile" not in results or "band_sum" not in results:
         return results
-    there = results.profile.transpose("text", "layer", "head", "offset").values
+    there = results.profile.transpose("window", "layer", "head", "offset").values
     same = there.dtype == np.float64 and np.array_equal(there, profile_of(results).values, equal_nan=True)
     return results.drop_vars("profile") if same else results

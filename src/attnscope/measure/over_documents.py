@@ -154,8 +154,8 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
     Examples
     --------
     >>> values = xr.Dataset(
-    ...     {"entropy": (("text", "layer", "head"), np.array([0.0, 2, 4, 6]).reshape(4, 1, 1))},
-    ...     {"source": ("text", ["a", "a", "b", "b"])},
+    ...     {"entropy": (("window", "layer", "head"), np.array([0.0, 2, 4, 6]).reshape(4, 1, 1))},
+    ...     {"source": ("window", ["a", "a", "b", "b"])},
     ... )
     >>> means = over_documents(values)
     >>> [float(means[name].squeeze()) for name in ("entropy", "entropy_between", "entropy_within")]
@@ -193,9 +193,9 @@ def _of_windows(short: xr.Dataset) -> xr.Dataset:
     names = {
         str(name): str(name).removeprefix(OF_WINDOW)
         for name, variable in short.data_vars.items()
-        if variable.dims == ("window", "layer", "head")
+        if variable.dims == ("pooled_window", "layer", "head")
     }
-    return short[[*names]].rename(names | {"window": "text"})
+    return short[[*names]].rename(names | {"pooled_window": "window"})
 
 
 class _Gathered:
@@ -208,10 +208,10 @@ class _Gathered:
     def add(self, piece: xr.Dataset, documents: list[str]) -> None:
         """Count the texts of a piece."""
         for name, statistic in _statistics(piece):
-            sums, _ = self.parts.setdefault(name, (DocumentSums(), statistic.isel(text=0, drop=True)))
-            values = statistic.transpose("text", ...).values
+            sums, _ = self.parts.setdefault(name, (DocumentSums(), statistic.isel(window=0, drop=True)))
+            values = statistic.transpose("window", ...).values
             sums.add(values.reshape(len(values), -1).astype(np.float64), documents)
-        self.coords = {name: coordinate for name, coordinate in piece.coords.items() if "text" not in coordinate.dims}
+        self.coords = {name: coordinate for name, coordinate in piece.coords.items() if "window" not in coordinate.dims}
 
     def dataset(self, *, components: bool) -> xr.Dataset:
         """All of them, and where it is asked for what varies between documents."""
@@ -234,7 +234,7 @@ def _statistics(piece: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
     """What is measured of every head in every text."""
     for given, values in piece.data_vars.items():
         name = str(given)
-        of_heads = {"text", "layer", "head"} <= set(values.dims)
+        of_heads = {"window", "layer", "head"} <= set(values.dims)
         if (
             of_heads
             and values.dtype.kind == "f"

@@ -184,4 +184,4 @@ def dimensions(name: str) -> tuple[str, ...]:
     along = KNOWN[own].along
     along += ("group_query",) if name.endswith(BY_GROUP) else ()
     of_head = () if name.startswith(EQUAL) else ("head",)
-    return ("text", "layer", *of_head, *along)
+    return ("window", "layer", *of_head, *along)

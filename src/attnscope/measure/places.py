@@ -100,20 +100,20 @@ def over_texts(results: xr.Dataset) -> xr.Dataset:
     names = (*NEEDED, "columns_left")
     sums = {name: results[name] for name in (*names, *(f"equal_{name}" for name in names)) if name in results}
     pooled = {
-        name: values.sum("text")
+        name: values.sum("window")
         if name.endswith("_sum")
-        else (values * rows).sum("text", skipna=False) / rows.sum("text")
+        else (values * rows).sum("window", skipna=False) / rows.sum("window")
         for name, values in sums.items()
     }
     keep = ("layer_kind", "bin_first", "bin_last", "offset", "offset_bin")
-    pooled |= {name: results[name].sum("text") for name in ("rows", "told") if name in results}
+    pooled |= {name: results[name].sum("window") for name in ("rows", "told") if name in results}
     return xr.Dataset(pooled, {name: results[name] for name in keep})
 
 
 def _shares(results: xr.Dataset, prefix: str, rows: np.ndarray) -> Shares:
     def of(name: str, *along: str) -> np.ndarray:
         values = results[prefix + name]
-        dims = [dim for dim in ("text", "layer", "head") if dim in values.dims]
+        dims = [dim for dim in ("window", "layer", "head") if dim in values.dims]
         values = values.transpose(*dims, *along).values
         return values.reshape(len(rows), *values.shape[len(dims) :])
 
@@ -154,13 +154,13 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
         rows = rows.expand_dims(layer=results.sizes["layer"], axis=1)
     if "layer_kind" not in results.coords:
         results = results.assign_coords(layer_kind=("layer", ["self"] * results.sizes["layer"]))
-    rows = rows.transpose("text", "layer").drop_vars("layer", errors="ignore")
+    rows = rows.transpose("window", "layer").drop_vars("layer", errors="ignore")
     if "sampled_rows" in results:
         results = results.assign(told=np.minimum(rows, results.sampled_rows))
     mean_key = results.mean_offset + (rows - 1) / 2
     if "columns_left" in results:
         return results.assign(rows=rows)
-    columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("text", "layer", "head")
+    columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("window", "layer", "head")
     if "frames" in results:  # Whisper also looks at frames that are no sound, of which the mean key tells nothing
         columns_left = columns_left.where(results.frames <= rows)
     return results.assign(rows=rows, columns_left=columns_left)

@@ -71,30 +71,30 @@ def _parts_of_documents(numbered: Iterable[tuple[int, Window]], size: int) -> It
 
 
 def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
-    """The windows of a pool as one entry of ``text``."""
+    """The windows of a pool as one entry of ``window``."""
     rows = rows_of(results).variable
-    drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["text"]))
+    drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["window"]))
     results = _with_columns_left(results)
     variables: dict[str, xr.Variable] = {}  # without coordinates, which xarray would align in every step
     for given in results.data_vars:
         name, values = str(given), results.variables[given]
         if name in _SIZES or name.endswith(_SUMS) or name.removeprefix(EQUAL) == GROUP_ROWS:
-            variables[name] = values.sum("text", skipna=False, keep_attrs=True)
+            variables[name] = values.sum("window", skipna=False, keep_attrs=True)
         elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
             of = results.variables[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
             variables[name] = _weighted_nanmean(values, of)
         elif name.removeprefix(EQUAL) in OF_OFFSETS:  # over all queries: those of windows that have none are at 0
-            variables[name] = _weighted(values.fillna(0), rows).where(values.notnull().any("text"))
+            variables[name] = _weighted(values.fillna(0), rows).where(values.notnull().any("window"))
             variables[name].attrs = values.attrs
         elif name == "profile":
             pairs = pairs_of(results).variable
-            variables["pairs"] = pairs.sum("text")
-            variables[name] = _weighted(values.fillna(0), pairs).where(values.notnull().any("text"))
+            variables["pairs"] = pairs.sum("window")
+            variables[name] = _weighted(values.fillna(0), pairs).where(values.notnull().any("window"))
             variables[name].attrs = values.attrs
-        elif "text" in values.dims:
+        elif "window" in values.dims:
             mean = _weighted(values, rows)
             variables[name] = mean
-            if values.dims == ("text", "layer", "head") and not name.startswith(EQUAL):
+            if values.dims == ("window", "layer", "head") and not name.startswith(EQUAL):
                 apart = _weighted((values - mean) ** 2, rows)
                 unit = values.attrs.get("units", "")
                 apart.attrs = {
@@ -104,35 +104,37 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
                 }
                 variables[f"{name}{VARIANCE}"] = apart
                 alone = values.astype(np.float32)
-                variables[f"{OF_WINDOW}{name}"] = xr.Variable(("window", *values.dims[1:]), alone.data, values.attrs)
+                variables[f"{OF_WINDOW}{name}"] = xr.Variable(
+                    ("pooled_window", *values.dims[1:]), alone.data, values.attrs
+                )
         else:
             variables[name] = values
     if "group_weight" in results:
         counted = results.variables[GROUP_ROWS]
-        known = _where(results.variables["group_weight"].notnull(), counted).sum("text")
-        of = known.where(counted.notnull().all("text")).transpose(*variables["group_weight"].dims)
+        known = _where(results.variables["group_weight"].notnull(), counted).sum("window")
+        of = known.where(counted.notnull().all("window")).transpose(*variables["group_weight"].dims)
         of.attrs = {"long_name": "Queries of a group in windows that have the group of keys", "units": "tokens"}
         variables[GROUP_PAIR_ROWS] = of
     for name in IN_FULL:
         if name in results:
-            variables[f"{DRAWN}{name}"] = results.variables[name].isel(text=drawn)
+            variables[f"{DRAWN}{name}"] = results.variables[name].isel(window=drawn)
     variables[f"{DRAWN}length"] = results.variables["length"][drawn]
-    variables["window_count"] = xr.Variable((), results.sizes["text"])
+    variables["window_count"] = xr.Variable((), results.sizes["window"])
     whole = {
-        name: values if "window" in values.dims else values.set_dims(("text", *values.dims))
+        name: values if "pooled_window" in values.dims else values.set_dims(("window", *values.dims))
         for name, values in variables.items()
     } | {
-        f"{OF_WINDOW}{name}": xr.Variable("window", results.variables[name].values)
+        f"{OF_WINDOW}{name}": xr.Variable("pooled_window", results.variables[name].values)
         for name in ("length", "source", "start", "by")
         if name in results.variables
     }
-    coordinates = {name: values for name, values in results.coords.items() if "text" not in values.dims}
+    coordinates = {name: values for name, values in results.coords.items() if "window" not in values.dims}
     of_first = {
-        name: ("text", results.variables[name].values[:1])
+        name: ("window", results.variables[name].values[:1])
         for name in ("source", "start", "by")
         if name in results.coords
     }
-    coordinates |= {"text": [number], **of_first, "window": results.text.values}
+    coordinates |= {"window": [number], **of_first, "pooled_window": results.window.values}
     pool = xr.Dataset(whole, coordinates)
     if {"profile", "band_sum"} <= set(pool):
         pool["profile"] = profile_of(pool)
@@ -141,15 +143,15 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
 
 def _weighted(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
     """Mean over windows; NaN stays where it is in any of them."""
-    mean = (values * weights).sum("text", skipna=False) / weights.sum("text")
+    mean = (values * weights).sum("window", skipna=False) / weights.sum("window")
     return _like(mean, values)
 
 
 def _weighted_nanmean(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
     """Mean over the windows that have it; NaN where none has."""
     known = _where(values.notnull(), weights)
-    total = known.sum("text")
-    return _like((values.fillna(0) * known).sum("text") / total.where(total > 0), values)
+    total = known.sum("window")
+    return _like((values.fillna(0) * known).sum("window") / total.where(total > 0), values)
 
 
 def _where(condition: xr.Variable, values: xr.Variable) -> xr.Variable:
@@ -159,7 +161,7 @@ def _where(condition: xr.Variable, values: xr.Variable) -> xr.Variable:
 
 def _like(mean: xr.Variable, values: xr.Variable) -> xr.Variable:
     """The mean with the dimensions in order, and the attributes, of `values`."""
-    mean = mean.transpose(*(dim for dim in values.dims if dim != "text"))
+    mean = mean.transpose(*(dim for dim in values.dims if dim != "window"))
     mean.attrs = values.attrs
     return mean
 
@@ -173,39 +175,39 @@ def _with_columns_left(results: xr.Dataset) -> xr.Dataset:
 
 
 def windows_alone(results: xr.Dataset) -> xr.Dataset:
-    """What is kept of every window, along ``window``."""
-    return results[[name for name, values in results.data_vars.items() if "window" in values.dims]]
+    """What is kept of every window, along ``pooled_window``."""
+    return results[[name for name, values in results.data_vars.items() if "pooled_window" in values.dims]]
 
 
 def pools_alone(results: xr.Dataset) -> xr.Dataset:
-    """What is kept of each pool, or of each window where there are no pools, along ``text``."""
-    return results.drop_vars([name for name, values in results.variables.items() if "window" in values.dims])
+    """What is kept of each pool, or of each window where there are no pools, along ``window``."""
+    return results.drop_vars([name for name, values in results.variables.items() if "pooled_window" in values.dims])
 
 
 def windows_of_pools(windows: xr.Dataset, pools: xr.Dataset, chosen: slice) -> xr.Dataset:
     """What is kept of the windows of some pools of a piece."""
     ends = np.concatenate([[0], np.cumsum(pools.window_count.values)])
-    return windows.isel(window=slice(int(ends[chosen.start]), int(ends[chosen.stop])))
+    return windows.isel(pooled_window=slice(int(ends[chosen.start]), int(ends[chosen.stop])))
 
 
 def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
     """Batches, or pools, as one Dataset."""
     whole = in_a_row([pools_alone(part) for part in parts])
-    if "window" not in parts[0].dims:
+    if "pooled_window" not in parts[0].dims:
         return whole
-    return whole.merge(in_a_row([windows_alone(part) for part in parts], "window"))
+    return whole.merge(in_a_row([windows_alone(part) for part in parts], "pooled_window"))
 
 
 def in_order(parts: Iterable[xr.Dataset]) -> list[xr.Dataset]:
     """Batches, or pools, one text after the other."""
-    return sorted(parts, key=lambda pool: int(pool.text[0]))
+    return sorted(parts, key=lambda pool: int(pool.window[0]))
 
 
 def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
     """Batches, or pools, in any order: those that follow each other as one Dataset."""
     waiting: list[xr.Dataset] = []
     for part in in_order(parts):
-        if waiting and part.text[0] != waiting[-1].text[-1] + 1:
+        if waiting and part.window[0] != waiting[-1].window[-1] + 1:
             yield joined(waiting)
             waiting = []
         waiting.append(part)
@@ -219,7 +221,7 @@ _FIRST = 4  # batches before the first look; each look is at twice as many, so t
 def widest_interval(results: xr.Dataset) -> float:
     """Width of the widest 95% interval of the mean of any head, over all statistics that are shares."""
     shares = [
-        values.transpose("text", "layer", "head").values.reshape(results.sizes["text"], -1)
+        values.transpose("window", "layer", "head").values.reshape(results.sizes["window"], -1)
         for values in _shares(results).data_vars.values()
     ]
     units, _ = units_of(results.source.values.tolist())
@@ -271,8 +273,8 @@ class Enough:
         """What a reader has to know of how wide intervals are, and of a scan that ended before its texts did."""
         whole = in_a_row(self.parts)
         if self.texts:
-            whole = whole.isel(text=whole.text.values < self.texts)
-        read, width = whole.sizes["text"], widest_interval(whole)
+            whole = whole.isel(window=whole.window.values < self.texts)
+        read, width = whole.sizes["window"], widest_interval(whole)
         found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
         if np.isinf(width):
             found = f"fewer than {LEAST} {each} have no 95% interval"
@@ -289,7 +291,7 @@ class Enough:
 
     def _is_enough(self, texts: int) -> bool:
         whole = in_a_row(self.parts)
-        return widest_interval(whole.isel(text=whole.text.values < texts)) <= self.until
+        return widest_interval(whole.isel(window=whole.window.values < texts)) <= self.until
 
 
 class EnoughError(Exception):
@@ -301,7 +303,7 @@ def _shares(results: xr.Dataset) -> xr.Dataset:
     names = [
         name
         for name, values in results.data_vars.items()
-        if set(values.dims) == {"text", "layer", "head"} and values.attrs.get("units") == "share"
+        if set(values.dims) == {"window", "layer", "head"} and values.attrs.get("units") == "share"
     ]
     if not names:
         raise AttnscopeError(

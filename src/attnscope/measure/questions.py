@@ -17,7 +17,7 @@ from attnscope.measure.row_samples import RowSample
 from attnscope.store.files import local_folder
 from attnscope.store.signature import Signature
 from attnscope.store.units import Task
-from attnscope.support.checks import check_real, check_seed, check_whole
+from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Tell
 
@@ -67,15 +67,6 @@ class ScanSettings:
     offsets: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        check_whole(
-            1,
-            limit=self.limit,
-            batch_size=self.batch_size,
-            band=self.band,
-            pool=self.pool,
-            observation=self.observation,
-        )
-        check_seed(self.seed)
         if self.rows is not None:
             RowSample(self.rows)
             if self.pool is not None:

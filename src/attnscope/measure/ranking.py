@@ -16,14 +16,14 @@ _SAME = 1e-6  # relative: what differs less between heads does not tell them apa
 
 
 def queries(results: xr.Dataset) -> xr.DataArray:
-    """Rows of each map, ``(text)`` or ``(text, layer)``: in a decoder that reads a target, as many as that has
+    """Rows of each map, ``(text)`` or ``(window, layer)``: in a decoder that reads a target, as many as that has
     tokens.
     """
     if "queries" in results:
-        return results.queries.transpose("text", "layer")
+        return results.queries.transpose("window", "layer")
     if "target_length" not in results:
         return results.length
-    return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose("text", "layer")
+    return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose("window", "layer")
 
 
 @reads("scan")
@@ -57,7 +57,7 @@ def _describe_rows(results: xr.Dataset) -> xr.DataArray | None:
     rows = queries(results)
     if "sampled_rows" in results:
         rows = xr.where(rows < results.sampled_rows, rows, results.sampled_rows)
-    return rows.sum("text") if "text" in rows.dims else rows
+    return rows.sum("window") if "window" in rows.dims else rows
 
 
 @reads("scan")
@@ -87,7 +87,7 @@ def heads_far_from_uniform(results: xr.Dataset, top: int = 5) -> tuple[str, list
     """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic."""
     for key, variable in results.data_vars.items():
         name = str(key)
-        if not {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head", *SEVERAL}:
+        if not {"layer", "head"} <= set(variable.dims) <= {"window", "layer", "head", *SEVERAL}:
             continue
         if variable.dtype.kind != "f" or without_end(name) != name or name.endswith("_variance"):
             continue

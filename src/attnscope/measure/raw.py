@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import modality_of
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
+from attnscope.capture.reading import ModelOptions
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, call_of_weights
@@ -67,16 +68,13 @@ def weights(
     tokenizer: Processor = None,
     window: int | None = None,
     words: Words | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
+    **options: Unpack[ModelOptions],
 ) -> xr.DataArray:
     """Attention weights as a matrix: for a close look at some heads over one text, image or sound.
 
     Parameters
     ----------
-    model, tokenizer, device, dtype, revision, trust_remote_code
+    model, tokenizer
         See `attnscope.scan`.
     texts
         One text, or its token ids; of a long one the first window is taken. Or one image, sound or text with images,
@@ -123,16 +121,9 @@ def weights(
         return output
 
     given = "bundled" if model is None else model
-    sense = None if texts is None else modality_of(given, texts, revision=revision)
+    sense = None if texts is None else modality_of(given, texts, revision=options["revision"])
     if sense is None:
-        loaded = load_model(  # it refuses what reads no text
-            model,
-            tokenizer=cast("Tokenizer", tokenizer),
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        )
+        loaded = load_model(model, tokenizer=cast("Tokenizer", tokenizer), **options)  # it refuses what reads no text
         read = first_window(loaded, texts, targets, window_length(loaded, window))
         merging = None
         if words is not None:
@@ -147,7 +138,7 @@ def weights(
             raise _several(f"{len(sense)} images, videos, sounds or texts with images")
         if targets is not None and not isinstance(sense, Sounds):
             raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
-        loading = Loading(revision, device, dtype, trust_remote_code)
+        loading = Loading(**options)
         asked = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
         read = READERS[type(sense)](given, sense, asked).observe_first(observe)
     shapes = {matrix.shape[1:] for _, matrix in heads.layers}
@@ -369,7 +360,7 @@ def measure_weights(
         measured = {name: value.cpu() for name, value in measured.items()}
         run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
     results = collected([run], names, band).assign_attrs(capture="weights")
-    return results if tokens is None else results.assign_coords(token=(("text", "position"), _padded(tokens)))
+    return results if tokens is None else results.assign_coords(token=(("window", "position"), _padded(tokens)))
 
 
 @dataclass(frozen=True)

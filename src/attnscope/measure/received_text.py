@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.processors import Tokenizer
+from attnscope.capture.reading import TextModelOptions
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
@@ -39,13 +39,9 @@ def received(
     layer: int | None = None,
     head: int | None = None,
     observation: int | None = None,
-    tokenizer: Tokenizer = None,
     window: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     progress: Tell | None = None,
+    **options: Unpack[TextModelOptions],
 ) -> xr.DataArray:
     r"""Attention received by each token of a text: :math:`\sum_i A_{ij}` over all queries, or over the last ones.
 
@@ -53,7 +49,7 @@ def received(
 
     Parameters
     ----------
-    model, tokenizer, device, dtype, revision, trust_remote_code
+    model
         See `attnscope.scan`.
     texts
         One text, or its token ids; of a long one the first window is taken.
@@ -90,13 +86,11 @@ def received(
     (2,)
     """
     heads = ChosenHeads(layer, head)
-    reject_modalities("received", MODEL if model is None else model, texts, revision=revision)
+    reject_modalities("received", MODEL if model is None else model, texts, revision=options["revision"])
     check_whole(1, observation=observation)
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
-    loaded = load_model(
-        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
-    )
+    loaded = load_model(model, **options)
     tell(Progress("received", 0.5))
     read = first_window(loaded, texts, targets, window_length(loaded, window))
 

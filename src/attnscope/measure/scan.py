@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 import xarray as xr
@@ -16,6 +15,7 @@ from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import modality_of
 from attnscope.capture.placement import Placement
+from attnscope.capture.reading import ScanReading
 from attnscope.measure.image_text import ImageTextReader
 from attnscope.measure.images import ImageReader
 from attnscope.measure.observer import OBSERVATION
@@ -25,23 +25,18 @@ from attnscope.measure.sounds import SoundReader
 from attnscope.measure.texts import text_reader
 from attnscope.measure.videos import VideoReader
 from attnscope.read.encoded import Sources
-from attnscope.read.groups import Groups
 from attnscope.read.image_text import PicturedTexts
 from attnscope.read.images import Images
 from attnscope.read.sounds import Sounds
 from attnscope.read.sources import as_list
 from attnscope.read.videos import Videos
-from attnscope.read.words import Words
 from attnscope.store.files import local_out
-from attnscope.store.signature import Signature
 from attnscope.store.units import ByRay, Task, task_for
-from attnscope.support.arguments import validated
+from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Tell
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Processor
 
 
 @validated
@@ -51,42 +46,16 @@ def scan(
     model: Model | None = None,
     texts: Sources = None,
     *,
-    targets: Sources = None,
-    tokenizer: Processor = None,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    repair: bool = False,
-    task: str | Task | None = None,
-    ray: str | None = None,
-    workers: int | None = None,
-    ray_gpus: float | None = None,
-    window: int | None = None,
-    stride: int | None = None,
-    limit: int | None = None,
-    batch_size: int | None = None,
-    pool: int | None = None,
-    until: float | None = None,
-    rows: int | None = None,
     statistics: Sequence[str] | str | None = None,
-    band: int | None = None,
-    observation: int = OBSERVATION,
-    clusters: int | None = None,
-    seed: int = 0,
-    field: str | None = None,
-    by_line: bool = False,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    device_map: str | Mapping[str, int | str | torch.device] | None = None,
-    max_memory: Mapping[int | str, int | str] | None = None,
-    groups: Groups | None = None,
-    chat: bool = False,
-    chat_template: str | Path | None = None,
-    words: Words | None = None,
-    by: str | None = None,
+    band: Count | None = None,
     offsets: Sequence[int] | None = None,
+    rows: int | None = None,
+    observation: Count = OBSERVATION,
+    clusters: int | None = None,
+    pool: Count | None = None,
+    until: float | None = None,
     show: Sequence[tuple[int, int]] | bool | None = None,
-    progress: Tell | None = None,
+    **reading: Unpack[ScanReading],
 ) -> xr.Dataset:
     """Measure where every attention head of a model looks, over a corpus.
 
@@ -110,47 +79,6 @@ def scan(
         `attnscope.measure`. Of a model of vision and
         language, objects with ``text`` (or ``messages``) and ``image`` or ``images``, or JSON Lines of them; see
         `attnscope.measure`.
-    targets
-        Translations of `texts`, for an encoder-decoder: one sentence a line on both sides (each string is one), line i
-        beside line i. The decoder reads them as in training, after its start token. Without them it reads what the
-        encoder reads.
-    tokenizer
-        A tokenizer or its folder; by default the one beside the model. Of images, the image processor; of texts with
-        images, the processor.
-    out
-        Run folder, or a function that names it from the signature. With it, results are
-        written as they come, and a run that was stopped goes on. ``.encoding["source"]`` of the result holds the
-        folder.
-    repair
-        Whether to measure again what was damaged in a finished run; else such a run is refused.
-    task
-        Which part of the scan this process does, ``"2/3"``, of processes that name the same `out` on a disk that they
-        share; or ``"env"``, for what torchrun or a Slurm array says. The last one to finish returns the results, and
-        the others none.
-    ray, workers, ray_gpus
-        Have texts measured by actors of Ray: ``"local"`` on this machine, ``"auto"`` or ``"HOST:PORT"`` on a cluster;
-        by so many, each with so many GPUs (a part of one, too). This process then loads no model. By default as many
-        as there is room for. See docs/clusters.md.
-    window
-        Tokens of a window, special tokens included; by default what the model takes, at most 2,048. With `targets`, the
-        most that a line may have.
-    stride
-        Tokens between the starts of windows; by default windows do not overlap.
-    limit
-        Windows, or images, to measure; by default all.
-    batch_size
-        Windows at a time; by default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
-    pool
-        Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``text``, and of windows
-        in short, so that a corpus of any size fits on a disk. With `by` a pool is of texts of one value. See
-        docs/clusters.md.
-    until
-        Width of the widest 95% interval of any head's mean share (by documents; over all statistics that are shares of
-        weight) at which the scan ends, looked at after 4, 8, 16, ... batches. By default all is measured.
-    rows
-        Queries of each window to measure, drawn at random (an even number, of `seed`): the model attends by PyTorch's
-        fused kernel, and what is not had of all queries by their log-sum-exp is an estimate, with its standard error
-        beside it (``entropy_error``). Windows that have no more are measured whole. See docs/long-contexts.md.
     statistics
         Names from ``attnscope.measure.quantities.STATISTICS``, as a list or as one string with commas between, among
         which
@@ -161,52 +89,37 @@ def scan(
     band
         Largest offset of the band: offsets ``-band..band``, by default 10 tokens. Of images, in rows and in columns of
         patches, by default 3.
+    offsets
+        Offsets (key minus query; negative is left), however far, at which ``weight_at`` is measured: ``[-1, -64]``.
+        Each costs what an offset of the band does. See docs/long-contexts.md.
+    rows
+        Queries of each window to measure, drawn at random (an even number, of `seed`): the model attends by PyTorch's
+        fused kernel, and what is not had of all queries by their log-sum-exp is an estimate, with its standard error
+        beside it (``entropy_error``). Windows that have no more are measured whole. See docs/long-contexts.md.
     observation
         Queries at the end of each window over which ``recent_top_key``, ``recent_top_10_keys`` and
         ``recent_effective_keys`` are: the observation window of SnapKV and the like. Where a window has no more, they
         are over all of its queries, and a note says so.
-    clusters, seed
-        Number of kinds of heads, found by k-means over profiles, as the papers do; and the seed of that. By default
-        kinds are named by what is measured of each head, and are as many as there are: see `summarize`.
-    field
-        Which field of JSON Lines holds the text.
-    by_line
-        Take every line of other files as a text of its own.
-    device, dtype, revision, trust_remote_code
-        See `attnscope.capture.load.load_model`.
-    device_map, max_memory
-        Where the layers go, of a model that is larger than one device: ``"auto"``, and at most so much on each, such as
-        ``{0: "10GiB", "cpu": "30GiB"}``, the rest on the disk. See `attnscope.capture.placement.Placement`.
-    groups
-        Measure too how much the tokens of one group look at those of another. A function from the tokens of a window,
-        as they are shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of
-        rules; or ``"roles"``, those of a chat, which is the default for chats. See `attnscope.read.groups.grouping_of`.
-    chat, chat_template
-        Take JSON Lines as chats, even if the first line does not look so, and write them out by this Jinja template
-        (a string or a `Path`); by default by the tokenizer's own. Lists of messages are chats too.
-    words
-        Measure from word to word: of a word's tokens, queries are averaged and keys summed. ``"unicode"`` (word
-        boundaries of the Unicode standard), ``"space"``, a `Path` of spans, or a function from a text to its spans,
-        as a word segmenter gives them. See `attnscope.read.words.word_rule_of`.
-    by
-        Field of JSON Lines (language, source, year) by which texts are held apart: each text has its value in the
-        coordinate ``by``, and `attnscope.contrasts` says what differs.
-    offsets
-        Offsets (key minus query; negative is left), however far, at which ``weight_at`` is measured: ``[-1, -64]``.
-        Each costs what an offset of the band does. See docs/long-contexts.md.
+    clusters
+        Number of kinds of heads, found by k-means over profiles, as the papers do. By default kinds are named by what
+        is measured of each head, and are as many as there are: see `summarize`.
+    pool
+        Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``window``, and of windows
+        in short, so that a corpus of any size fits on a disk. With `by` a pool is of texts of one value. See
+        docs/clusters.md.
+    until
+        Width of the widest 95% interval of any head's mean share (by documents; over all statistics that are shares of
+        weight) at which the scan ends, looked at after 4, 8, 16, ... batches. By default all is measured.
     show
         Keep the attention over the first three windows, for the page: these heads (layer, head) and those that lead the
         rankings token by token, the others in tiles; where there is room, all heads token by token. It is kept in the
         run folder, or with a result in memory in ``.encoding["sample"]``. By default it is kept with a run folder
         and in a notebook; False keeps none, and saves these passes.
-    progress
-        Called with a `Progress` after each batch, and after each layer of the windows that are kept; it tells of
-        ``windows`` done.
 
     Returns
     -------
     xarray.Dataset
-        Dimensions ``text, layer, head, offset, offset_bin, cluster``. Each entry of ``text`` is one window. Variables,
+        Dimensions ``window, layer, head, offset, offset_bin, cluster``. Variables,
         per text, layer and head: ``band_sum`` (tr_t), ``bin_sum`` (all offsets, in bins that double: ``bin_first`` to
         ``bin_last``), ``profile`` (mean weight at an offset), ``outside``, ``entropy``
         (nats, mean over rows), ``first_token``, ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens),
@@ -232,44 +145,33 @@ def scan(
     --------
     >>> results = scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
     >>> dict(results.profile.sizes)
-    {'text': 1, 'layer': 3, 'head': 4, 'offset': 21}
+    {'window': 1, 'layer': 3, 'head': 4, 'offset': 21}
     >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
     True
     """
     part = task_for(scan, locals(), in_memory=True)
     texts, model = as_list(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
-    placement = _placement(device_map, max_memory)
+    device = _device_of(reading["device"], reading["task"])
+    placement = _placement(reading["device_map"], reading["max_memory"])
+    shared: dict[str, Any] = {
+        name: reading[name] for name in ScanSettings.__annotations__ if name in {*reading} - {"task"}
+    }
     asked = ScanSettings(
-        processor=tokenizer,
-        out=out,
-        repair=repair,
+        **shared,
         task=part,
-        limit=limit,
-        batch_size=batch_size,
-        pool=pool,
-        until=until,
-        rows=rows,
+        processor=reading["tokenizer"],
+        loading=Loading(reading["revision"], device, reading["dtype"], reading["trust_remote_code"], placement),
         statistics=statistics,
         band=band,
-        observation=observation,
-        seed=seed,
-        show=_shown(show, out),
-        progress=progress,
-        loading=Loading(revision, _device_of(device, task), dtype, trust_remote_code, placement),
-        targets=targets,
-        window=window,
-        stride=stride,
-        field=field,
-        by_line=by_line,
-        clusters=clusters,
-        groups=groups,
-        chat=chat,
-        chat_template=chat_template,
-        words=words,
-        by=by,
         offsets=offsets,
+        rows=rows,
+        observation=observation,
+        clusters=clusters,
+        pool=pool,
+        until=until,
+        show=_shown(show, reading["out"]),
     )
-    modality = modality_of(model, texts, field=field, revision=revision)
+    modality = modality_of(model, texts, field=reading["field"], revision=reading["revision"])
     if modality is not None:
         reader = READERS[type(modality)]
         _reject_of_texts(reader, asked)

@@ -70,7 +70,7 @@ def _of_recent(names: Sequence[str]) -> list[str]:
 
 def _as_short_as(results: xr.Dataset, queries: int) -> tuple[int, int]:
     """How many windows have no more queries than that, and how many there are; of pools it is not known."""
-    if "window_count" in results or "text" not in results.dims or "length" not in results:
+    if "window_count" in results or "window" not in results.dims or "length" not in results:
         return 0, 0
     lengths = results["length"].values
     if "target_length" in results:  # no layer has more

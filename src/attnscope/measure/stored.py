@@ -90,19 +90,21 @@ def load_heads(run: RunFolder) -> xr.Dataset | None:
     if heads is None:
         return None
     if summary is not None:
-        heads = heads.merge(summary.drop_dims("text", errors="ignore"), compat="override", combine_attrs="no_conflicts")
+        heads = heads.merge(
+            summary.drop_dims("window", errors="ignore"), compat="override", combine_attrs="no_conflicts"
+        )
     return heads.assign_attrs(
         {"signature": run.signature.to_json(), "model": run.signature.name} | run.state.get("attributes", {})
     )
 
 
 def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
-    """The same, piece by piece along ``text``: never more in memory than one, and the kinds of all texts."""
+    """The same, piece by piece along ``window``: never more in memory than one, and the kinds of all texts."""
     summary = run.load(SUMMARY)
     for texts in run.pieces:
         part = summary
-        if summary is not None and "text" in summary.dims:
-            part = summary.isel(text=slice(texts.start, texts.stop))
+        if summary is not None and "window" in summary.dims:
+            part = summary.isel(window=slice(texts.start, texts.stop))
         yield _returned(run, run.piece(texts), part)
 
 
@@ -212,7 +214,7 @@ def describe_labels(results: xr.Dataset) -> str:
 
 def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> str:
     """Of what the numbers and kinds of ranked heads are, where several windows were read; else empty."""
-    if results.sizes["text"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
+    if results.sizes["window"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
         return ""
     return (
         f"Weights and offsets are of the mean over all {describe_windows(results)}; a head's kind is the one that it "
@@ -221,7 +223,7 @@ def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> s
 
 
 def describe_windows(results: xr.Dataset) -> str:
-    """What each entry of ``text`` is, in the plural."""
+    """What each entry of ``window`` is, in the plural."""
     return "pools" if "window_count" in results else called_in(results.attrs)["windows"]
 
 
@@ -239,7 +241,7 @@ def describe_layers(results: xr.Dataset) -> str:
 
 def describe_corpus(results: xr.Dataset) -> str:
     """How much was read."""
-    texts = results.sizes["text"]
+    texts = results.sizes["window"]
     if results.attrs.get("reads") != "images":
         if "length" not in results:
             return count(texts, "window")

@@ -40,7 +40,7 @@ _MEANINGS = {
 def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0) -> xr.Dataset:
     """Name the kind of every head in every text, and say how far it depends on the text."""
     texts, layers, heads, offsets = results.band_sum.shape
-    shares = (results.band_sum / queries(results)).transpose("text", "layer", "head", "offset").values
+    shares = (results.band_sum / queries(results)).transpose("window", "layer", "head", "offset").values
     flat = shares.reshape(texts, layers * heads, offsets)
     exists = np.isfinite(flat).all((0, 2))
     present = flat[:, exists]
@@ -58,7 +58,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     centroids = np.stack([present[labels == label].mean(0) for label in range(len(names))])
     summary = xr.Dataset(
         {
-            "label": (("text", "layer", "head"), by_head(labels, -1.0)),
+            "label": (("window", "layer", "head"), by_head(labels, -1.0)),
             "centroid": (("cluster", "offset"), centroids),
             "label_share": (("layer", "head", "cluster"), np.moveaxis(by_head(np.moveaxis(label_share, 0, -1)), 0, -1)),
             "majority_share": (("layer", "head"), by_head(label_share.max(-1))),
@@ -108,9 +108,9 @@ def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
     size = max(1, _AT_ONCE // len(exists))
     codes = np.concatenate(
         [
-            kind_codes(places_of(block), np.tile(allowed, (block.sizes["text"], 1))).reshape(-1, len(exists))
-            for first in range(0, results.sizes["text"], size)
-            for block in [results.isel(text=slice(first, first + size))]
+            kind_codes(places_of(block), np.tile(allowed, (block.sizes["window"], 1))).reshape(-1, len(exists))
+            for first in range(0, results.sizes["window"], size)
+            for block in [results.isel(window=slice(first, first + size))]
         ]
     )[:, exists]
     attention, kinds = whole.kinds[exists], kind_list(whole)

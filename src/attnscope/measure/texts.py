@@ -165,7 +165,7 @@ class TextReader(Reader):
             batches.append(self._measure_batch([*batch.values()], [*batch]))
             self.seen += len(batch)
         self.seen = first
-        return pooled(joined(batches).assign_coords(text=self.numbers), number, self.asked.seed)
+        return pooled(joined(batches).assign_coords(window=self.numbers), number, self.asked.seed)
 
     def _measure_batch(self, batch: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         results = self.measure_batch(batch, numbers)
@@ -358,7 +358,6 @@ def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int =
 def text_reader(model: Model, texts: Sources, asked: ScanSettings, *, show: bool) -> TextReader:
     """Load the model and open the texts; `show` asks for the attention over the first windows."""
     stride = asked.stride
-    check_whole(1, window=asked.window, stride=stride)
     check_whole(2, clusters=asked.clusters)
     corpus, target = read_sides(
         texts,

@@ -150,7 +150,8 @@ class VideoReader(Reader):
             "video_columns": ("columns of tubelets in each", self.tubelets.columns),
         }
         return {
-            name: ("text", np.array([size]), {"long_name": words, "units": ""}) for name, (words, size) in sizes.items()
+            name: ("window", np.array([size]), {"long_name": words, "units": ""})
+            for name, (words, size) in sizes.items()
         }
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Clip], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002

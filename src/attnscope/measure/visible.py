@@ -63,5 +63,5 @@ def of_several(result: xr.Dataset, dim: str) -> list[str]:
     return [
         str(name)
         for name, variable in result.data_vars.items()
-        if {"layer", "head", dim} <= set(variable.dims) <= {"text", "layer", "head", dim}
+        if {"layer", "head", dim} <= set(variable.dims) <= {"window", "layer", "head", dim}
     ]

@@ -165,7 +165,7 @@ def watch(
     Yields
     ------
     Seen
-        Its ``result()`` is what `attnscope.scan` gives, with one entry of ``text`` for each text of each pass, and
+        Its ``result()`` is what `attnscope.scan` gives, with one entry of ``window`` for each text of each pass, and
         ``layer_name`` the submodule that called. ``length`` counts the real tokens: a token at which nothing may look
         (or that ``key_padding_mask`` names) is padding. No token is known as special. Where queries and keys are
         not of the same number, or not the same states in ``nn.MultiheadAttention``, the layer is of the kind ``cross``.
@@ -199,7 +199,7 @@ def watch(
     ...     _ = module(torch.randn(4, 7, 8))
     >>> results = seen.result()
     >>> dict(results.profile.sizes), results.layer_name.values[0]
-    ({'text': 4, 'layer': 3, 'head': 2, 'offset': 5}, 'layers.0.self_attn')
+    ({'window': 4, 'layer': 3, 'head': 2, 'offset': 5}, 'layers.0.self_attn')
     """
     check_kind("a torch.nn.Module", nn.Module, module=module)
     check_whole(1, _WIDEST, band=band)

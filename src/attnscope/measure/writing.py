@@ -121,7 +121,7 @@ def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Datas
     """Some texts of a piece; of pools, with their windows."""
     whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
     apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
-    return whole.isel(text=chosen), apart
+    return whole.isel(window=chosen), apart
 
 
 def _in_folder(
@@ -196,5 +196,5 @@ def _keep(run: RunFolder, batches: Iterable[xr.Dataset]) -> None:
 def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
     """Add what waits to the run, each stretch of texts that follow each other as one piece."""
     for results in stretches(waiting):
-        apart = {WINDOWS: windows_alone(results)} if "window" in results.dims else {}
-        run.append(without_profile(pools_alone(results)), int(results.text[0]), **apart)
+        apart = {WINDOWS: windows_alone(results)} if "pooled_window" in results.dims else {}
+        run.append(without_profile(pools_alone(results)), int(results.window[0]), **apart)

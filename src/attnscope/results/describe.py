@@ -164,7 +164,7 @@ def _nodes_there(folder: OwnedFolder) -> list[Node]:
 
 def _variables(node: Node) -> list[Variable]:
     first = next(node.pieces())
-    sizes = {str(dim): size for dim, size in first.sizes.items()} | ({"text": node.texts} if node.texts else {})
+    sizes = {str(dim): size for dim, size in first.sizes.items()} | ({"window": node.texts} if node.texts else {})
     labels = sorted(first.coords, key=lambda name: (name not in sizes, str(name)))  # dimensions first
     return [
         Variable(

@@ -202,7 +202,7 @@ def export(
         Folder of the run.
     to
         ``parquet`` and ``csv`` give a folder of tidy tables: one file for all variables that share their dimensions,
-        named after these (``text_layer_head.csv``; ``scalars.csv`` for those without), a row for each place, also one
+        named after these (``window_layer_head.csv``; ``scalars.csv`` for those without), a row for each place, also one
         where nothing was measured (empty in CSV, null in Parquet). The dimensions and all coordinates along them are
         columns; so is, of a scan, ``kind``, the name that ``label`` numbers. Of runs that are a tree, each node has a
         folder; so have the windows of a scan with pools. ``about.json`` holds signature, attributes and units. ``nc``
@@ -242,8 +242,8 @@ def export(
     ...     made = export(Path(place) / "run", "csv", out=Path(place) / "tables", variables=["entropy", "profile"])
     ...     for file in sorted(made.glob("*.csv")):
     ...         print(file.name, file.read_text().splitlines()[0])
-    text_layer_head.csv text,layer,head,layer_kind,layer_name,source,start,entropy
-    text_layer_head_offset.csv text,layer,head,offset,layer_kind,layer_name,source,start,profile
+    window_layer_head.csv text,layer,head,layer_kind,layer_name,source,start,entropy
+    window_layer_head_offset.csv text,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
     check_kind("a folder", str, Path, path=path)
     if to not in {*_TABLES, "nc", "zarr"}:
@@ -330,7 +330,7 @@ def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]
                     continue
                 for rows in rows_of(piece, dims, names):
                     files[dims].add(rows)
-            texts += piece.sizes.get("text", 0)
+            texts += piece.sizes.get("window", 0)
             tell(min(1.0, texts / node.texts) if node.texts else 1.0)
     return about
 

@@ -131,7 +131,7 @@ def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
     """The command that gives what a result without signature holds: of `attnscope.watch`, of `measure_weights`."""
     if {"sequence", "step", "layer", "head", "span"} <= set(result.sizes) and "span_weight" in result.variables:
         return "generate"
-    whole = {"text", "layer", "head"} <= set(result.sizes) and "profile" in result.variables
+    whole = {"window", "layer", "head"} <= set(result.sizes) and "profile" in result.variables
     return "scan" if whole else None
 
 

@@ -154,9 +154,9 @@ class Node:
 
     name: str  # path in the tree, such as ``verdict``; empty where all arrays are one Dataset
     pieces: Callable[[], Iterator[xr.Dataset]]  # reads the arrays: put together along `along`, the pieces are the whole
-    # size of ``text`` in all pieces together; 0 where there is one piece, or nobody knows before they are read
+    # size of ``window`` in all pieces together; 0 where there is one piece, or nobody knows before they are read
     texts: int = 0
-    along: str = "text"  # the dimension of which a piece is a part; what does not have it is the same in every piece
+    along: str = "window"  # the dimension of which a piece is a part; what does not have it is the same in every piece
 
 
 def nodes_of(run: Run) -> list[Node]:
@@ -168,7 +168,7 @@ def nodes_of(run: Run) -> list[Node]:
 
         folder = RunFolder(run.path, run.signature)
         folder.look()
-        windows = Node(WINDOWS, lambda: _sidecar(folder, WINDOWS), along="window")
+        windows = Node(WINDOWS, lambda: _sidecar(folder, WINDOWS), along="pooled_window")
         return [
             Node("", lambda: scan_pieces(folder), folder.texts),
             *([windows] if any(name.startswith(f"{WINDOWS}/") for name in folder.files) else []),

@@ -179,9 +179,9 @@ def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
 def means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
     """Means over texts of one statistic, by the name of each; nothing where it is more than a number a head."""
     values = results[name]
-    if not {"text", "layer"} <= set(values.dims) <= {"text", "layer", "head", *SEVERAL}:
+    if not {"window", "layer"} <= set(values.dims) <= {"window", "layer", "head", *SEVERAL}:
         return {}
-    means = values.mean("text", skipna=True)
+    means = values.mean("window", skipna=True)
     several = next((dim for dim in SEVERAL if dim in means.dims), None)
     if several is None:
         return {name: means.values}
@@ -306,7 +306,7 @@ def _offsets(results: xr.Dataset) -> Table:
         rows += _by_head(of, ends, shares.share, shares.equal)
     if "weight_at" in results:
         offsets = results.chosen_offset.values.tolist()
-        means = results[["weight_at", "equal_weight_at"]].mean("text").transpose(..., "chosen_offset")
+        means = results[["weight_at", "equal_weight_at"]].mean("window").transpose(..., "chosen_offset")
         share, equal = means.weight_at.values, means.equal_weight_at.values
         rows += _by_head("chosen", {"first": offsets, "last": offsets}, share, equal)
     return _of_lists("offsets", "Shares of the weight by offset", rows)

@@ -83,7 +83,7 @@ def _variable(archive: zipfile.ZipFile, name: str, told: Mapping[str, Any]) -> x
     return xr.Variable(dims, values, attrs)
 
 
-def in_a_row(pieces: Sequence[xr.Dataset], along: str = "text") -> xr.Dataset:
+def in_a_row(pieces: Sequence[xr.Dataset], along: str = "window") -> xr.Dataset:
     """Results that follow each other as one dataset."""
     first = pieces[0]
     dimension = along or str(next(iter(first.data_vars.values())).dims[0])

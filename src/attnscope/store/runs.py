@@ -98,7 +98,7 @@ class RunFolder(OwnedFolder):
 
     def append(self, results: xr.Dataset, first: int, **apart: xr.Dataset) -> None:
         """Add the results of some texts, numbered from `first`; when this returns, they are safe."""
-        name = piece_name(range(first, first + results.sizes["text"]))
+        name = piece_name(range(first, first + results.sizes["window"]))
         with explained("write results", f"The {self.texts} texts before are safe. {_GO_ON}"):
             contents = {_sidecar(name, kind): packed(arrays) for kind, arrays in apart.items()}
             self.write({name: packed(results), **contents})
@@ -115,7 +115,7 @@ class RunFolder(OwnedFolder):
         """The results of one of `pieces`, in memory."""
         name = self.pieces[texts]
         piece = self.arrays(name)
-        if piece.sizes.get("text") != len(texts):
+        if piece.sizes.get("window") != len(texts):
             raise AttnscopeError(
                 f"{self.path / name} does not hold the {len(texts)} texts of its name: do not trust it"
             )

@@ -142,11 +142,13 @@ def _of_environment() -> Task:
     )
 
 
-_OWN = {"out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "also", "show"}  # of this process alone
+#: Arguments that are of this process alone.
+_OWN = {"reading", "options", "out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "also", "show"}
 
 
 def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_memory: bool = False) -> Task | None:
     """How a verb does its units, by its arguments: all in this process (None), one task of them, or by Ray."""
+    arguments = {**arguments, **arguments.get("reading", {}), **arguments.get("options", {})}
     task, out, beside = arguments["task"], arguments["out"], {"task (--task)": arguments["task"]}
     if "until" in arguments:
         beside["until (--until)"] = arguments["until"]
@@ -341,7 +343,7 @@ PIECE_BYTES = 1 << 26  # of results, about, that are put together to one piece
 
 def plain_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
     """Some texts of a piece, of which nothing is kept apart."""
-    return part.piece(piece).isel(text=chosen), {}
+    return part.piece(piece).isel(window=chosen), {}
 
 
 class Parts:
@@ -468,7 +470,7 @@ class _Waiting:
         for kind, arrays in apart.items():
             self.apart.setdefault(kind, []).append(arrays)
         self.bytes += sum(arrays.nbytes for arrays in (measured, *apart.values()))
-        self.stop += measured.sizes["text"]
+        self.stop += measured.sizes["window"]
 
     def write(self) -> None:
         if self.measured:

@@ -10,13 +10,14 @@ import ast
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, ParamSpec, TypeVar, is_typeddict, overload
 
 import numpy as np
 
@@ -33,13 +34,40 @@ Draws = Annotated[int, "1 to 10,000"]
 Seed = Annotated[int, "0 to 2^32 - 1"]
 _BOUNDS = {"Count": (1, None), "Natural": (0, None), "Draws": (1, DRAWS), "Seed": (0, SEEDS - 1)}
 
+_USUAL = {"bool": False, "Seed": 0}  # what stands for an option that is left out, if not None
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def validated(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a public function refuse, by name, arguments of a type that its signature does not have."""
-    signature = inspect.signature(function)
+@overload
+def validated(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def validated(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def validated(function: Callable[..., Any] | None = None, /, **defaults: object) -> Any:
+    """Let a public function reject, by name, arguments of a type that its signature does not have.
+
+    Parameters that it shares with others (``**reading: Unpack[...]``) become part of its signature and its docstring;
+    those that a caller leaves out reach it with their defaults: None, False, 0 for a seed, or one of `defaults`.
+    """
+    if function is None:
+        return partial(_validated, defaults=defaults)
+    return _validated(function, defaults)
+
+
+def _validated(function: Callable[P, R], defaults: Mapping[str, object]) -> Callable[P, R]:
+    signature, filled = inspect.signature(function), dict[str, object]()
+    *own, last = signature.parameters.values()
+    if last.kind is last.VAR_KEYWORD and str(last.annotation).startswith("Unpack["):
+        options = inspect.unwrap(function).__globals__[last.annotation.removeprefix("Unpack[").removesuffix("]")]
+        types = {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
+        filled = {name: _USUAL.get(annotation) for name, annotation in types.items()} | dict(defaults)
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=filled[name], annotation=annotation)
+            for name, annotation in types.items()
+        ]
+        signature = signature.replace(parameters=[*own, *shared])
+        function.__doc__ = _with_shared(inspect.getdoc(function) or "", options)
     expected = {
         name: _expected(
             f"Sequence[{parameter.annotation}]" if parameter.kind is parameter.VAR_POSITIONAL else parameter.annotation
@@ -52,8 +80,8 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
     def checking(*arguments: P.args, **named: P.kwargs) -> R:
         try:
             bound = signature.bind(*arguments, **named)
-        except TypeError:  # Python's own words say which argument is missing or not known
-            return function(*arguments, **named)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None
         for name, value in bound.arguments.items():
             if (kind := expected.get(name)) is None:
                 continue
@@ -63,10 +91,28 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
                 check_whole(*kind.bounds, **{name: value})
             if kind.is_plain:
                 bound.arguments[name] = _plain(value)
+        bound.arguments = filled | bound.arguments
         with _state():
             return function(*bound.args, **bound.kwargs)
 
+    checking.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
     return checking
+
+
+def _with_shared(doc: str, options: type) -> str:
+    """The docstring of a verb with the parameters that it shares behind its own."""
+    head, mark, tail = doc.partition("\n\nReturns\n")
+    own = {name for line in re.findall(r"^[\w, ]+$", head, re.MULTILINE) for name in line.split(", ")}
+    shared = {name: text for name, text in shared_docs(options).items() if name not in own}
+    return head + "".join(f"\n{name}\n{text}" for name, text in shared.items()) + mark + tail
+
+
+def shared_docs(options: type) -> dict[str, str]:
+    """What the docstrings of a TypedDict and of those it is made of tell of each parameter, indented."""
+    bases = [base for base in getattr(options, "__orig_bases__", ()) if is_typeddict(base)]
+    docs = {name: text for base in bases for name, text in shared_docs(base).items()}
+    _, _, own = (inspect.getdoc(options) or "").partition("Parameters\n----------\n")
+    return docs | {name: text.rstrip() for name, text in re.findall(r"^(\w+)\n((?:[ ].*\n?)+)", own, re.MULTILINE)}
 
 
 def _state() -> AbstractContextManager[None]:
@@ -249,7 +295,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "scan": _Kind(tree=False, holds=("text", "head")),
+    "scan": _Kind(tree=False, holds=("window", "head")),
     "generate": _Kind(tree=False, holds=("span_weight",)),
     "roles": _Kind(tree=False, holds=("role",)),
     "diff": _Kind(tree=False, holds=("statistic",)),

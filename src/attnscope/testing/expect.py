@@ -65,7 +65,7 @@ class Expectation:
     head: int
 
     def __repr__(self) -> str:
-        return f"<head {self.layer}.{self.head} over {self.run.sizes['text']} texts>"
+        return f"<head {self.layer}.{self.head} over {self.run.sizes['window']} texts>"
 
     def looks_at(self, offset: int | tuple[int, int]) -> Measured:
         """Mean weight at an offset, key position minus query position: -1 is the token before."""
@@ -113,7 +113,7 @@ class Expectation:
     def statistic(self, name: str) -> Measured:
         """A statistic of one number a head, such as ``entropy`` or ``first_token``."""
         values = self._of(name)
-        if values.dims != ("text",):
+        if values.dims != ("window",):
             raise AttnscopeError(
                 f"{name} has more than one number a head: see looks_at for offsets, group_weight for groups"
             )
@@ -127,8 +127,10 @@ class Expectation:
         return str(self.run.cluster.values[int(names[counts.argmax()])])
 
     def _of(self, name: str) -> xr.DataArray:
-        if name not in self.run or not {"text", "layer", "head"} <= set(self.run[name].dims):
-            known = [str(name) for name in self.run.data_vars if {"text", "layer", "head"} <= set(self.run[name].dims)]
+        if name not in self.run or not {"window", "layer", "head"} <= set(self.run[name].dims):
+            known = [
+                str(name) for name in self.run.data_vars if {"window", "layer", "head"} <= set(self.run[name].dims)
+            ]
             raise AttnscopeError(f"the scan has no {name}; choose from {', '.join(known)}")
         return self.run[name].sel(layer=self.layer, head=self.head)
 
@@ -180,7 +182,7 @@ def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectatio
     check_kind("a scan", str, Path, xr.Dataset, run=run)
     check_whole(0, layer=layer, head=head)
     opened = run if isinstance(run, xr.Dataset) else open_run(run)
-    if not isinstance(opened, xr.Dataset) or not {"text", "layer", "head"} <= set(opened.dims):
+    if not isinstance(opened, xr.Dataset) or not {"window", "layer", "head"} <= set(opened.dims):
         raise AttnscopeError("found no scan; expected what attnscope.scan returns, or the folder of its run")
     for name, number in (("layer", layer), ("head", head)):
         if number not in opened[name].values:

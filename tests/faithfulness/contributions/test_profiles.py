@@ -64,7 +64,7 @@ def joint(kind, matrix, sizes, off):
 def family(request):
     """Profiles of a model, its eager weights and gradients, values and W_O."""
     model = tiny(request.param).double()
-    found = read(model).isel(text=0)
+    found = read(model).isel(window=0)
     matrices = list(projections(model, given_to(model)).values())
     keys = list(capture_inputs(model, given_to(model), key_side=True).values())
     values = [
@@ -138,7 +138,7 @@ def test_block_norms_and_mixing_are_those_of_all_parts_written_out(name):
     for parameter in model.parameters():  # norms that do something
         if parameter.ndim == 1:
             torch.nn.init.normal_(parameter, 1.0, 0.3)
-    found = read(model).isel(text=0)
+    found = read(model).isel(window=0)
     matrices = list(projections(model, given_to(model)).values())
     states = list(capture_inputs(model, given_to(model)).values())
     residuals = {}
@@ -226,7 +226,7 @@ def test_where_one_text_lacks_something_the_others_keep_it(monkeypatch):
     monkeypatch.setattr(_record, "_sum", lambda one: total(one) * (1.01 if len(one.given) == 8 else 1))
     found = read(tiny("bert"), [TEXT, TEXT[:8], TEXT[:9]])
     assert np.isfinite(found.profile_block_norms).any(("layer", "offset")).values.tolist() == [True, False, True]
-    assert found.profile_weights.sizes["text"] == 3
+    assert found.profile_weights.sizes["window"] == 3
 
 
 def test_without_a_head_there_is_no_gradient():
@@ -270,7 +270,7 @@ def test_trained_models(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
     found = contribution_profiles(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"], band=2)
     assert found.attrs["skipped"] == ""
-    head = found.isel(text=0).sel(layer=0)
+    head = found.isel(window=0).sel(layer=0)
     for kind in ("weights", "norms", "effective"):  # the previous-token and the next-token head survive
         profile = head[f"profile_{kind}"]
         assert profile.sel(head=3).idxmax("offset") == -1

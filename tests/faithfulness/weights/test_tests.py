@@ -51,7 +51,7 @@ def planted():
 
 
 def of(found, name, layer, head):
-    return found[name].isel(text=0).sel(layer=layer, head=head).values
+    return found[name].isel(window=0).sel(layer=layer, head=head).values
 
 
 TESTS = {
@@ -142,7 +142,7 @@ def test_without_a_price_the_search_goes_nearly_all_the_way():
 
 def test_erasure_follows_each_order():
     model = tiny("gpt2")
-    found = erasure_test(given(model), heads=[(1, 3)], fractions=[0.25, 0.5, 1.0], draws=2).isel(text=0)
+    found = erasure_test(given(model), heads=[(1, 3)], fractions=[0.25, 0.5, 1.0], draws=2).isel(window=0)
     here = found.sel(layer=1, head=3)
     text = ReadText(model, given(model).windows[0], 0)
     weights, slope = text.weights(1, 3), text.by_weights(1, 3)

@@ -59,7 +59,7 @@ def test_group_maps_show_the_head_and_both_nulls(made):
     names = ("group_weight", "place_group_weight", "equal_group_weight")
     for axes, name in zip(figure.axes[:3], names, strict=True):
         at = {"layer": 1, "head": 2} if "head" in result[name].dims else {"layer": 1}
-        mean = result[name].isel(at, drop=True).mean("text").values[:2, :2]
+        mean = result[name].isel(at, drop=True).mean("window").values[:2, :2]
         np.testing.assert_allclose(axes.images[0].get_array(), mean)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["user", "<b>"]
     with pytest.raises(AttnscopeError, match="group_maps needs group_weight"):
@@ -305,16 +305,16 @@ def test_profiles_without_labels_or_values_are_drawn(made):
 def test_overview_is_the_mean_over_texts(made):
     figure = overview(made.result, "entropy")
     shown = figure.axes[0].images[0].get_array()
-    np.testing.assert_allclose(shown, made.result["entropy"].mean("text"))
+    np.testing.assert_allclose(shown, made.result["entropy"].mean("window"))
     assert figure.axes[0].get_title(loc="left") == "Entropy of the weights (nats), mean over 12 windows"
     assert figure.axes[1].get_ylabel() == "nats"
 
 
 def test_titles_name_what_the_numbers_are_over(made):
-    pooled = made.result.assign(window_count=("text", np.full(12, 5)))
+    pooled = made.result.assign(window_count=("window", np.full(12, 5)))
     assert overview(pooled, "entropy").axes[0].get_title(loc="left").endswith("mean over 12 pools")
     assert label_pies(pooled).axes[0].get_title(loc="left") == "Kinds over 12 pools"
-    assert label_pies(made.result.isel(text=[0])).axes[0].get_title(loc="left") == "Kinds over 1 window"
+    assert label_pies(made.result.isel(window=[0])).axes[0].get_title(loc="left") == "Kinds over 1 window"
 
 
 @pytest.mark.parametrize("statistic", ["mean_offset", "direction"])
@@ -362,7 +362,7 @@ def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
     result = with_blocks(made.result)
     figure = drawn(block_shares(result))
     assert in_figure(figure)
-    mean = result.block_recall.mean("text")
+    mean = result.block_recall.mean("window")
     for axes, kept in zip(figure.axes, (5, 10, 25), strict=True):
         assert axes.get_title(loc="left") == f"Best {kept}% of the blocks"
         own = mean.sel(kept=kept).values
@@ -371,7 +371,7 @@ def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
         np.testing.assert_array_equal(dots.get_xdata(), np.repeat(np.arange(4), 4))
         bars = np.array([part[0, 1] for part in axes.collections[0].get_segments()])
         np.testing.assert_allclose(bars, np.median(own, axis=1))
-        equal = result.equal_block_recall.mean("text").sel(kept=kept)
+        equal = result.equal_block_recall.mean("window").sel(kept=kept)
         np.testing.assert_allclose(axes.patches[0].get_data().values, equal)
 
 
@@ -409,8 +409,8 @@ def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
     figure = drawn(offset_shares(result))
     assert in_figure(figure)
     left = result.bin_first.values <= 0  # nothing lies to the right
-    own = (result.bin_sum / result.length).mean("text").values[..., left]
-    equal = (result.equal_bin_sum / result.length).mean("text").values[:, left]
+    own = (result.bin_sum / result.length).mean("window").values[..., left]
+    equal = (result.equal_bin_sum / result.length).mean("window").values[:, left]
     heads, even = (axes.images[0] for axes in figure.axes[:2])
     np.testing.assert_allclose(heads.get_array(), own.reshape(-1, left.sum()))
     np.testing.assert_allclose(even.get_array(), np.repeat(equal, own.shape[1], 0))
@@ -542,10 +542,10 @@ def test_forms_are_drawn_beside_full_attention():
     result = compare_forms(*x)
     figure = form_comparison(result, heads=[2, 0])
     profile, moved, *_ = figure.axes
-    for line, expected in zip(profile.lines, result["profile"].mean("text").isel(head=2).values, strict=False):
+    for line, expected in zip(profile.lines, result["profile"].mean("window").isel(head=2).values, strict=False):
         np.testing.assert_allclose(line.get_ydata(), expected)
     shown = [bar.get_width() for bar in moved.patches]
-    np.testing.assert_allclose(shown, result["weight_moved"].mean("text").isel(head=2))
+    np.testing.assert_allclose(shown, result["weight_moved"].mean("window").isel(head=2))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == result["form"].values.tolist()
     with pytest.raises(AttnscopeError, match="heads go from 0 to 2"):
         form_comparison(result, heads=[3])

@@ -23,11 +23,11 @@ def scan_of(weights, images=3, side=SIDE):
     for prefix, own, value in zip(("", "equal_"), found, entropy, strict=True):
         own["entropy"] = value[None]
         for name, array in own.items():
-            dims = ("text", "layer", *(() if prefix else ("head",)), *(beside if array.ndim == 4 else ()))
+            dims = ("window", "layer", *(() if prefix else ("head",)), *(beside if array.ndim == 4 else ()))
             if not (prefix and name.endswith("mean")):
                 one = array.numpy()[:, 0] if prefix else array.numpy()
                 variables[prefix + name] = (dims, np.repeat(one[:, None], images, 0))
-    sizes = dict.fromkeys(("rows", "columns"), ("text", [side] * images))
+    sizes = dict.fromkeys(("rows", "columns"), ("window", [side] * images))
     return xr.Dataset(variables | sizes, dict.fromkeys(beside, np.arange(-2, 3)))
 
 

@@ -99,7 +99,7 @@ def test_statistics_are_those_of_the_eager_matrices(tmp_path, pictures, family):
                     found[f"equal_{name}"].values[place[:2]], equal[name], rtol=1e-6, err_msg=f"equal_{name}"
                 )
     assert {"equal_patch_profile", "equal_patch_distance", "equal_entropy"} <= set(found)
-    assert np.ptp(found.patch_profile.mean("text").values) > 0.02, "the weights are far from equal"
+    assert np.ptp(found.patch_profile.mean("window").values) > 0.02, "the weights are far from equal"
 
 
 def test_the_answer_does_not_depend_on_the_batch(pictures):

@@ -96,10 +96,10 @@ def test_every_statistic_is_that_of_the_matrices(place, family):
         model, given, seen = eager(family, place / family, text, [IMAGES[image] for image in images])
         weights = [layer.double() for layer in seen.attentions]
         assert int(found.length[number]) == weights[0].shape[-1]
-        own = found.isel(text=number)
+        own = found.isel(window=number)
         groups = groups_by_hand(family, model, given, tokenizer)
         special = [group == "special" for group in groups]
-        expected = measure_weights(weights, special=[special], band=3).isel(text=0)
+        expected = measure_weights(weights, special=[special], band=3).isel(window=0)
         names = [
             name
             for name in expected.data_vars
@@ -149,10 +149,10 @@ def test_tokens_of_an_image_may_see_later_ones(place):
         _, given = model.read(item)
         with torch.no_grad():
             seen = alone(**given, output_attentions=True)
-        expected = measure_weights([layer.double() for layer in seen.attentions], band=3).isel(text=0)
+        expected = measure_weights([layer.double() for layer in seen.attentions], band=3).isel(window=0)
         for name in ("entropy", "profile", "equal_entropy", "mean_offset", "offset_spread", "gini_simpson", "outside"):
             np.testing.assert_allclose(
-                found[name].isel(text=number), expected[name], rtol=2e-4, atol=1e-6, err_msg=name
+                found[name].isel(window=number), expected[name], rtol=2e-4, atol=1e-6, err_msg=name
             )
 
 
@@ -240,7 +240,7 @@ def test_lines_that_do_not_fit_are_refused(place, line, said):
 def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_path):
     with pytest.raises(AttnscopeError, match="puts no images into a text"):
         attnscope.scan("bundled", place / "data" / "texts.jsonl")
-    assert attnscope.scan("bundled", place / "data" / "texts.jsonl", field="text", limit=1).sizes["text"] == 1
+    assert attnscope.scan("bundled", place / "data" / "texts.jsonl", field="text", limit=1).sizes["window"] == 1
     folder = tmp_path / "bare"
     AutoModelForImageTextToText.from_pretrained(place / "llava").save_pretrained(folder)
     with pytest.raises(AttnscopeError, match="has no processor"):
@@ -270,7 +270,7 @@ def test_a_folder_of_lines_and_images_is_read_as_the_model_reads(place, tmp_path
     found = attnscope.scan(place / "llava", data, statistics="entropy", limit=1)
     assert found.reads == "texts with images"
     found = attnscope.scan(save_vision_model("vit", tmp_path / "vit"), data, statistics="entropy")
-    assert (found.reads, found.sizes["text"]) == ("images", 3)
+    assert (found.reads, found.sizes["window"]) == ("images", 3)
     with pytest.raises(AttnscopeError, match="puts no images into a text"):
         attnscope.scan("bundled", data)
 

@@ -68,7 +68,7 @@ def groups_by_hand(config, ids, steps, special):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_between_frames_and_text_are_those_of_the_matrices(place, results, family):
-    found = results[family].isel(text=0)
+    found = results[family].isel(window=0)
     steps = COUNT if family == "llava_onevision" else COUNT // 2  # Qwen-VL reads two frames as one
     config, ids, weights = eager(place / family, TEXT, [frames(COUNT)])
     special = set(AutoTokenizer.from_pretrained(place / family).all_special_ids)
@@ -124,8 +124,8 @@ def test_images_and_videos_stand_in_one_text(place, family):
     ]
     assert int(found.image_tokens[0, 0]) > 0
     assert int(found.video_frames[0, 0]) == steps
-    shares = found.group_weight.sum("group_key").isel(text=0)
-    there = shares.where(found.group_weight.notnull().any("group_key").isel(text=0)).values
+    shares = found.group_weight.sum("group_key").isel(window=0)
+    there = shares.where(found.group_weight.notnull().any("group_key").isel(window=0)).values
     np.testing.assert_allclose(there[np.isfinite(there)], 1, rtol=1e-5)
 
 

@@ -48,7 +48,7 @@ def check(found, place, weights, frames):
     """Statistics of one layer in one sound, of weights (head, query, key) of which so many rows count."""
     rows = weights.double().numpy()[:, :frames]
     keys = rows.shape[-1]
-    own = found.isel(text=place[0], layer=place[1])
+    own = found.isel(window=place[0], layer=place[1])
     entropy = -(rows * np.log(np.where(rows > 0, rows, 1))).sum(-1).mean(-1)
     np.testing.assert_allclose(own.entropy, entropy, rtol=2e-4)
     np.testing.assert_allclose(own.max_weight, rows.max(-1).mean(-1), rtol=2e-4)
@@ -262,6 +262,6 @@ def test_heads_of_an_untrained_whisper_have_no_names(tmp_path):
     tone = np.sin(np.arange(24_000) / 20) * np.linspace(0, 1, 24_000)
     sounds = [{"array": tone * part, "sampling_rate": 16_000} for part in (1.0, 0.5)]
     found = attnscope.scan(model, sounds, tokenizer=tmp_path / "whisper")
-    rests = np.maximum(found.special_tokens, found.first_token).mean("text")
+    rests = np.maximum(found.special_tokens, found.first_token).mean("window")
     assert float(rests.max()) > 0.5
     assert found.kinds.startswith("No kinds of heads beyond chance")

@@ -40,7 +40,7 @@ def eager(model, video):
 @pytest.mark.parametrize("family", ENCODERS)
 def test_statistics_are_those_of_the_eager_matrices(family):
     video = pixels()
-    found = attnscope.scan(video_encoder(family), video, device="cpu").isel(text=0)
+    found = attnscope.scan(video_encoder(family), video, device="cpu").isel(window=0)
     weights = eager(video_encoder(family), video)
     tokens, first = TOKENS[family]
     assert weights.shape[-2:] == (tokens, tokens)

@@ -132,7 +132,7 @@ def _words(study: Study) -> tuple[list[int], np.ndarray]:
     return ids[0, :begins].tolist(), np.unique(ids[~special])
 
 
-def _weights(study: Study, rows: list[list[int]], count: int) -> dict[Site, Float[np.ndarray, "text head place"]]:
+def _weights(study: Study, rows: list[list[int]], count: int) -> dict[Site, Float[np.ndarray, "window head place"]]:
     """Mean weight from the second half to each place, of every self-attention."""
     by_site: dict[Site, list[np.ndarray]] = {}
 

@@ -244,7 +244,7 @@ class _Profiles:
 def _fits(
     before: np.ndarray, expected: np.ndarray, after: np.ndarray, units: Sequence[Hashable], seed: int
 ) -> dict[str, float]:
-    """How well the changes ``(text, layer, head, offset)`` were foretold, and how well other heads' would have been."""
+    """How well the changes ``(window, layer, head, offset)`` were predicted, and those of other heads."""
     real = ~np.isnan(before).all((0, -1))  # layers may have fewer heads than others
     measured, foretold = (np.nan_to_num(profile - before)[:, real] for profile in (after, expected))
     here, there = measured.mean(0), foretold.mean(0)

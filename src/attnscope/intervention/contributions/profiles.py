@@ -24,7 +24,7 @@ from attnscope.intervention.calls import (
     weight_tiles,
 )
 from attnscope.intervention.contributions.blocks import find_blocks, record, value_outputs
-from attnscope.intervention.inputs import input_of, inputs_of
+from attnscope.intervention.inputs import InputOptions, input_of, inputs_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.store.arrays import padded_heads
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from attnscope.explanation.study import Study
     from attnscope.intervention.calls import Sides
     from attnscope.intervention.contributions.blocks import Block, Record
-    from attnscope.intervention.inputs import InputOptions, InterventionInput
+    from attnscope.intervention.inputs import InterventionInput
     from attnscope.read.encoded import Sources
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
@@ -49,7 +49,7 @@ Name = TypeVar("Name", bound=str)
 
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
 
-_HEAD, _LAYER = ("text", "layer", "head"), ("text", "layer")
+_HEAD, _LAYER = ("window", "layer", "head"), ("window", "layer")
 
 _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "profile_weights": ((*_HEAD, "offset"), "Mean weight at each offset", "share"),
@@ -136,9 +136,9 @@ def contribution_profiles(
         for number, window in enumerate(source.windows):
             profiles.append(run.text(inputs_of(source.model, window), window_name(window, number)))
             tell(Progress("what weights miss", (number + 1) / len(source.windows)))
-    whole = xr.concat(profiles, "text", data_vars="all", coords="minimal", compat="override", join="override")
+    whole = xr.concat(profiles, "window", data_vars="all", coords="minimal", compat="override", join="override")
     return whole.assign_coords(
-        text=np.arange(len(profiles)), source=("text", np.array(source.documents, dtype=object))
+        window=np.arange(len(profiles)), source=("window", np.array(source.documents, dtype=object))
     ).assign_attrs(model=source.name, skipped=run.skipped)
 
 

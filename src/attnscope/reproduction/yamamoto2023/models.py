@@ -249,8 +249,8 @@ def clustered_heads(evidence: Evidence, *, seed: int = 0) -> xr.Dataset:
     half = sums.shape[-1] // 2
     results = xr.Dataset(
         {
-            "band_sum": (("text", "layer", "head", "offset"), sums),
-            "length": ("text", np.full(evidence.texts, evidence.length)),
+            "band_sum": (("window", "layer", "head", "offset"), sums),
+            "length": ("window", np.full(evidence.texts, evidence.length)),
         },
         coords={"offset": np.arange(-half, half + 1)},
     )
@@ -280,7 +280,7 @@ def clustered_scores(model: PreTrainedModel, windows: Windows, *, seed: int = 0)
     names = [f"cluster {number + 1}" for number in range(len(clustering.names))]
     return xr.Dataset(
         {
-            "label": (("text", "layer", "head"), labels),
+            "label": (("window", "layer", "head"), labels),
             "label_share": (
                 ("layer", "head", "cluster"),
                 np.stack([(labels == number).mean(0) for number in range(len(names))], -1),

@@ -99,7 +99,7 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
     own = mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
     even = _of_equal(result, f"equal_{statistic}")
     kept = result["kept"].values.tolist()
-    count, noun = result.sizes.get("text", 1), noun_of(result)
+    count, noun = result.sizes.get("window", 1), noun_of(result)
     with figure_style():
         width = float(np.clip(1.1 + 0.16 * len(own), 2.4, 4.2))
         names = layer_labels(result)
@@ -123,7 +123,7 @@ def _of_equal(result: xr.Dataset, name: str) -> np.ndarray | None:
     """``(layer, kept)`` of equal weights; None where they were not measured."""
     if name not in result:
         return None
-    values = result[name].mean("text", skipna=True) if "text" in result[name].dims else result[name]
+    values = result[name].mean("window", skipna=True) if "window" in result[name].dims else result[name]
     return values.transpose("layer", "kept").values.astype(float)
 
 
@@ -172,7 +172,7 @@ def form_comparison(result: xr.Dataset, heads: Sequence[int] | None = None) -> F
     chosen = known if heads is None else list(heads)
     if missing := [head for head in chosen if head not in known]:
         raise AttnscopeError(f"There is no head {missing[0]}: heads go from {known[0]} to {known[-1]}.")
-    mean = result.mean("text")
+    mean = result.mean("window")
     forms = [str(form) for form in result["form"].values]
     colours = [_FULL, *(_COLOURS[i % len(_COLOURS)] for i in range(len(forms) - 1))]
     with figure_style():
@@ -254,7 +254,7 @@ def label_pies(result: xr.Dataset) -> Figure:
     """Draw the share of texts that each head spends in each cluster, one pie per head."""
     require(result, ("label", "cluster", "centroid"), purpose="label_pies")
     shares = label_shares(result)  # (layer, head, cluster)
-    count, noun = result.sizes["text"], noun_of(result)
+    count, noun = result.sizes["window"], noun_of(result)
     names = [str(name) for name in result["cluster"].values]
     colours = cluster_colours(names)
     layers, heads, _ = shares.shape
@@ -355,7 +355,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
     longest = max(map(len, names))
     width = 1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9
     height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
-    count, noun = result.sizes.get("text", 1), noun_of(result)
+    count, noun = result.sizes.get("window", 1), noun_of(result)
     said = "bins of offsets that double" if whole else "the offsets of the band"
     with figure_style():
         figure = Figure(figsize=(width, height), layout="constrained")

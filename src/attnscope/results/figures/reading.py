@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `text` that are shown, as "the middle 80% of windows"
-_FEWEST = 6  # entries of `text` whose quantiles are told: those of two are but the two, drawn nearer to each other
+LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `window` that are shown, as "the middle 80% of windows"
+_FEWEST = 6  # entries of `window` whose quantiles are told: those of two are but the two, drawn nearer to each other
 LISTED = 20  # heads or places whose intervals a figure shows
 _GIVEN = ("weights", "function calls")  # captures whose texts are whole, as they were given
 _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
@@ -44,7 +44,7 @@ def wording(result: xr.Dataset, statistic: str) -> Wording:
 
 
 def noun_of(result: xr.Dataset) -> str:
-    """What each entry of ``text`` is, in the singular: a text that is too long for the model makes several windows."""
+    """What each entry of ``window`` is, in the singular: a text may make several windows."""
     if "window_count" in result:
         return "pool"
     if result.attrs.get("capture") in _GIVEN:
@@ -53,7 +53,7 @@ def noun_of(result: xr.Dataset) -> str:
 
 
 def of_entries(words: str, name: str) -> str:
-    """Words about texts as words about what the entries of ``text`` are."""
+    """Words about texts as words about what the entries of ``window`` are."""
     return re.sub(r"\btext(?=s?\b)", name, re.sub(r"\bText(?=s?\b)", name.capitalize(), words))
 
 
@@ -62,7 +62,7 @@ def statistics(result: xr.Dataset) -> list[str]:
     return [
         str(name)
         for name, variable in result.data_vars.items()
-        if {"layer", "head"} <= set(variable.dims) <= {"text", "layer", "head"}
+        if {"layer", "head"} <= set(variable.dims) <= {"window", "layer", "head"}
         and name not in {"label", "columns_left"}
         and not str(name).endswith(("_variance", "_error", "_freedom", "_skewness", "_effective_rows"))
         and variable.dtype.kind in "fiub"
@@ -157,9 +157,9 @@ def layer_labels(result: xr.Dataset) -> list[str]:
 
 def mean_over_texts(variable: xr.DataArray) -> np.ndarray:
     """Mean over texts, shape (layer, head, ...); NaN only where a head has no value at all."""
-    if "text" not in variable.dims:
+    if "window" not in variable.dims:
         return variable.transpose("layer", "head", ...).values.astype(float)
-    values = variable.transpose("text", "layer", "head", ...).values.astype(float)
+    values = variable.transpose("window", "layer", "head", ...).values.astype(float)
     known = np.isfinite(values)
     count = known.sum(axis=0)
     total = np.where(known, values, 0.0).sum(axis=0)
@@ -168,7 +168,7 @@ def mean_over_texts(variable: xr.DataArray) -> np.ndarray:
 
 def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
     """The 10% and 90% quantiles over texts, each of shape (layer, head, ...); NaN where fewer than 6 have a value."""
-    values = variable.transpose("text", "layer", "head", ...).values.astype(float)
+    values = variable.transpose("window", "layer", "head", ...).values.astype(float)
     known = np.isfinite(values).sum(axis=0) >= _FEWEST
     low, high = np.full(known.shape, np.nan), np.full(known.shape, np.nan)
     if known.any():
@@ -180,7 +180,7 @@ def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray
 def label_shares(result: xr.Dataset) -> np.ndarray:
     """Share of texts with each label, shape (layer, head, cluster); NaN where a head has no label."""
     require(result, ("label", "cluster"), purpose="A figure of labels")
-    labels = result["label"].transpose("text", "layer", "head").values
+    labels = result["label"].transpose("window", "layer", "head").values
     counts = np.stack([(labels == c).sum(axis=0) for c in range(result.sizes["cluster"])], axis=-1)
     total = counts.sum(axis=-1, keepdims=True)
     return np.where(total > 0, counts / np.maximum(total, 1), np.nan)

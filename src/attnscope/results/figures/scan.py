@@ -116,7 +116,7 @@ def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[st
 
 def _sharpest_on_patches(result: xr.Dataset) -> list[tuple[int, int]]:
     """Heads with the largest share of a patch's weight on one neighbour, itself not counted."""
-    shares = patch_shares(result).mean("text")
+    shares = patch_shares(result).mean("window")
     away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
     largest = away.max(("row_offset", "column_offset")).transpose("layer", "head").values
     order = np.argsort(-np.nan_to_num(largest, nan=-1.0), axis=None, kind="stable")[:_HEADS]
@@ -125,7 +125,7 @@ def _sharpest_on_patches(result: xr.Dataset) -> list[tuple[int, int]]:
 
 def _sharpest(result: xr.Dataset, listed: set[tuple[int, int]] | None) -> list[tuple[int, int]]:
     """Heads with the largest mean weight at one offset other than 0; where there are maps, of those that have one."""
-    mean = result.profile.mean("text").where(result.offset != 0).max("offset").values
+    mean = result.profile.mean("window").where(result.offset != 0).max("offset").values
     order = np.argsort(-np.nan_to_num(mean, nan=-1.0), axis=None, kind="stable")
     ranked = [(int(place // mean.shape[1]), int(place % mean.shape[1])) for place in order]
     return [head for head in ranked if listed is None or head in listed][:_HEADS]
@@ -142,8 +142,8 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     layers, heads = values.shape
     cell = float(np.clip(5.0 / max(layers, heads), 0.28, 0.6))  # inches
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
-    if "text" in result[statistic].dims:
-        count = result.sizes["text"]
+    if "window" in result[statistic].dims:
+        count = result.sizes["window"]
         title += f", mean over {count} {noun_of(result)}{'s' * (count != 1)}"
     width = max(heads * cell + 1.75, 0.7 + 0.068 * len(title))  # the title fits in
     height = layers * cell + 0.9

@@ -276,7 +276,7 @@ def restyled(settings: dict[str, Any]) -> Generator[None]:
     >>> import xarray as xr
     >>> from attnscope.results.figures.style import restyled
     >>> from attnscope.results.figures.scan import overview
-    >>> result = xr.Dataset({"entropy": (("text", "layer", "head"), np.ones((1, 2, 2)))})
+    >>> result = xr.Dataset({"entropy": (("window", "layer", "head"), np.ones((1, 2, 2)))})
     >>> with restyled({"axes.titlesize": 12}):
     ...     figure = overview(result, "entropy")
     >>> figure.axes[0].title.get_fontsize(), overview(result, "entropy").axes[0].title.get_fontsize()

@@ -93,7 +93,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         signature=signature,
         model=str(result.attrs.get("model", "the model")),
         corpus=_corpus(result, signature),
-        texts=result.sizes.get("text", 0),
+        texts=result.sizes.get("window", 0),
         tokens=_total(result, "length"),
         target_tokens=_total(result, "target_length"),
         pools=_total(result, "window_count"),
@@ -194,7 +194,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "layerNames": [str(name) for name in layer_names],
         "layerKinds": [str(kind) for kind in kinds],
         "heads": heads,
-        "texts": result.sizes.get("text", 0),
+        "texts": result.sizes.get("window", 0),
         "noun": noun_of(result),
         "statistics": [_statistic(result, name, ends) for name in names],
         "opens": _opens(result, names),
@@ -251,15 +251,15 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
         "mean": numbers(mean_over_texts(variable).ravel()),
     }
     if (even := result.get(f"equal_{name}")) is not None:
-        even = even.mean("text") if "text" in even.dims else even
+        even = even.mean("window") if "window" in even.dims else even
         entry["equal"] = numbers(even.values.astype(float))  # one a layer
-    if name in ends and "text" in variable.dims:
+    if name in ends and "window" in variable.dims:
         within = ends[name].transpose("bound", "layer", "head")
         entry["within"] = [numbers(bound.ravel()) for bound in within.values]
-    if "text" in variable.dims:
+    if "window" in variable.dims:
         low, high = quantiles_over_texts(variable)
         entry["low"], entry["high"] = numbers(low.ravel()), numbers(high.ravel())
-        values = variable.transpose("layer", "head", "text").values.astype(float)
+        values = variable.transpose("layer", "head", "window").values.astype(float)
         entry["counts"] = [_histogram(row) for row in values.reshape(-1, values.shape[-1])]
     return entry
 
@@ -372,7 +372,7 @@ def patch_data(result: xr.Dataset) -> dict[str, Any] | None:
         return None
     mean = mean_over_texts(result["patch_profile"])
     heads = mean.shape[1]
-    equal = result["equal_patch_profile"].mean("text", skipna=True).transpose("layer", ...).values
+    equal = result["equal_patch_profile"].mean("window", skipna=True).transpose("layer", ...).values
     return {
         "rows": result["row_offset"].values.tolist(),
         "columns": result["column_offset"].values.tolist(),

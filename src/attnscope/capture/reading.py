@@ -1,0 +1,227 @@
+"""Parameters that verbs share: how a model is loaded, what is read, and where results go. Each is declared here once.
+
+A verb takes them as ``**reading: Unpack[Reading]``. `attnscope.support.arguments.validated` checks them, fills in what
+was left out, and puts them into the verb's signature and docstring; the command line makes options of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import torch
+
+    from attnscope.capture.processors import Processor, Tokenizer
+    from attnscope.read.encoded import Sources
+    from attnscope.read.groups import Groups
+    from attnscope.read.words import Words
+    from attnscope.store.signature import Signature
+    from attnscope.store.units import Task
+    from attnscope.support.arguments import Count, Seed
+    from attnscope.support.progress import Tell
+
+
+class ModelOptions(TypedDict, total=False):
+    """How a model is loaded.
+
+    Parameters
+    ----------
+    device
+        Device: cpu, cuda, ... By default CUDA where there is one; a model object stays where it is.
+    dtype
+        Number format: float32, bfloat16, float16, float64, int8, int4. By default as the checkpoint was saved.
+    revision
+        Branch, tag or commit on the hub.
+    trust_remote_code
+        Permission to run code that comes with the model. Only for sources that you trust.
+    """
+
+    device: str | None
+    dtype: str | None
+    revision: str | None
+    trust_remote_code: bool
+
+
+class TextModelOptions(ModelOptions, total=False):
+    """How a model of texts is loaded.
+
+    Parameters
+    ----------
+    tokenizer
+        Tokenizer (an object, a folder or a hub id). By default the one beside the model.
+    """
+
+    tokenizer: Tokenizer
+
+
+class CorpusOptions(TypedDict, total=False):
+    """Which part of the texts is read.
+
+    Parameters
+    ----------
+    window
+        Tokens per window, special tokens included. By default as many as the model takes, up to a limit of the verb.
+    limit
+        Largest number of windows.
+    seed
+        Seed of the random number generators.
+    field
+        Field of JSON Lines that holds the text.
+    by_line
+        Lines as texts of their own.
+    """
+
+    window: Count | None
+    limit: Count | None
+    seed: Seed
+    field: str | None
+    by_line: bool
+
+
+class RunOptions(TypedDict, total=False):
+    """Where results go.
+
+    Parameters
+    ----------
+    out
+        Run folder, or a function that names it from the signature. With it, results are written as they come, and a
+        stopped run resumes there. By default results stay in memory.
+    repair
+        Repair of a finished run: damaged files are measured again. Without it such a run is rejected.
+    progress
+        Function that is called with a `Progress` after each batch.
+    """
+
+    out: str | Path | Callable[[Signature], Path] | None
+    repair: bool
+    progress: Tell | None
+
+
+class SharedRunOptions(RunOptions, total=False):
+    """Where results go, and which processes measure them.
+
+    Parameters
+    ----------
+    task
+        Part of the run for this process, ``"2/3"``, of processes that name the same `out` on a shared disk; ``"env"``
+        takes it from torchrun or a Slurm array. The last one to finish returns the results, the others none.
+    ray
+        Ray cluster whose actors measure: ``"local"``, ``"auto"`` or ``"HOST:PORT"``. This process then loads no model.
+        See docs/clusters.md.
+    workers
+        Number of Ray's actors. By default as many as there is room for.
+    ray_gpus
+        GPUs of each actor, or the part of one. By default 1 if there are any.
+    """
+
+    task: str | Task | None
+    ray: str | None
+    workers: int | None
+    ray_gpus: float | None
+
+
+class ChatOptions(TypedDict, total=False):
+    """How chats are read, and which groups tokens are in.
+
+    Parameters
+    ----------
+    chat
+        Chats: each line of JSON Lines holds messages, even if the first line does not look so. Lists of messages are
+        chats too.
+    chat_template
+        Jinja template (a string or a `Path`) that writes chats out. By default the tokenizer's.
+    groups
+        Groups of tokens, whose weights on each other are measured: a function from the tokens of a window, as they are
+        shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of rules; or
+        ``"roles"``, those of a chat, which is the default for chats. See `attnscope.read.groups.grouping_of`.
+    """
+
+    chat: bool
+    chat_template: str | Path | None
+    groups: Groups | None
+
+
+class Reading(TextModelOptions, CorpusOptions, RunOptions, total=False):
+    """A model of texts, the texts, and where results go."""
+
+
+class PromptReading(Reading, ChatOptions, total=False):
+    """The same of prompts, which may be chats."""
+
+
+class StudyReading(TextModelOptions, CorpusOptions, SharedRunOptions, total=False):
+    """A model of texts, the texts, where results go, and which processes measure them.
+
+    Parameters
+    ----------
+    targets
+        Translations for the decoder of an encoder-decoder: line i beside line i of the texts.
+    """
+
+    targets: Sources
+
+
+class PairReading(TextModelOptions, SharedRunOptions, total=False):
+    """The same without texts, of a verb that reads pairs.
+
+    Parameters
+    ----------
+    seed
+        Seed of the random number generators.
+    """
+
+    seed: Seed
+
+
+class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, total=False):
+    """All that `attnscope.scan` reads, and how.
+
+    Parameters
+    ----------
+    tokenizer
+        Tokenizer or processor (an object, a folder or a hub id). By default the one beside the model. Of images, the
+        image processor; of texts with images, the processor.
+    targets
+        Translations for the decoder of an encoder-decoder, or transcripts of sounds: one sentence a line on both sides
+        (each string is one), line i beside line i. The decoder reads them as in training, after its start token.
+        Without them it reads the same as the encoder.
+    batch_size
+        Windows at a time. By default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
+    stride
+        Tokens between window starts. By default windows do not overlap.
+    words
+        Words to which tokens are merged before measuring: of a word's tokens, queries are averaged and keys summed.
+        ``"unicode"`` (word boundaries of the Unicode standard), ``"space"``, a `Path` of spans, or a function from a
+        text to its spans, as a word segmenter gives them. See `attnscope.read.words.word_rule_of`.
+    by
+        Field of JSON Lines (language, source, year) by which heads are compared: each text has its value in the
+        coordinate ``by``, and `attnscope.contrasts` reports the differences.
+    device_map
+        Rule that spreads a large model over devices: ``"auto"``, ``"balanced"``, ..., or a mapping. See
+        `attnscope.capture.placement.Placement`.
+    max_memory
+        Memory that `device_map` may fill, such as ``{0: "10GiB", "cpu": "30GiB"}``; the rest is on disk.
+    """
+
+    tokenizer: Processor
+    targets: Sources
+    batch_size: Count | None
+    stride: Count | None
+    words: Words | None
+    by: str | None
+    device_map: str | Mapping[str, int | str | torch.device] | None
+    max_memory: Mapping[int | str, int | str] | None
+
+
+def loading(reading: TextModelOptions) -> TextModelOptions:
+    """The part of a verb's options by which `attnscope.capture.load.load_model` loads its model."""
+    return {
+        "tokenizer": reading["tokenizer"],
+        "device": reading["device"],
+        "dtype": reading["dtype"],
+        "revision": reading["revision"],
+        "trust_remote_code": reading["trust_remote_code"],
+    }
