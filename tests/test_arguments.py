@@ -100,7 +100,7 @@ def test_a_model_is_given_in_the_same_forms_everywhere():
         name: {*parameters["model"].annotation.split(" | ")}
         for name, function in PUBLIC.items()
         if "model" in (parameters := inspect.signature(function).parameters)
-        and name != "attnscope.detection.role_controls.control"  # it changes the weights of a model object
+        and name != "attnscope.detection.roles.control"  # it changes the weights of a model object
     }
     assert len(given) > 10
     assert all("Model" in forms for forms in given.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,14 +13,13 @@ from transformers import PreTrainedModel
 
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
-from attnscope.explanation.study import FEW_TEXTS, Study
+from attnscope.explanation.study import FEW_TEXTS
 from attnscope.explanation.tokens import ids_of
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import LinePairs
 from attnscope.read.windows import Window, window_name
 from attnscope.support.arguments import Count, validated
-from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -34,10 +33,10 @@ AnyWindow = Window | Sequence[int]
 class InterventionInput:
     """A model and the windows that it is to read."""
 
-    model: PreTrainedModel  # as it was given, or loaded
-    windows: list[AnyWindow]  # windows of any length; with a target where a decoder reads one
+    model: PreTrainedModel
+    windows: list[AnyWindow]  # with a target where a decoder reads one
     name: str  # the model's
-    mask_id: int | None  # the token that a masked language model predicts at; None where there is none, or no tokenizer
+    mask_id: int | None  # the token that a masked language model predicts at; None without one, or a tokenizer
 
     @property
     def documents(self) -> list[str]:
@@ -45,40 +44,18 @@ class InterventionInput:
         return [getattr(window, "source", window_name(window, number)) for number, window in enumerate(self.windows)]
 
 
-class InputOptions(TypedDict, total=False):
-    """How texts are read: see `attnscope.scan`."""
-
-    targets: Sources
-    tokenizer: Tokenizer
-    window: int | None
-    limit: int | None
-    by_line: bool
-
-
 @validated
 def input_of(
-    model: Model | Study | InterventionInput | None = None,
+    model: Model | None = None,
     texts: Sources = None,
     *,
     targets: Sources = None,
     tokenizer: Tokenizer = None,
     window: Count | None = None,
-    limit: Count | None = None,
+    limit: Count = FEW_TEXTS,
     by_line: bool = False,
 ) -> InterventionInput:
-    """Take a model and texts; a study gives those that it has."""
-    limit = FEW_TEXTS if limit is None else limit
-    if isinstance(model, Study | InterventionInput):
-        beside = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window}
-        if named := [name for name, value in beside.items() if value is not None]:
-            raise AttnscopeError(
-                f"found a study and {named[0]} beside it: a study has read its texts; leave {named[0]} out, or make "
-                "another study"
-            )
-        if isinstance(model, InterventionInput):
-            return model
-        known = None if model.loaded is None else model.loaded.tokenizer
-        return InterventionInput(model.model, model.windows[:limit], model.name, _mask_id(known))
+    """Load a model, and cut texts into windows."""
     corpus, target = texts_and_targets(
         texts, targets, by_line=by_line or targets is not None, blank_lines=targets is not None
     )
@@ -93,7 +70,7 @@ def input_of(
         pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
         pairs.check()
         windows = list(pairs)
-    return InterventionInput(loaded.model, [*windows], loaded.name, _mask_id(loaded.tokenizer))
+    return InterventionInput(loaded.model, [*windows], loaded.name, getattr(loaded.tokenizer, "mask_token_id", None))
 
 
 def inputs_of(model: PreTrainedModel, window: AnyWindow) -> dict[str, Tensor]:
@@ -102,7 +79,3 @@ def inputs_of(model: PreTrainedModel, window: AnyWindow) -> dict[str, Tensor]:
     if model.config.is_encoder_decoder:
         read["decoder_input_ids"] = getattr(window, "target", None) or window
     return {name: torch.tensor([list(ids_of(text))], device=model.device) for name, text in read.items()}
-
-
-def _mask_id(tokenizer: Any) -> int | None:
-    return getattr(tokenizer, "mask_token_id", None)

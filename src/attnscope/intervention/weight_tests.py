@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from attnscope.intervention.calls import (
     leave_one_out,
     log_probabilities,
 )
-from attnscope.intervention.inputs import InputOptions, input_of, inputs_of
+from attnscope.intervention.inputs import InterventionInput, inputs_of
 from attnscope.intervention.predictions import MASKED
 from attnscope.intervention.read_text import ReadText, prediction_distance
 from attnscope.intervention.read_text import prediction_divergence as divergence
@@ -46,11 +46,8 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
-    from attnscope.capture.load import Model
-    from attnscope.explanation.study import Study
     from attnscope.intervention.arrays import Objective
     from attnscope.intervention.inputs import InterventionInput
-    from attnscope.read.encoded import Sources
 
 if TYPE_CHECKING:
     OfHead = Callable[[ReadText, int, int, np.random.Generator], Mapping[str, Any]]
@@ -63,64 +60,43 @@ class HeadOptions(TypedDict, total=False):
 
     heads: Sequence[Head] | None  # ``(layer, head)`` each; None for all
     masked: float  # see `ReadText`
-    seed: int  # of the random numbers; each head of each text has numbers of its own
+    seed: Seed  # of the random numbers; each head of each text has numbers of its own
     progress: Tell | None  # called with a `Progress` after each head
 
 
-class TestOptions(InputOptions, HeadOptions, total=False):
-    """What every test takes beside model and texts."""
-
-
-def prepared(
-    model: Model | Study | InterventionInput | None, texts: Sources, options: TestOptions
-) -> tuple[InterventionInput, HeadOptions]:
-    """Model and texts, and the options of the test itself."""
-    reading = {name: value for name, value in options.items() if name in InputOptions.__annotations__}
-    rest = {name: value for name, value in options.items() if name not in reading}
-    return input_of(model, texts, **cast("InputOptions", reading)), head_options(**cast("HeadOptions", rest))
-
-
-@validated
-def head_options(
-    *, heads: Sequence[Head] | None = None, masked: float = MASKED, seed: Seed = 0, progress: Tell | None = None
-) -> HeadOptions:
-    """The options that a test was called with, checked, and the others."""
-    check_real(0.0, 1.0, masked=masked)
-    return HeadOptions(heads=heads, masked=masked, seed=seed, progress=progress)
-
-
 def over_heads(
-    given: InterventionInput,
+    source: InterventionInput,
     test: str,
     variables: Mapping[str, tuple[str, ...]],
     of_text: Callable[[ReadText, int], OfHead | None],
     coordinates: Mapping[str, Sequence[Any]] | None = None,
     *,
     predicts: bool = True,
-    heads: Sequence[Head] | None = None,
-    masked: float = MASKED,
-    seed: int = 0,
-    progress: Tell | None = None,
+    heads: Sequence[Head] | None,
+    masked: float,
+    seed: int,
+    progress: Tell | None,
 ) -> xr.Dataset:
     """Run a test on every head that is chosen in every text.
 
     `variables` say by name what each is, its unit, and its dimensions after ``window, layer, head``; `predicts` is
     whether predictions are compared.
     """
+    check_real(0.0, 1.0, masked=masked)
     coordinates, tell = coordinates or {}, progress or no_progress
     values: dict[str, np.ndarray] = {}
     sites: list[Any] = []
     chosen: list[Head] = []
-    with borrowed(given.model):
+    with borrowed(source.model):
         if predicts:
-            check_predictions(given.model, inputs_of(given.model, given.windows[0]), test)
-        for number, window in enumerate(given.windows):
-            text = ReadText(given.model, window, number, given.mask_id if predicts else None, masked=masked)
+            check_predictions(source.model, inputs_of(source.model, source.windows[0]), test)
+        for number, window in enumerate(source.windows):
+            text = ReadText(source.model, window, number, source.mask_id if predicts else None, masked=masked)
             if not values:
                 sites = text.sites
                 counts = [call.query.shape[1] for call in text.calls]
                 chosen = _chosen(heads, counts)
-                size = len(given.windows), len(counts), max(counts)
+                size = len(source.windows), len(counts), max(counts)
                 values = {
                     name: np.full((*size, *(len(coordinates[dim]) for dim in more)), np.nan)
                     for name, (_, _, *more) in variables.items()
@@ -131,7 +107,7 @@ def over_heads(
                     generator = np.random.default_rng((seed, number, layer, head))
                     for name, value in of_head(text, layer, head, generator).items():
                         values[name][number, layer, head] = value
-                share = (number + (done + 1) / len(chosen)) / len(given.windows)
+                share = (number + (done + 1) / len(chosen)) / len(source.windows)
                 tell(Progress(test.replace("_", " "), share))
     result = xr.Dataset(
         {
@@ -139,14 +115,14 @@ def over_heads(
             for name, (long_name, units, *more) in variables.items()
         },
         {
-            "window": np.arange(len(given.windows)),
-            "source": ("window", np.array(given.documents, dtype=object)),
+            "window": np.arange(len(source.windows)),
+            "source": ("window", np.array(source.documents, dtype=object)),
             **layer_coordinates(sites),
             "head": np.arange(next(iter(values.values())).shape[2]),
             **coordinates,
         },
-    ).assign_attrs(model=given.name, test=test, seed=seed)
-    return with_intervals(result, list(variables), given.documents, seed=seed)
+    ).assign_attrs(model=source.name, test=test, seed=seed)
+    return with_intervals(result, list(variables), source.documents, seed=seed)
 
 
 def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
@@ -154,10 +130,10 @@ def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
     if heads is None:
         return every
     known = set(every)
-    for asked in heads:
-        if tuple(asked) not in known:
+    for head in heads:
+        if tuple(head) not in known:
             raise AttnscopeError(
-                f"there is no head {'.'.join(map(str, asked))}: layers go from 0 to {len(counts) - 1}, heads from 0 to "
+                f"there is no head {'.'.join(map(str, head))}: layers go from 0 to {len(counts) - 1}, heads from 0 to "
                 f"{max(counts) - 1}"
             )
     if not heads:
@@ -177,16 +153,9 @@ EFFECTS = {
 }
 
 
-@validated
-def permutation_test(
-    model: Model | Study | InterventionInput | None = None,
-    texts: Sources = None,
-    *,
-    draws: Draws = 100,
-    **options: Unpack[TestOptions],
-) -> xr.Dataset:
+@validated(masked=MASKED)
+def permutation_test(source: InterventionInput, *, draws: Draws = 100, **options: Unpack[HeadOptions]) -> xr.Dataset:
     """Mix up each row of a head's weights, and see how far predictions move."""
-    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         weights, allowed = text.weights(layer, head), text.visible(layer, head)
@@ -195,26 +164,19 @@ def permutation_test(
         return numbers | {"max_weight": float(weights.max(1).mean())}
 
     variables = EFFECTS | {"max_weight": ("Largest weight of a row, mean over rows", "share")}
-    return over_heads(given, "permutation_test", variables, lambda _, __: of_head, **chosen)
+    return over_heads(source, "permutation_test", variables, lambda _, __: of_head, **options)
 
 
-@validated
-def uniform_test(
-    model: Model | Study | InterventionInput | None = None,
-    texts: Sources = None,
-    *,
-    draws: Draws = 20,
-    **options: Unpack[TestOptions],
-) -> xr.Dataset:
+@validated(masked=MASKED)
+def uniform_test(source: InterventionInput, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
     """Give each row of a head equal weights over what it may see, and see how far predictions move."""
-    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         weights = text.weights(layer, head)
         equal = uniform_weights(weights, text.visible(layer, head))
         return replaced(text, layer, head, weights, equal[None], generator, draws)
 
-    return over_heads(given, "uniform_test", EFFECTS, lambda _, __: of_head, **chosen)
+    return over_heads(source, "uniform_test", EFFECTS, lambda _, __: of_head, **options)
 
 
 def replaced(
@@ -259,14 +221,13 @@ _ERASURE = {
 }
 
 
-@validated
+@validated(masked=MASKED)
 def erasure_test(
-    model: Model | Study | InterventionInput | None = None,
-    texts: Sources = None,
+    source: InterventionInput,
     *,
     fractions: Sequence[float] = FRACTIONS,
     draws: Draws = 5,
-    **options: Unpack[TestOptions],
+    **options: Unpack[HeadOptions],
 ) -> xr.Dataset:
     """Erase a head's weights, the most important first, until decisions flip."""
     shares = [float(share) for share in fractions]
@@ -274,7 +235,6 @@ def erasure_test(
         check_real(0.0, 1.0, fractions=share)
     if not shares or sorted(set(shares)) != shares:
         raise AttnscopeError(f"fractions are {shares[:5]}; expected numbers that rise, such as 0.1, 0.2, 0.5, 1.0")
-    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, Any]:
         weights, slope = text.weights(layer, head), text.by_weights(layer, head)
@@ -289,7 +249,7 @@ def erasure_test(
         }
 
     coordinates = {"order": list(ORDERS), "fraction": shares}
-    return over_heads(given, "erasure_test", _ERASURE, lambda _, __: of_head, coordinates, **chosen)
+    return over_heads(source, "erasure_test", _ERASURE, lambda _, __: of_head, coordinates, **options)
 
 
 def _curve(
@@ -325,28 +285,26 @@ _SAME_OUTPUT_VARIABLES = {
 }
 
 
-@validated
+@validated(masked=MASKED)
 def same_output_test(
-    model: Model | Study | InterventionInput | None = None,
-    texts: Sources = None,
+    source: InterventionInput,
     *,
     objective: Objective | str = "top_weight",
     rows: Count = 16,
-    **options: Unpack[TestOptions],
+    **options: Unpack[HeadOptions],
 ) -> xr.Dataset:
     """Find other weights of each head whose output is exactly the same: what they say of importance is then not
     unique.
     """
-    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         weights, allowed = text.weights(layer, head), text.visible(layer, head)
         values = text.values(layer, head).double().cpu().numpy()
         which = np.unique(np.linspace(0, len(weights) - 1, min(rows, len(weights))).round().astype(int))
-        own, seen = weights[which], allowed[which]
-        random = permuted_weights(own, generator, seen)
+        own, visible = weights[which], allowed[which]
+        random = permuted_weights(own, generator, visible)
         own_search, null = (
-            adversarial_weights(matrix, values, objective=objective, allowed=seen, seed=chosen.get("seed", 0))
+            adversarial_weights(matrix, values, objective=objective, allowed=visible, seed=options["seed"])
             for matrix in (own, random)
         )
         return {
@@ -361,22 +319,15 @@ def same_output_test(
         }
 
     variables = _SAME_OUTPUT_VARIABLES
-    found = over_heads(given, "same_output_test", variables, lambda _, __: of_head, predicts=False, **chosen)
+    found = over_heads(source, "same_output_test", variables, lambda _, __: of_head, predicts=False, **options)
     return found.assign_attrs(objective=objective)
 
 
-@validated
-def frozen_test(
-    model: Model | Study | InterventionInput | None = None,
-    texts: Sources = None,
-    *,
-    draws: Draws = 20,
-    **options: Unpack[TestOptions],
-) -> xr.Dataset:
+@validated(masked=MASKED)
+def frozen_test(source: InterventionInput, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
     """Give a head the weights that it has on another text, and see how far predictions move."""
-    given, chosen = prepared(model, texts, options)
-    lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in given.windows]
-    documents = given.documents
+    lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in source.windows]
+    documents = source.documents
 
     def donor_of(number: int) -> int | None:
         others = [(number + step) % len(lengths) for step in range(1, len(lengths))]
@@ -392,7 +343,7 @@ def frozen_test(
         donor = donor_of(number)
         if donor is None:
             return None
-        other = ReadText(given.model, given.windows[donor], donor, given.mask_id, masked=chosen.get("masked", MASKED))
+        other = ReadText(source.model, source.windows[donor], donor, source.mask_id, masked=options["masked"])
 
         def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
             weights = text.weights(layer, head)
@@ -401,7 +352,7 @@ def frozen_test(
 
         return of_head
 
-    return over_heads(given, "frozen_test", EFFECTS, of_text, **chosen)
+    return over_heads(source, "frozen_test", EFFECTS, of_text, **options)
 
 
 def cut_weights(
@@ -430,16 +381,9 @@ _AGREEMENT = {
 }
 
 
-@validated
-def agreement_test(
-    model: Model | Study | InterventionInput | None = None,
-    texts: Sources = None,
-    *,
-    predictions: Count = 8,
-    **options: Unpack[TestOptions],
-) -> xr.Dataset:
+@validated(masked=MASKED)
+def agreement_test(source: InterventionInput, *, predictions: Count = 8, **options: Unpack[HeadOptions]) -> xr.Dataset:
     r"""Rank tokens by a head's weights, by gradients and by leaving each out, and see whether the ranks agree."""
-    given, chosen = prepared(model, texts, options)
 
     def of_text(text: ReadText, _: int) -> Callable[..., dict[str, float]]:
         number = len(text.positions)
@@ -460,7 +404,7 @@ def agreement_test(
 
         return of_head
 
-    return over_heads(given, "agreement_test", _AGREEMENT, of_text, **chosen)
+    return over_heads(source, "agreement_test", _AGREEMENT, of_text, **options)
 
 
 def compared(
@@ -533,19 +477,17 @@ _ADVERSARIAL = {
 }
 
 
-@validated
+@validated(masked=MASKED)
 def adversarial_test(
-    model: Model | Study | InterventionInput | None = None,
-    texts: Sources = None,
+    source: InterventionInput,
     *,
     bound: float = 0.05,
     steps: Draws = 50,
     draws: Draws = 4,
-    **options: Unpack[TestOptions],
+    **options: Unpack[HeadOptions],
 ) -> xr.Dataset:
     r"""Search weights of one head that differ most from its own while predictions move by no more than a bound."""
     check_real(0.0, 1.0, bound=bound)
-    given, chosen = prepared(model, texts, options)
 
     def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
         search = WeightSearch(text, layer, head, bound)
@@ -560,7 +502,7 @@ def adversarial_test(
             "weights_jsd_null": float(np.median([search.divergence(weights) for weights in random])),
         }
 
-    return over_heads(given, "adversarial_test", _ADVERSARIAL, lambda _, __: of_head, **chosen).assign_attrs(
+    return over_heads(source, "adversarial_test", _ADVERSARIAL, lambda _, __: of_head, **options).assign_attrs(
         bound=bound, steps=steps
     )
 
@@ -619,7 +561,7 @@ class WeightSearch:
         return prediction_distance(after, self.text.log_probabilities).mean()
 
 
-@validated
+@validated(masked=MASKED)
 def with_intervals(
     effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = DRAWS, seed: int = 0
 ) -> xr.Dataset:

@@ -9,7 +9,7 @@ from attnscope.capture.load import load_model
 from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.projections import projections
 from attnscope.intervention.contributions.profiles import contribution_profiles
-from attnscope.intervention.inputs import InterventionInput
+from attnscope.intervention.inputs import InterventionInput, input_of
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.faithfulness.oracles import block, effective
@@ -192,7 +192,7 @@ def test_the_projects_own_translators(name):
 
 
 def test_weights_are_those_that_scan_lays_along_offsets():
-    found = contribution_profiles("bundled", limit=2, kinds=["weights"], band=5)
+    found = contribution_profiles(input_of("bundled", limit=2), kinds=["weights"], band=5)
     expected = scan(limit=2, statistics=["profile"], band=5)
     np.testing.assert_allclose(found.profile_weights, expected.profile, atol=1e-6)
 
@@ -268,13 +268,14 @@ def test_the_model_is_given_back_as_it_was():
 
 def test_trained_models(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = contribution_profiles(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"], band=2)
+    found = contribution_profiles(input_of(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), band=2)
     assert found.attrs["skipped"] == ""
     head = found.isel(window=0).sel(layer=0)
     for kind in ("weights", "norms", "effective"):  # the previous-token and the next-token head survive
         profile = head[f"profile_{kind}"]
         assert profile.sel(head=3).idxmax("offset") == -1
         assert profile.sel(head=4).idxmax("offset") == 1
-    stories = contribution_profiles(models / "stories260K-llama", ["Once upon a time there was a little cat."], band=2)
+    story = input_of(models / "stories260K-llama", ["Once upon a time there was a little cat."])
+    stories = contribution_profiles(story, band=2)
     assert stories.attrs["skipped"] == ""
     assert (stories["rank"] <= 8).all()

@@ -10,7 +10,7 @@ from attnscope.capture.load import load_model
 from attnscope.intervention import calls as _limits
 from attnscope.intervention.arrays import adversarial_weights, erased_weights, permuted_weights, total_variation
 from attnscope.intervention.contributions.tokens import token_contributions
-from attnscope.intervention.inputs import InterventionInput
+from attnscope.intervention.inputs import InterventionInput, input_of
 from attnscope.intervention.read_text import ReadText
 from attnscope.intervention.weight_tests import (
     adversarial_test,
@@ -258,7 +258,9 @@ def test_bad_input_is_refused():
 
 def test_a_trained_model(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = permutation_test(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"], heads=[(0, 3), (10, 5)], draws=6)
+    found = permutation_test(
+        input_of(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), heads=[(0, 3), (10, 5)], draws=6
+    )
     for head in [(0, 3), (10, 5)]:
         assert of(found, "tvd", *head) > 0
     assert of(found, "max_weight", 0, 3) > 0.9  # the previous-token head is sharp

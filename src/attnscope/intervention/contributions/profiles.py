@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from attnscope.intervention.calls import (
     weight_tiles,
 )
 from attnscope.intervention.contributions.blocks import find_blocks, record, value_outputs
-from attnscope.intervention.inputs import InputOptions, input_of, inputs_of
+from attnscope.intervention.inputs import inputs_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.store.arrays import padded_heads
@@ -35,13 +35,10 @@ from attnscope.support.progress import Progress, Tell, no_progress
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture.load import Model
     from attnscope.capture.watch import Site
-    from attnscope.explanation.study import Study
     from attnscope.intervention.calls import Sides
     from attnscope.intervention.contributions.blocks import Block, Record
     from attnscope.intervention.inputs import InterventionInput
-    from attnscope.read.encoded import Sources
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
 
@@ -113,17 +110,14 @@ def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]]
 
 @validated
 def contribution_profiles(
-    model: Model | Study | InterventionInput | None = None,
-    texts: Sources = None,
+    source: InterventionInput,
     *,
     kinds: Sequence[Kind | str] | None = None,
     band: Count = 10,
     progress: Tell | None = None,
-    **reading: Unpack[InputOptions],
 ) -> xr.Dataset:
     r"""Measure where heads and layers take from, by more than their weights."""
     chosen = chosen_kinds(kinds, KINDS)
-    source = input_of(model, texts, **reading)
     tell = progress or no_progress
     with borrowed(source.model):
         first = inputs_of(source.model, source.windows[0])

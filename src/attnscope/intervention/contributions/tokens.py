@@ -27,16 +27,10 @@ from attnscope.intervention.calls import (
 )
 from attnscope.intervention.contributions.blocks import find_blocks, record, value_outputs
 from attnscope.intervention.contributions.profiles import BlockNorms, cannot_follow, chosen_kinds, residual_part, shares
-from attnscope.intervention.inputs import InterventionInput, input_of, inputs_of
+from attnscope.intervention.inputs import InterventionInput, inputs_of
 from attnscope.read.windows import window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
-    from attnscope.explanation.study import Study
-    from attnscope.read.encoded import Sources
 
 _FLOW_SECONDS = 7e-6  # of one maximum flow, for each edge of its graph
 _FLOW_ENOUGH = 60.0  # seconds that flow may take unless it is requested by name
@@ -47,18 +41,13 @@ _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout
 
 @validated
 def token_contributions(
-    model: Model | Study | InterventionInput | None = None,
-    text: Sources = None,
+    source: InterventionInput,
     *,
-    target: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
     places: Sequence[int] | None = None,
     outcomes: Sequence[int] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> xr.Dataset:
-    """Score how much each token of one text matters to the predictions at some positions, by every kind."""
-    source = input_of(model, text, targets=target, tokenizer=tokenizer, window=window, limit=1)
+    """Score how much each token of the first window matters to the predictions at some positions, by every kind."""
     chosen = chosen_kinds(kinds, TOKEN_KINDS)
     with borrowed(source.model):
         one = OneText(source, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
@@ -225,7 +214,7 @@ class OneText:
     def block_norms(self) -> list[Tensor]:
         """Norms of what the output of each block gets."""
         pairs = zip(self.records, self.weights, strict=True)
-        return [BlockNorms(each, 1).rows(slice(0, layer.shape[1]), layer) for each, layer in pairs]
+        return [BlockNorms(each).rows(slice(0, layer.shape[1]), layer) for each, layer in pairs]
 
     def slopes(self, number: int, by: list[Tensor]) -> tuple[Tensor, ...]:
         """Derivative of the log probability of a position's outcome."""

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnscope.detection.role_controls import reaching
+from attnscope.detection.role import ROLES
 from attnscope.results.figures.style import MARK, figure_style
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def role_maps(result: xr.Dataset) -> Figure:
             score = part["score"].values
             axes.set_facecolor("0.85")
             axes.imshow(score, cmap="Blues", norm=Normalize(0.0, 1.0), aspect="equal")
-            dots = np.argwhere(reaching(str(part.role.item()), score, part["equal"].values))
+            dots = np.argwhere(ROLES[str(part.role.item())].reached(score, part["equal"].values))
             size_of = float(np.clip(18 * cell, 2.5, 5))
             axes.plot(dots[:, 1], dots[:, 0], "o", color=MARK, markersize=size_of, mec="white", mew=0.6)
             axes.set_title(str(part.title.item()), loc="left")
