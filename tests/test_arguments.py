@@ -106,7 +106,7 @@ def test_a_model_is_given_in_the_same_forms_everywhere():
     assert all("Model" in forms for forms in given.values())
     of_verbs = {form for verb in VERBS for form in given.get(f"attnscope.{verb}", ())}
     assert of_verbs == {"Model", "None"}
-    assert {form for forms in given.values() for form in forms} == {"Model", "Study", "InterventionInput", "None"}
+    assert {form for forms in given.values() for form in forms} == {"Model", "Study", "None"}
 
 
 def test_a_verb_that_loads_a_model_takes_how_it_is_loaded():
