@@ -45,7 +45,7 @@ def _flags(place: Path) -> Iterator[Case]:
     wholes = {
         "--seed": (_SCAN, _EXPLAIN, walk, translate, score, train),
         "--window --stride --batch-size --band --clusters": (_SCAN,),
-        "--limit --band --relearn": (_EXPLAIN,),
+        "--limit --band": (_EXPLAIN,),
         "--layer --head": (walk, align),
         "--beams --n-best --batch-tokens": (translate,),
         "--batch-size --gold-first --shown": (align,),

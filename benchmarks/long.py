@@ -48,7 +48,7 @@ from attnscope.measure.passes import StatisticsObserver
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.row_samples import RowSample
 from attnscope.models.configs import EncoderConfig
-from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import collate, cut_windows
 

@@ -2,8 +2,8 @@
 
     python benchmarks/paper_chance.py --models 12
 
-Weights are drawn as an untrained model's are. What `explain --paper` says beside a row, "by chance", is what this
-prints.
+Weights are drawn as an untrained model's are. What `explain --analyses yamamoto2023` says beside a row, "by chance", is
+what this prints.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rich.progress import track
 from rich.table import Table
 from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaForMaskedLM
 
-from attnscope.reproduction.yamamoto2023.models import GPT2, ROBERTA, SHAPES
-from attnscope.reproduction.yamamoto2023.rows import ROWS, paper_table
+from attnscope_yamamoto2023.models import GPT2, ROBERTA, SHAPES
+from attnscope_yamamoto2023.rows import ROWS, paper_table
 
 LENGTH = {ROBERTA: 512, GPT2: 512}
 

@@ -42,11 +42,13 @@ if find_spec("torchvision") is not None and not torch.cuda.is_available():
     for operator in ("nms", "qnms"):
         torch.library.define(f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor")
 
-_SOURCE = Path(__file__).parents[1] / "src"
+_ROOT = Path(__file__).parents[1]
+_SOURCES = [_ROOT / "src", *_ROOT.glob("packages/*/src")]
 install(
     [
-        ".".join(path.relative_to(_SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        for path in _SOURCE.rglob("*.py")
+        ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
+        for source in _SOURCES
+        for path in source.rglob("*.py")
         # machine code takes no wrapped functions; configurations are checked by transformers, which wants them bare
         if path.stem not in {"compiled", "_triton_kernels", "_triton_parts", "_triton_results", "configs", "__init__"}
     ]

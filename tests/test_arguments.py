@@ -311,7 +311,7 @@ def fitting(parameter):
             )
         ),
         (lambda: attnscope.contrasts(object()), "results is of type object; expected xr.Dataset"),
-        (lambda: attnscope.explain(more=["a"]), "more is 'a' (str); expected analyses (explanation.study.Analysis)"),
+        (lambda: attnscope.explain(analyses=[3]), "analyses is [3] (list); expected a list of strings or Analysis"),
         (
             lambda: attnscope.scan(tokenizer=3),
             "tokenizer is 3 (int); expected a tokenizer, a processor, a folder or a hub id",

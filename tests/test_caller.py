@@ -13,7 +13,7 @@ from attnscope.capture.load import load_model
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import read_config
 from attnscope.lineage.walk import walk_toy
-from attnscope.reproduction.yamamoto2023.relearn import relearn_positions
+from attnscope_yamamoto2023.relearn import relearn_positions
 from tests.comparison.small_systems import SMALL
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -14,7 +14,16 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SO
 
 
 #: In our text: names of the environment, and of an exception of another package.
-ELSEWHERE = {"AWS_PROFILE", "AWS_ENDPOINT_URL", "ConflictError", "RayJob", "LanguageModel", "TransformerBridge"}
+ELSEWHERE = {
+    "AWS_PROFILE",
+    "AWS_ENDPOINT_URL",
+    "ConflictError",
+    "RayJob",
+    "LanguageModel",
+    "TransformerBridge",
+    "PeftModel",
+    "SentenceTransformer",
+}
 #: Letters of a formula, and an entry point.
 PLAIN_WORDS = {"dr", "dc", "attnscope.analyses"}
 QUOTED = re.compile(r"(?<![:`])``([^`]+)``|(?<![:`])`([^`\n]+)`(?!`)")

@@ -16,7 +16,6 @@ ORDER = (
     {"__main__"},
     {"cli"},
     {"testing"},
-    {"reproduction"},
     {"results"},
     {"comparison", "detection"},
     {"intervention"},

@@ -21,7 +21,6 @@ _load, __dir__, __all__ = lazy_loader.attach(
         "measure",
         "models",
         "read",
-        "reproduction",
         "results",
         "store",
         "support",

@@ -18,7 +18,7 @@ from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.position_cca import position_cca
 from attnscope.explanation.ranking import projections
-from attnscope.reproduction.yamamoto2023.relearn import relearn_positions
+from attnscope_yamamoto2023.relearn import relearn_positions
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 

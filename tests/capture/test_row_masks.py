@@ -7,10 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import masking_utils as M
 
-from attnscope.capture import watch as _row_masks
+from attnscope.capture import registry as _row_masks
 from attnscope.capture.forward import forward
-from attnscope.capture.registry import attnscope_attention
-from attnscope.capture.watch import row_mask
+from attnscope.capture.registry import attnscope_attention, row_mask
 from attnscope.capture.watching import watching
 from attnscope.kernels import sampled as _sampled
 from attnscope.kernels.bins import far_starts

@@ -89,9 +89,10 @@ def test_csv_has_a_line_for_each_head(finished):
 def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
     asked = []
 
-    def page(report, path, _, heads):
-        asked.append((heads, "interventions" in report.result.children))
+    def page(report, path, _):
+        asked.append((report.heads, "interventions" in report.result.children))
         path.write_text("")
+        return path
 
     monkeypatch.setattr("attnscope.results.page.explain.write", page)
     monkeypatch.setattr("attnscope.results.figures.explain.explain_figures", lambda *_: [])

@@ -19,16 +19,11 @@ COMMANDS = {
 }
 WRITTEN = {"json", "csv", "figures", "report"}  # what a command prints and writes beside its results
 FLAGS_ALONE = {
-    "explain": {"paper", "published_as", "relearn"},  # in Python: more=yamamoto2023.analyses(...)
     "generate": {"prompt"},  # in Python: a string among the texts
     "translate": {"out"},  # in Python: .texts of the result
     "walk": {"lang", "markdown", "toy", "seed"},
 }
-PARAMETERS_ALONE = {
-    "align": {"every_head"},
-    "explain": {"intervention_texts", "longest", "more"},
-    "translate": {"scores"},
-}
+PARAMETERS_ALONE = {"align": {"every_head"}, "explain": {"intervention_texts"}, "translate": {"scores"}}
 
 
 def flags_of(command):

@@ -237,14 +237,6 @@ def test_a_permission_that_is_taken_away_before_the_file_is_reached(library, nam
         list(corpus)
 
 
-@pytest.mark.parametrize("closed", [".", "b.jsonl", "deep"])
-def test_no_permission_for_parallel_text(library, closed):
-    (library / "a.txt").unlink()
-    (library / closed).chmod(0)
-    with as_nobody(), pytest.raises(AttnscopeError, match=r"cannot be read .*: check its permissions"):
-        read_parallel(library)
-
-
 def test_names_are_shown_escaped(tmp_path):
     odd = os.fsdecode(b"caf\xe9\x1b[31m\n.txt")
     assert shown(odd) == r"caf\xe9\x1b[31m\n.txt"

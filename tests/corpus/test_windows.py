@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.translation.small_translators import small_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attnscope.measure.quantities import STATISTICS
 from attnscope.read import shown as _tokens
@@ -393,11 +393,6 @@ def test_numbers_out_of_range(options, said):
         cut_windows(Corpus.from_sources(["the"]), word_piece(), **options)
 
 
-def test_a_tokenizer_without_offsets():
-    with pytest.raises(AttnscopeError, match=r"found ByT5Tokenizer, .*; expected a fast tokenizer"):
-        cut_windows(Corpus.from_sources(["the"]), ByT5Tokenizer(), length=8)
-
-
 def test_a_tokenizer_that_panics():
     tokenizer = byte_level()
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.FixedLength(0)
@@ -431,12 +426,12 @@ def test_collate_pads_on_the_right():
     assert batch.input_ids.tolist() == [list(long.ids), [*short.ids, 0, 0]]
     assert batch.valid.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
     assert batch.special.tolist() == [[True, False, False, False, True], [True, False, True, False, False]]
-    assert torch.equal(batch.attention_mask, batch.valid.long())
+    assert torch.equal(batch.arguments(torch.float32)["attention_mask"], batch.valid.long())
 
 
 def test_collate_of_equal_lengths_needs_no_mask():
     [window] = windows_of(word_piece(), "the harbour")
-    assert collate([window, window], pad_id=0).attention_mask is None
+    assert collate([window, window], pad_id=0).arguments(torch.float32).keys() == {"input_ids"}
 
 
 def test_collate_of_nothing():

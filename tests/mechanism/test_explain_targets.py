@@ -23,7 +23,6 @@ from attnscope.kernels.positions import sinusoidal_table
 from attnscope.models.configs import TransformerConfig
 from attnscope.models.transformer import TransformerForConditionalGeneration
 from attnscope.read.texts import Corpus
-from attnscope.reproduction.yamamoto2023.analyses import analyses
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -130,7 +129,7 @@ def test_a_target_goes_through_all_analyses():
     [
         (lambda: tiny("bert"), {}, r"nothing in it reads a target: leave out targets \(--target\)"),
         (lambda: small_model("bart"), {"targets": ["der hut"]}, "found 0 full windows of 16 tokens in the target"),
-        (lambda: small_model("bart"), {"more": analyses()}, r"leave out either paper \(--paper\) or the target"),
+        (lambda: small_model("bart"), {"analyses": ["yamamoto2023"]}, "leave out either yamamoto2023"),
     ],
 )
 def test_what_cannot_be_explained_is_refused(model, given, message):

@@ -11,9 +11,7 @@ from PIL import Image
 import attnscope
 from attnscope.measure.stored import SAMPLE
 from attnscope.results.page.alignment import write_alignment_report
-from attnscope.results.page.comparison import write_comparison_report
 from attnscope.results.page.explain import write_explain_report
-from attnscope.results.page.generation import write_generation_report
 from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder
@@ -75,14 +73,14 @@ def pages(explained, tmp_path_factory):
     made = planted(layers=2, heads=3, texts=4, tokens=40, rank=12)
     with sketched():  # what lies around figures is looked at here
         return {
-            "generate": write_generation_report(generated, folder / "generate.html"),
+            "generate": write_page(report_of("generate", generated), folder / "generate.html"),
             "scan": write_report(
                 with_bins(with_blocks(with_groups(made.result))), in_blocks(made.sample), folder / "scan.html"
             ),
             "explain": write_explain_report(explained, folder / "explain.html"),
             "intervene": write_page(report_of("intervene", planted_intervention()), folder / "intervene.html"),
             "patch": write_page(report_of("patch", planted_patching()), folder / "patch.html"),
-            "compare": write_comparison_report(planted_comparison(), folder / "compare.html"),
+            "compare": write_page(report_of("compare", planted_comparison()), folder / "compare.html"),
             "align": write_alignment_report(planted_alignment(), folder / "align.html"),
             "roles": write_page(report_of("roles", attnscope.roles(limit=2)), folder / "roles.html"),
             "received": write_report(*scanned_with_received(folder / "run"), folder / "received.html"),

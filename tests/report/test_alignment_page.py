@@ -8,8 +8,7 @@ import pytest
 import xarray as xr
 
 from attnscope.lineage.align import MOST_WORDS, Aligned, ShownPair
-from attnscope.lineage.links import AlignmentScore
-from attnscope.lineage.word_weights import WordAlignment
+from attnscope.lineage.links import AlignmentScore, WordAlignment
 from attnscope.results.page import alignment as _alignment_page
 from attnscope.results.page.alignment import write_alignment_report
 from attnscope.support.errors import AttnscopeError

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.results.page.comparison import write_comparison_report
+from attnscope.results.reports import report_of, write_page
 from tests.report.planted_comparison import HOSTILE, NAMES, planted
 
 
 def page(folder, **changes):
-    return write_comparison_report(planted(**changes), folder / "new" / "report.html").read_text(encoding="utf-8")
+    return write_page(report_of("compare", planted(**changes)), folder / "new" / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def test_what_is_not_compared_is_not_spoken_of(tmp_path):
     scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
     scores["lower_by_length"][0, :, 0] = np.nan  # the shortest sentences of the first system are too few
     tree["scores"], tree["alignment"] = (scores, alignment.assign(read_from=("system", ["layer 0, head 0"] * 3)))
-    text = write_comparison_report(tree, tmp_path / "report.html").read_text(encoding="utf-8")
+    text = write_page(report_of("compare", tree), tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"with <bdi>{NAMES[0]}</bdi>" not in text
     assert f"with <bdi>{NAMES[2]}</bdi>" in text
     assert "one fixed vector" not in text
@@ -90,7 +92,7 @@ def test_one_system_has_no_test(tmp_path):
         {name: node.to_dataset().isel(system=[0]) for name, node in planted().children.items()}
     )
     tree.attrs = planted().attrs
-    text = write_comparison_report(tree, tmp_path / "report.html").read_text(encoding="utf-8")
+    text = write_page(report_of("compare", tree), tmp_path / "report.html").read_text(encoding="utf-8")
     assert "1 translation system compared" in text
     assert "paired bootstrap" not in text
     assert "P" not in cells(text, 0)[0]

@@ -8,8 +8,8 @@ import xarray as xr
 
 import attnscope
 from attnscope.measure.documents import intervals
-from attnscope.results.page.comparison import write_comparison_report
 from attnscope.results.page.scan import write_report
+from attnscope.results.reports import report_of, write_page
 from attnscope.store.arrays import unpacked
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_bins, with_blocks, with_groups
@@ -412,7 +412,7 @@ def test_words_without_end_do_not_widen_a_page(visit, made, tmp_path):
     tree.attrs = planted_comparison().attrs
     scan = made.result.assign_attrs(model=endless, corpus=endless, decoder=endless)
     for path in (
-        write_comparison_report(tree, tmp_path / "comparison.html"),
+        write_page(report_of("compare", tree), tmp_path / "comparison.html"),
         write_report(scan, None, tmp_path / "scan.html"),
     ):
         for width in (360, 1300):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.lineage.data import collate, encode_pairs, epoch_batches, split_batch
+from attnscope.lineage.data import collate, encode_lines, encode_pairs, epoch_batches, split_batch, train_subwords
 from attnscope.lineage.parallel_text import ParallelText, read_parallel
-from attnscope.lineage.vocabulary import encode_lines, train_subwords
 from attnscope.support.errors import AttnscopeError
 
 
@@ -25,12 +24,6 @@ def test_every_pair_is_in_one_batch_and_every_batch_fits(budget):
         longer = lengths[batch].max(1)
         assert len(batch) == 1 or longer.sum() <= budget
         assert len(batch) == 1 or len(batch) * longer.max() <= 1.25 * budget
-
-
-def test_one_very_long_pair_does_not_make_a_batch_of_padding():
-    lengths = np.array([[10, 10]] * 999 + [[500, 500]])
-    batches = epoch_batches(lengths, 1000, 0, 0)
-    assert max(len(batch) * lengths[batch].max() for batch in batches) <= 1250
 
 
 def test_batches_are_a_function_of_seed_and_epoch():
@@ -63,11 +56,6 @@ def test_processes_share_the_batch_of_one(world):
         assert max(tokens) - min(tokens) < 2 * lengths[batch].max()
 
 
-def test_more_processes_than_pairs():
-    parts = split_batch(np.array([4]), np.full((5, 2), 3), 3)
-    assert sorted(map(len, parts)) == [0, 0, 1]
-
-
 def test_padding_is_on_the_right():
     batch = collate([[5], [6, 7, 2]], [[8, 2], [2]], pad_id=9)
     torch.testing.assert_close(batch["input_ids"], torch.tensor([[5, 9, 9], [6, 7, 2]]))
@@ -86,18 +74,6 @@ def test_pairs_that_are_too_long_are_left_out_whole_and_counted():
     assert encoded.target == encode_lines(tokenizer, ["a", "d"])
     np.testing.assert_array_equal(encoded.lengths(), [[2, 2], [2, 2]])
     assert encode_pairs(tokenizer, text).index == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: epoch_batches(np.zeros((0, 2), np.int64), 10, 0, 0), "found 0 pairs"),
-        (lambda: epoch_batches(np.ones((1, 2), np.int64), 0, 0, 0), "a budget of 0 tokens"),
-    ],
-)
-def test_refusals(call, message):
-    with pytest.raises(AttnscopeError, match=message):
-        call()
 
 
 def test_a_text_of_long_pairs_alone_is_refused():

@@ -9,10 +9,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from attnscope.lineage.config import read_config
-from attnscope.lineage.data import Segmenter, read_data
+from attnscope.lineage.data import Segmenter, encode_lines, read_data, train_subwords
 from attnscope.lineage.parallel_text import read_lines
-from attnscope.lineage.vocabulary import encode_lines, train_subwords
-from attnscope.support.errors import AttnscopeError
 from tests.translation.test_vocabulary import HARD, TEXTS
 
 
@@ -27,25 +25,12 @@ def test_without_dropout_it_is_the_tokenizer(files, data):
     assert [segmenter.encode(line, Random(0)) for line in lines] == plain
 
 
-@pytest.mark.parametrize("options", [{}, {"lowercase": True, "nfkc": True}], ids=str)
-@pytest.mark.parametrize("text", HARD)
-def test_without_dropout_it_is_the_tokenizer_on_hard_text_too(text, options):
-    tokenizer = train_subwords(TEXTS, 400, **options)
-    assert Segmenter(tokenizer, 0.0).encode(text, Random(0)) == encode_lines(tokenizer, [text])[0]
-
-
 @pytest.mark.parametrize("dropout", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("text", HARD)
 def test_text_is_given_back_however_it_is_cut(text, dropout):
     tokenizer = train_subwords(TEXTS, 400)
     ids = Segmenter(tokenizer, dropout).encode(text, Random(0))
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
-
-def test_with_all_merges_left_out_characters_remain_and_bytes():
-    tokenizer = train_subwords(TEXTS, 400)
-    ids = Segmenter(tokenizer, 1.0).encode("A blue é", Random(0))
-    assert " ".join(tokenizer.convert_ids_to_tokens(ids)) == "▁ A ▁ b l u e ▁ <0xC3> <0xA9> </s>"
 
 
 def planted(merges):
@@ -126,15 +111,3 @@ def test_the_plan_and_the_validation_know_no_dropout(tmp_path):
     assert [rows([batch]) for batch in dropped.validation()] == [rows([batch]) for batch in plain.validation()]
     assert list(map(list, dropped.epoch(0))) == list(map(list, plain.epoch(0)))
     assert dropped.sha256() == plain.sha256()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"model": "masked-lm"}, "'bpe_dropout' is a setting of model 'transformer' and 'recurrent'"),
-        ({"bpe_dropout": 1.1}, "bpe_dropout is 1.1: Input should be less than or equal to 1"),
-    ],
-)
-def test_refusals(settings, message):
-    with pytest.raises(AttnscopeError, match=message):
-        read_config(**{"bpe_dropout": 0.1} | settings)

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
-from attnscope.lineage.steps import markdown
 
 
 class Lesson(nn.Module):
@@ -58,12 +57,6 @@ def test_its_layers_are_told_apart_by_its_numbers(name, x):
     assert_allclose(walked[f"W_{name}"], made_of.detach(), atol=0)
 
 
-def test_it_is_named_and_its_numbers_are_not_called_random(x):
-    written = markdown(attnscope.walk(Lesson(causal=True), x, query_token=1))
-    assert written.startswith("# Self-attention, step by step: Lesson(8)")
-    assert "random" not in written
-
-
 @pytest.mark.parametrize(
     ("module", "given", "said"),
     [
@@ -78,8 +71,3 @@ def test_it_is_named_and_its_numbers_are_not_called_random(x):
 def test_others_are_rejected_with_what_to_do(module, given, said):
     with pytest.raises(AttnscopeError, match=said):
         attnscope.walk(module, given)
-
-
-def test_watch_and_walk_do_not_send_it_in_a_circle():
-    with attnscope.watch(Lesson()) as seen, pytest.raises(AttnscopeError, match="walk follows a module of one head"):
-        seen.result()

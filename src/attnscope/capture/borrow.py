@@ -7,15 +7,18 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
 
+import transformers
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from attnscope.capture.loaded import LoadedModel
 from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +57,7 @@ def preserve_model_state(verb: Callable[P, R]) -> Callable[P, R]:
         ]
         with ExitStack() as stack:
             for model in map(inner_model, given):
-                if isinstance(model, PreTrainedModel):
+                if isinstance(model, transformers.PreTrainedModel):
                     stack.enter_context(borrowed(model))
             return verb(*arguments, **named)
 
@@ -98,16 +101,6 @@ _HOLDERS = ("_orig_mod", "original_model", "_model", "_module")  # torch.compile
 
 
 @runtime_checkable
-class Bridge(Protocol):
-    """What holds a model as TransformerLens' ``TransformerBridge`` does."""
-
-    @property
-    def original_model(self) -> nn.Module:
-        """The model of transformers."""
-        ...
-
-
-@runtime_checkable
 class Envoy(Protocol):
     """What holds a model as nnsight's ``LanguageModel`` does."""
 
@@ -118,19 +111,29 @@ class Envoy(Protocol):
 
 
 def inner_model(source: object) -> object:
-    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, `LoadedModel`); else `source`
-    itself.
+    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, peft, sentence-transformers,
+    `LoadedModel`); else `source` itself.
     """
-    if isinstance(source, PreTrainedModel):
+    if isinstance(source, transformers.PreTrainedModel):
         return source
     if isinstance(source, LoadedModel):
         return source.model
+    if isinstance(source, nn.Module) and hasattr(source, "peft_config"):
+        adapters: Any = source
+        if any(config.is_prompt_learning for config in adapters.peft_config.values()):
+            raise AttnscopeError(
+                f"{type(source).__name__} adds tokens of its own to every text: only adapters within the layers (LoRA, "
+                "IA3, ...) are read"
+            )
+        return inner_model(adapters.get_base_model())
+    if isinstance(source, nn.Sequential) and len(source) and hasattr(source[0], "auto_model"):
+        return inner_model(source[0].auto_model)  # of sentence-transformers
     for name in _HOLDERS:
         held: object = getattr(source, name, None)
         if held is None or held is source:
             continue
         inner = inner_model(held)
-        if isinstance(inner, PreTrainedModel):
+        if isinstance(inner, transformers.PreTrainedModel):
             if any(parameter.is_meta for parameter in inner.parameters()):
                 raise AttnscopeError(
                     f"{type(source).__name__} holds a {type(inner).__name__} whose weights are not loaded yet: load "

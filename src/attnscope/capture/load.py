@@ -7,33 +7,33 @@ import json
 import re
 import sys
 import threading
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig, PreTrainedModel
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
-from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
-from transformers.models.auto.modeling_auto import MODEL_MAPPING
+from transformers.utils import is_peft_available
 
-from attnscope import models
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import Bridge, Envoy, inner_model, quiet
+from attnscope.capture.borrow import Envoy, inner_model, quiet
 from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
 from attnscope.capture.families import is_pooler
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import INTEGERS, Placement, parameters_of, plain, quantised, reject_distributed
-from attnscope.capture.processors import Tokenizer, is_place, load_tokenizer, reject_slow, tokenizer_repository
+from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, load_tokenizer, tokenizer_repository
 from attnscope.read.columns import SUFFIXES
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_random_numbers, own_state
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
 
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
 _one_at_a_time = threading.Lock()  # while it loads, transformers changes PyTorch's default type for all threads
@@ -59,9 +59,9 @@ def load_model(
     Parameters
     ----------
     source
-        A folder, a hub id such as ``roberta-base``, ``bundled`` (the default), or a model that is already loaded; also
-        inside ``torch.compile``, a TransformerLens bridge or nnsight's ``LanguageModel``: see `Model`. A `LoadedModel`
-        is returned as it is.
+        A folder (also of an adapter of peft, whose base is loaded), a hub id such as ``roberta-base``, ``bundled``
+        (the default), or a model that is already loaded; also inside ``torch.compile``, a TransformerLens bridge,
+        nnsight's ``LanguageModel``, a ``PeftModel`` or a ``SentenceTransformer``. A `LoadedModel` is returned as is.
     tokenizer
         Its tokenizer or the tokenizer's folder; by default the one beside the model. Of a model object too, where it
         was loaded from.
@@ -84,7 +84,7 @@ def load_model(
     AttnscopeError
         If there is no such model, its weights are pickled, lie outside the folder, change meanwhile, are corrupt, not
         finite or lack a tensor of the trunk, its config is broken or another model's, it wants to run code of its own,
-        there is no (fast) tokenizer, or a model that was given lies elsewhere or is of another type.
+        there is no tokenizer, or a model that was given lies elsewhere or is of another type.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def load_model(
     source = MODEL if isinstance(source, str) and source == "bundled" else source
     if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
         raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join((*DTYPES, *INTEGERS))}")
-    if isinstance(source, PreTrainedModel):
+    if isinstance(source, transformers.PreTrainedModel):
         model, repository = source, None
         _reject_broken_numbers(model)
         _reject_other(model, device, dtype)
@@ -111,7 +111,14 @@ def load_model(
     else:
         repository = _repository(str(source), revision)
         name = Path(source).name if repository.commit is None else str(source)
+        adapter = _adapter_in(repository)
+        beside = repository
+        if adapter is not None:
+            repository = _repository(str(adapter["base_model_name_or_path"]), adapter.get("revision"))
         model, identity = _placed(repository, name, Loading(revision, device, dtype, trust_remote_code, placement))
+        if adapter is not None:
+            identity |= {"adapter": _adapted(model, beside)}
+            repository = beside if has_tokenizer(beside) else repository
         _reject_broken_numbers(model)
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
@@ -121,13 +128,18 @@ def load_model(
         _reject_what_reads_no_text(model)
         given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
         tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
-        reject_slow(tokenizer, name)
+        if not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise AttnscopeError(f"{type(tokenizer).__name__} is not a tokenizer: expected one of transformers")
+        forced: Any = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
+        if isinstance(forced, int) and getattr(tokenizer, "tgt_lang", "") is None:
+            tokenizer = copy(tokenizer)  # which is the caller's
+            tokenizer.tgt_lang = str(tokenizer.convert_ids_to_tokens(forced)).strip("_")
     return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
 
 
 def _reject_other_kinds(model: object) -> None:
     """Refuse what is not a model, and say what measures it where something does."""
-    if isinstance(model, nn.Module) and not isinstance(model, PreTrainedModel):
+    if isinstance(model, nn.Module) and not isinstance(model, transformers.PreTrainedModel):
         raise AttnscopeError(
             f"{type(model).__name__} is not a model of transformers: attnscope.watch measures what any other module "
             "computes, and attnscope.walk follows a module of one head"
@@ -138,7 +150,7 @@ def _reject_other_kinds(model: object) -> None:
             "the model is arrays; expected a model of transformers, a folder, or a hub id. Attention weights are "
             "measured by attnscope.measure_weights"
         )
-    check_kind("a model of transformers, a folder, or a hub id", str, Path, PreTrainedModel, model=model)
+    check_kind("a model of transformers, a folder, or a hub id", str, Path, transformers.PreTrainedModel, model=model)
 
 
 def _tokenizer(
@@ -153,6 +165,11 @@ def _tokenizer(
 
 
 def _reject_what_reads_no_text(model: PreTrainedModel) -> None:
+    if hasattr(model, "text_model") and hasattr(model, "vision_model"):
+        raise AttnscopeError(
+            f"{type(model).__name__} compares texts with images: give its .text_model to read texts, and its "
+            ".vision_model to read images"
+        )
     if model.main_input_name != "input_ids":
         other = what_is_read(model)
         raise AttnscopeError(
@@ -201,6 +218,30 @@ def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTra
         with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
             model = model.to(cast("Any", on))
     return model, identity
+
+
+def _adapter_in(repository: Repository) -> dict[str, Any] | None:
+    """What an adapter of peft is set to; None of a model."""
+    settings = None if repository.find("config.json") else repository.read("adapter_config.json")
+    if settings is not None and not isinstance(settings.get("base_model_name_or_path"), str):
+        raise AttnscopeError(f"adapter_config.json of {repository.source} names no base_model_name_or_path: add it")
+    return settings
+
+
+def _adapted(model: PreTrainedModel, repository: Repository) -> str:
+    """Put the adapter of a folder into a model; its hash."""
+    source = repository.source
+    repository.within("adapter_model.safetensors")  # others can run code when they are opened
+    identity = repository.identity()
+    if not is_peft_available():
+        raise AttnscopeError(f"{source} is an adapter, which peft puts into its model: pip install peft")
+    with quiet(), explaining(f"the adapter {source} cannot be put into {type(model).__name__}", "Is it whole?"):
+        report: Any = model.load_adapter(source)
+    repository.refuse_changed()
+    for what, keys in (("lacks", report.missing_keys), ("holds more than the model:", report.unexpected_keys)):
+        if keys:
+            raise AttnscopeError(f"the adapter {source} {what} {min(keys)}: is it one of {type(model).__name__}?")
+    return identity["sha256"]
 
 
 def _reject_what_is_no_model(source: str) -> None:
@@ -275,9 +316,9 @@ def usable_device(name: str | None) -> torch.device:
     return device
 
 
-#: A folder, a hub id or ``"bundled"``; a model of transformers, also inside ``torch.compile``; a `LoadedModel`; a
-#: TransformerLens bridge; nnsight's ``LanguageModel``. `load_model` makes a `LoadedModel` of each.
-Model = str | Path | PreTrainedModel | LoadedModel | Bridge | Envoy
+#: A folder, a hub id or ``"bundled"``; a model of transformers, also inside ``torch.compile``, TransformerLens,
+#: peft or sentence-transformers; a `LoadedModel`; nnsight's ``LanguageModel``.
+Model = str | Path | nn.Module | LoadedModel | Envoy
 
 
 _NUMBER = re.compile(r"\.(\d{1,9})(?=\.)")  # of a layer
@@ -289,12 +330,14 @@ _AUTO_CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSe
 def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
     """Read a model whole: what is hashed is what is loaded, and no other file is opened."""
     source, trust_remote_code = repository.source, loading.trust_remote_code
+    from attnscope import models  # noqa: F401 its configurations become known  # pyright: ignore[reportUnusedImport]
+
     with explaining(f"{source} cannot be loaded", _ADVICE), asking_trust(source):
         checkpoint = Checkpoint.of(repository)
         if trust_remote_code and "auto_map" in checkpoint.config:
             for code in repository.folder.glob("*.py"):
                 repository.take(code.name)
-        config = AutoConfig.from_pretrained(
+        config = transformers.AutoConfig.from_pretrained(
             source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
         maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
@@ -322,22 +365,26 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
 
 def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -> Any:
     """The class that the config names, so that nothing is missing that need not be."""
+    from attnscope import models
+
     named: Any = config.architectures or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise AttnscopeError(
             f"config.json of {repository.source} says architectures {str(named)[:100]!r}: expected a list of names"
         )
     for name in named:
-        for place in (transformers, models):  # whoever imports models also registers its configurations
-            maker = getattr(place, name, None)
-            if isinstance(maker, type) and issubclass(maker, PreTrainedModel) and _takes(maker, config):
+        for package in (transformers, models):
+            maker = getattr(package, name, None)
+            if isinstance(maker, type) and issubclass(maker, transformers.PreTrainedModel) and _takes(maker, config):
                 return maker
     code: Any = getattr(config, "auto_map", None) if trust_remote_code else None
     for auto in _AUTO_CLASSES:
         if code and auto in code:
-            maker = get_class_from_dynamic_module(code[auto], repository.source, revision=repository.commit)
-            return add_generation_mixin_to_remote_model(maker)
-    known: Any = MODEL_MAPPING.get(type(config), None)
+            maker = transformers.dynamic_module_utils.get_class_from_dynamic_module(
+                code[auto], repository.source, revision=repository.commit
+            )
+            return transformers.models.auto.auto_factory.add_generation_mixin_to_remote_model(maker)
+    known: Any = transformers.MODEL_MAPPING.get(type(config), None)
     if known is None:
         raise AttnscopeError(
             f"{repository.source} is a {type(config).model_type!r}, of which transformers has no plain model: "
@@ -369,8 +416,8 @@ def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
 def _generation(checkpoint: Checkpoint) -> GenerationConfig:
     """How the checkpoint wants to generate; older ones say so in config.json."""
     if checkpoint.generation is None:
-        return GenerationConfig.from_model_config(checkpoint.config)
-    return GenerationConfig.from_dict(checkpoint.generation)
+        return transformers.GenerationConfig.from_model_config(checkpoint.config)
+    return transformers.GenerationConfig.from_dict(checkpoint.generation)
 
 
 def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedModel
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -13,6 +14,6 @@ class LoadedModel:
     """A model ready to be watched."""
 
     model: PreTrainedModel  # on its device
-    tokenizer: Any  # a fast tokenizer (with character offsets), or None where none was asked for
+    tokenizer: Any  # None where none is needed
     name: str  # the folder's or repository's name
     identity: dict[str, str]  # what the model is: the SHA-256 of all that it was loaded from, or the hub's commit

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import transformers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import inner_model, quiet
@@ -17,7 +16,7 @@ from attnscope.store.signature import short_hash
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
-    from transformers import BaseImageProcessor, FeatureExtractionMixin, ProcessorMixin
+    from transformers import BaseImageProcessor, FeatureExtractionMixin, PreTrainedTokenizerBase, ProcessorMixin
 
     from attnscope.capture.load import Model
 
@@ -78,34 +77,31 @@ def hash_of_settings(*settings: Any) -> str:
 Processor: TypeAlias = "Tokenizer | ProcessorMixin | BaseImageProcessor | FeatureExtractionMixin"
 
 #: A tokenizer, or its folder or hub id; None stands for the one beside the model.
-Tokenizer = str | Path | PreTrainedTokenizerBase | None
+Tokenizer: TypeAlias = "str | Path | PreTrainedTokenizerBase | None"
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
+
+
+def has_tokenizer(repository: Repository) -> bool:
+    """Whether a folder has any file of a tokenizer; of a repository on the hub it is taken to."""
+    return repository.commit is not None or any((repository.folder / name).exists() for name in _FILES)
 
 
 def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -> Any:
     """Load the tokenizer of a repository."""
     source = repository.source
-    if repository.commit is None and not any((repository.folder / name).exists() for name in _FILES):
+    if not has_tokenizer(repository):
         raise AttnscopeError(
             f"{source} has no tokenizer (no tokenizer.json): save it there, or give its folder with --tokenizer"
         )
     _check(repository)
     advice = "Are its files whole, and the right ones?"
     with quiet(), explaining(f"the tokenizer of {source} cannot be loaded", advice), asking_trust(source):
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
         tokenizer("", return_offsets_mapping=getattr(tokenizer, "is_fast", False))  # half broken, it fails here
     return tokenizer
-
-
-def reject_slow(tokenizer: Any, name: str) -> None:
-    """Refuse a tokenizer that does not say which characters its tokens are."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise AttnscopeError(
-            f"the tokenizer of {name} gives no character offsets: a fast tokenizer (tokenizer.json) is needed"
-        )
 
 
 def _check(repository: Repository) -> None:
@@ -146,6 +142,6 @@ def _is_tokenizer(name: Any) -> bool:
     return all(
         kind is None
         or hasattr(kind, "_backends")  # stands for one whose package is not installed, and says so
-        or (isinstance(kind, type) and issubclass(kind, PreTrainedTokenizerBase))
+        or (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedTokenizerBase))
         for kind in kinds
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from attnscope.capture.eager import EagerWay, with_weights
-from attnscope.capture.registry import on_registry
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 Capture = Literal["registry", "eager weights"]
 
 _ways: WeakKeyDictionary[nn.Module, EagerWay] = WeakKeyDictionary()
+_misleading: WeakSet[nn.Module] = WeakSet()
 
 
 def take_weights(model: PreTrainedModel, way: EagerWay | None) -> None:
@@ -35,6 +35,16 @@ def take_weights(model: PreTrainedModel, way: EagerWay | None) -> None:
 def capture_of(model: PreTrainedModel) -> Capture:
     """In which way a model is captured: through the registry, unless `verify` found that it takes the second way."""
     return "eager weights" if model in _ways else "registry"
+
+
+def write_masks_out(model: PreTrainedModel, *, out: bool = True) -> None:
+    """From now on `watching` lets this model write out causal masks: its layers do not say what they may look at."""
+    (_misleading.add if out else _misleading.discard)(model)
+
+
+def are_written_out(model: PreTrainedModel) -> bool:
+    """Whether `write_masks_out` was asked for."""
+    return model in _misleading
 
 
 @contextmanager
@@ -81,7 +91,13 @@ def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: boo
     way = _ways.get(model)
     if way is not None and not weights_suffice:
         raise AttnscopeError(only_weights(model))
-    with on_registry(model, observer) if way is None else with_weights(model, way, observer):
+    if way is not None:
+        with with_weights(model, way, observer):
+            yield
+        return
+    from attnscope.capture.registry import on_registry
+
+    with on_registry(model, observer, masks_written_out=model in _misleading):
         yield
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import new_console, print_note, progress_bar
-from attnscope.cli.place import PAGE, OutputFolder, draw_views, show, usual_folder
+from attnscope.cli.output import new_console
+from attnscope.cli.place import run
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from attnscope.results.schema import Report
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
@@ -32,19 +29,11 @@ _Completion = Annotated[
 _Interventions = Annotated[
     bool, typer.Option("--interventions", help="Interventions too: words and positions are changed, and heads watched.")
 ]
-_Paper = Annotated[
-    bool, typer.Option("--paper", help="Settings of the papers, and their published numbers beside ours.")
-]
-_PublishedAs = Annotated[
-    str | None,
+_Analyses = Annotated[
+    list[str] | None,
     typer.Option(
-        help="Name of the published model whose weights these are, where a folder cannot tell: roberta-base or gpt2."
-    ),
-]
-_Relearn = Annotated[
-    int | None,
-    typer.Option(
-        metavar="STEPS", help="Steps of learning the position table anew with unknown tokens between, such as 1000."
+        metavar="NAME[=SETTING]",
+        help="Analyses that an installed package adds, such as yamamoto2023, the numbers of a paper; may be repeated.",
     ),
 ]
 _Also = Annotated[
@@ -78,9 +67,7 @@ def explain(
     frequencies: _Frequencies = None,
     completion: _Completion = "minimal",
     interventions: _Interventions = False,
-    paper: _Paper = False,
-    published_as: _PublishedAs = None,
-    relearn: _Relearn = None,
+    analyses: _Analyses = None,
     also: _Also = None,
     layer: _Layer = None,
     head: _Head = None,
@@ -89,49 +76,24 @@ def explain(
     output: options.Output,
 ) -> None:
     """Explain why every head attends there: take queries and keys apart into positions, content and waves."""
-    place = OutputFolder(output.out, usual_folder("explain"), ("paper.npz",) if paper else ())
-    tree = _analysed(
-        paper=paper,
-        published_as=published_as,
-        relearn=relearn,
+    from attnscope.explanation.catalogue import requested_analyses
+
+    more = requested_analyses(analyses or [])
+    run(
+        "explain",
+        output,
+        parts=[f"{one.name}.npz" for one in more if not one.needs],
+        page_heads=lambda tree: _heads_to_show(tree, layer, head),
+        first=_print_text_tables,
         **reading,
         layer=layer,
         head=head,
         completion=completion,
         interventions=interventions,
         frequencies=_frequencies(frequencies),
+        analyses=more,
         also=also or [],
-        out=place,
     )
-    if "task" in tree.attrs:  # another process keeps and prints the results
-        print_note(tree.attrs["task"])
-        return
-    from attnscope.explanation.report import report as report_of
-
-    folder = Path(tree.attrs["run"])
-    if "relearned" in tree.children:
-        _print_relearned(tree["relearned"].to_dataset(), folder)
-    with place.reading(folder):
-        found = report_of(tree)
-        page = _draw(found, folder, _heads_to_show(tree, layer, head), output.formats) if output.report else None
-        if not (output.as_json or output.as_csv):
-            _print_text_tables(tree)
-        show(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
-
-
-def _analysed(*, paper: bool, published_as: str | None, relearn: int | None, **settings: Any) -> xr.DataTree:
-    from attnscope.explanation.explain import explain as run_explain
-    from attnscope.reproduction.yamamoto2023.analyses import LONGEST, analyses
-    from attnscope.reproduction.yamamoto2023.models import check_published
-    from attnscope.reproduction.yamamoto2023.relearned_analysis import relearned as yamamoto2023_relearned
-
-    more = [] if relearn is None else [yamamoto2023_relearned(relearn)]
-    check_published(published_as)
-    if paper:
-        more += analyses(published_as=published_as)
-    longest = LONGEST if paper else None
-    with progress_bar("explain") as bar:
-        return run_explain(**settings, more=more, longest=longest, progress=bar)
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
@@ -139,13 +101,6 @@ def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> li
 
     number = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
     return best_heads(tree, layer=layer, head=head, count=number)
-
-
-def _print_relearned(relearned: xr.Dataset, folder: Path) -> None:
-    """How far the loss fell, on standard error."""
-    losses, kept = relearned.loss.values, folder / "relearned"
-    said = f"relearned positions: loss {losses[0]:.3f} -> {losses[-1]:.3f}; model kept in {kept}"
-    new_console(errors=True).print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _frequencies(given: str | None) -> tuple[int, int] | None:
@@ -157,24 +112,6 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
     if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
         raise AttnscopeError(f"--frequencies is {given!r}: give two whole numbers, the smaller first, as in 3:60")
     return int(low), int(high)
-
-
-def _draw(found: Report, folder: Path, heads: list[tuple[int, int]], formats: tuple[str, ...]) -> Path | None:
-    from attnscope.store.runs import RunFolder
-
-    tree: Any = found.result
-
-    def draw(place: Path) -> None:
-        from attnscope.results.figures.explain import explain_figures, write_explain_figures
-        from attnscope.results.page.explain import write
-
-        figures = dict(explain_figures(tree, heads))
-        write_explain_figures(tree, place / "figures", heads, figures, formats)
-        write(found, place / PAGE, figures, heads)
-
-    with RunFolder(folder, found.signature) as run:
-        also = [str(node.attrs["identity"]) for node in tree["also"].children.values()] if "also" in tree else []
-        return draw_views(run, [[list(head) for head in heads], sorted(tree.children), also, formats], draw)
 
 
 def _print_text_tables(tree: xr.DataTree) -> None:

@@ -20,6 +20,7 @@ from attnscope.detection.role import Kind
 from attnscope.explanation.tokens import TOKENS_AT_ONCE
 from attnscope.read.files import json_objects
 from attnscope.read.groups import grouping_of
+from attnscope.read.shown import tokenize
 from attnscope.read.windows import Window
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, shortly
@@ -255,13 +256,15 @@ def _words(text: str) -> list[str]:
 def _tokens(tokenizer: Any, needle: Needle) -> tuple[list[int], list[bool]]:
     """Tokens of a needle on a line of its own, and which of them are of the part that answers."""
     text = f"\n{needle.text}\n"
-    read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    read = list(tokenize(tokenizer, text))
+    if read and not read[0].is_aligned:
+        raise AttnscopeError("needles need the characters behind each token: give a fast tokenizer (tokenizer.json)")
     first = text.index(needle.answer)
     last = first + len(needle.answer)
-    marks = [max(start, first) < min(end, last) for start, end in read["offset_mapping"]]
+    marks = [max(token.start, first) < min(token.end, last) for token in read]
     if not any(marks):
         raise AttnscopeError(f"the tokenizer makes no token of the needle {shortly(needle.answer)}")
-    return read["input_ids"], marks
+    return [token.id for token in read], marks
 
 
 @torch.no_grad()

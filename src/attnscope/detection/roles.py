@@ -359,9 +359,8 @@ class _Observer:
             stacked[name] = np.moveaxis(padded_heads(rows, axis=1), 0, 1)
             if self.with_equal:
                 unknown = np.full(windows, np.nan)
-                stacked[EQUAL + name] = np.stack(
-                    [self.layers.get((EQUAL + name, site.index), unknown) for site in sites], 1
-                )
+                rows = [self.layers.get((EQUAL + name, site.index), unknown) for site in sites]
+                stacked[EQUAL + name] = np.moveaxis(np.stack(rows), 0, 1)
         return stacked
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from attnscope.explanation.study import Analysis
 from attnscope.support.arguments import reads, validated
+from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     import xarray as xr
 
-GROUP = "attnscope.analyses"  # of entry points: how other packages and reproductions add theirs
+GROUP = "attnscope.analyses"  # of entry points: how other packages add theirs
 
 _FILES = (  # of `analyses`, without the line before their names; each has its record, `ANALYSIS`
     "forms",
@@ -43,18 +45,48 @@ ANALYSES: tuple[Analysis, ...] = tuple(
 
 
 @cache
-def known_analyses() -> Mapping[str, Analysis]:
-    """Every analysis by name: those of `explain`, and those that installed packages add under `GROUP`."""
-    known = {analysis.name: analysis for analysis in ANALYSES}
+def added_analyses() -> Mapping[str, tuple[Analysis, ...]]:
+    """Analyses that installed packages add under `GROUP`, by the name of the entry point."""
+    taken = {analysis.name for analysis in ANALYSES}
+    added: dict[str, tuple[Analysis, ...]] = {}
     for entry in entry_points(group=GROUP):
-        for analysis in entry.load():
-            if analysis.name in known:
+        added[entry.name] = tuple(entry.load())
+        for analysis in added[entry.name]:
+            if analysis.name in taken:
                 raise AttnscopeError(
                     f"{entry.value} adds an analysis {analysis.name!r}, and there is one of that name: "
                     "expected another name; uninstall that package, or tell its authors"
                 )
-            known[analysis.name] = analysis
-    return known
+            taken.add(analysis.name)
+    return added
+
+
+def known_analyses() -> Mapping[str, Analysis]:
+    """Every analysis by name: those of `explain`, and those that installed packages add."""
+    return {analysis.name: analysis for analysis in chain(ANALYSES, *added_analyses().values())}
+
+
+def requested_analyses(requested: Iterable[str | Analysis]) -> list[Analysis]:
+    """Analyses that are given as records or named, ``package`` or ``package=setting``."""
+    chosen: dict[str, Analysis] = {}
+    for one in requested:
+        if isinstance(one, Analysis):
+            chosen[one.name] = one
+            continue
+        name, _, setting = one.partition("=")
+        added = added_analyses()
+        if name not in added:
+            known = " or ".join(added) or "a name that an installed package adds"
+            raise AttnscopeError(
+                f"analyses (--analyses) has {shortly(name)}; expected {known}: install the package that adds it; "
+                "yamamoto2023, the figures and numbers of Yamamoto and Matsuzaki, comes with "
+                "pip install packages/attnscope-yamamoto2023 in a checkout of attnscope"
+            )
+        if setting and not any(analysis.configured for analysis in added[name]):
+            raise AttnscopeError(f"analyses (--analyses) is {shortly(one)}, but {name} has no setting: leave it out")
+        for analysis in added[name]:
+            chosen[analysis.name] = analysis.configured(setting) if setting and analysis.configured else analysis
+    return list(chosen.values())
 
 
 @reads("explain")

@@ -19,7 +19,7 @@ from attnscope.capture.reading import StudyReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
-from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.catalogue import ANALYSES, requested_analyses
 from attnscope.explanation.evidence import LayerSums, sums_of
 from attnscope.explanation.stored import OtherTable, StoredAnalyses, load_explanation
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
@@ -29,7 +29,6 @@ from attnscope.store.files import InUseError, local_out
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.units import Parts, Task, do_share, pending, task_for
 from attnscope.support.arguments import Count, validated
-from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
 
@@ -55,8 +54,7 @@ def explain(
     head: int | None = None,
     interventions: bool = False,
     intervention_texts: Count = 8,
-    more: Sequence[Analysis] = (),
-    longest: Count | None = None,
+    analyses: Sequence[str | Analysis] = (),
     **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
     """Explain where the heads of a model look by what they are made of.
@@ -88,17 +86,16 @@ def explain(
         Whether words and positions are also changed, to see what becomes of each head.
     intervention_texts
         Windows on which they are changed, the first ones; each change takes a pass over them.
-    more
-        More analyses, such as those of a paper: ``attnscope.reproduction.yamamoto2023.analyses.analyses()``.
-    longest
-        Most tokens of a window where `window` is not given.
+    analyses
+        More analyses: records, or names of those that installed packages add, such as those of a paper:
+        ``["yamamoto2023"]``; some take a setting: ``"relearned=2500"``.
 
     Returns
     -------
     xarray.DataTree
         A node for each analysis that the model admits, by the names of ``attnscope.explanation.catalogue.ANALYSES``
         and of
-        `more`; ``also/0``, ``also/1``, ... hold spectrum and components of other models' tables.
+        `analyses`; ``also/0``, ``also/1``, ... hold spectrum and components of other models' tables.
         The attribute ``skipped`` says, as JSON, which are not defined here and why; ``decoder`` says what a decoder
         beside an encoder read.
 
@@ -109,15 +106,14 @@ def explain(
     """
     part = task_for(explain, locals())
     choose("completion (--completion)", completion, COMPLETIONS)
-    for analysis in more:
-        check_kind("analyses (explanation.study.Analysis)", Analysis, more=analysis)
+    more = requested_analyses(analyses)
     field, inner = reading["field"], MODEL if model is None else model
     reject_modalities("explain", inner, texts, field=field, revision=reading["revision"])
     corpus, target = texts_and_targets(texts, reading["targets"], field=reading["field"], by_line=reading["by_line"])
     loaded, window, out = load_model(model, **loading(reading)), reading["window"], reading["out"]
     length = window_length(loaded, window)
-    if window is None and longest is not None:
-        length = min(length, longest)
+    if window is None:
+        length = min([length, *(analysis.longest for analysis in more if analysis.longest)])
     _check_settings(length, band, frequencies)
     study = Study(
         loaded.model,

@@ -262,7 +262,9 @@ def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *
         raise AttnscopeError(f"limit (--limit) is {limit}; expected 2 windows or more, to tell position from text")
     whole: list[Window] = []
     longest = 0
-    tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer
+    tokenizer = loaded.tokenizer
+    if target and isinstance(corpus, Corpus):
+        tokenizer = TargetTokenizer(tokenizer, corpus.language)
     for window in windows_of(corpus, tokenizer, length=length):
         longest = max(longest, len(window))
         if len(window) == length:
@@ -333,8 +335,7 @@ class TextTable:
     key: str  # what its words mean
     columns: tuple[str, ...]  # headings
     lines: Callable[[xr.Dataset], list[tuple[str, ...]]]  # cells of each row, from the node
-    # a sentence about the whole tree; may be empty
-    remark: Callable[[xr.DataTree], str]
+    remark: Callable[[xr.DataTree], str] = field(default=lambda _: "")  # a sentence about the whole tree
 
 
 @dataclass(frozen=True)
@@ -376,6 +377,10 @@ class Analysis:
         other by spinning.
     few_texts
         Whether it takes several passes, and so reads 8 windows by default if called alone.
+    configured
+        Makes the analysis with a setting, given as text after its package's name: ``--analyses name=setting``.
+    longest
+        Most tokens of a window where none is given.
     """
 
     name: str
@@ -392,6 +397,8 @@ class Analysis:
     settings: Mapping[str, str | int | float] = field(default_factory=dict[str, "str | int | float"])
     of_arrays: bool = False
     few_texts: bool = False
+    configured: Callable[[str], Analysis] | None = None
+    longest: int | None = None
 
 
 _FORMS = {

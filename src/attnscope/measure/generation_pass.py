@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor
-from transformers import GenerationMixin, PreTrainedModel
 
 from attnscope.capture.forward import check_finite, decoder_start
 from attnscope.capture.functional import cached_tokens
@@ -83,7 +83,7 @@ class GenerationCall:
 
     def _check(self) -> None:
         name = type(self.model).__name__
-        if _own_method(type(self.model)) is not GenerationMixin.__dict__["generate"]:
+        if _own_method(type(self.model)) is not transformers.GenerationMixin.__dict__["generate"]:
             raise AttnscopeError(f"{name} has a generate() of its own, and it is not known what it reads in each pass")
         if self.model.training:
             raise AttnscopeError(f"{name} is in training mode: call model.eval() first")

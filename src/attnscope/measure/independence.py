@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import coo_array
-from sklearn.metrics import mutual_info_score
 
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of
 
@@ -190,6 +189,8 @@ def label_information(
     labels: Int[np.ndarray, "window head"], *, seed: int = 0, permutations: int = 20
 ) -> tuple[float, float]:
     """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
+    from sklearn.metrics import mutual_info_score
+
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
     counts = np.bincount(flat) / flat.size

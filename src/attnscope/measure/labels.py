@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import xarray as xr
 from jaxtyping import Float, Int
-from sklearn.cluster import KMeans
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.measure.maps import KEPT
@@ -80,6 +79,8 @@ def cluster_profiles(
     _centre(shares)
     if not len(shares):
         raise AttnscopeError("found no profile; expected one or more, (vector, offset)")
+    from sklearn.cluster import KMeans
+
     distinct = len(np.unique(shares, axis=0))
     model = KMeans(min(clusters, distinct), n_init=restarts, random_state=seed).fit(shares)  # pyright: ignore[reportArgumentType]
     centroids = np.asarray(model.cluster_centers_)

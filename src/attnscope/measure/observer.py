@@ -66,9 +66,7 @@ class WindowBatch:
         read = {"": self.text} | ({"decoder_": self.target} if model.config.is_encoder_decoder else {})
         given: dict[str, Tensor] = {}
         for side, batch in read.items():
-            given[f"{side}input_ids"] = batch.input_ids
-            if batch.attention_mask is not None:
-                given[f"{side}attention_mask"] = batch.attention_mask
+            given |= {f"{side}{name}": value for name, value in batch.arguments(model.dtype).items()}
         return given
 
 

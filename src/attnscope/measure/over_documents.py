@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from scipy import stats
+from scipy import special
 
 from attnscope.measure.offset_shares import with_profile
 from attnscope.measure.pools import DRAWN, GROUP_PAIR_ROWS, OF_WINDOW, VARIANCE
@@ -99,7 +99,7 @@ class DocumentSums:
             between, within = means / free, (self._squares - self._s2_n) / rest
             size = (self._count - self._n2 / self._count) / free
             apart = (between - within) / size
-            most = stats.f.ppf(_LEVEL, np.where(free > 0, free, np.nan), np.where(rest > 0, rest, np.nan))
+            most = special.fdtri(np.where(free > 0, free, np.nan), np.where(rest > 0, rest, np.nan), _LEVEL)
             return {
                 BETWEEN: apart,
                 WITHIN: within,

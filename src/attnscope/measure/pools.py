@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import xarray as xr
-from scipy import stats
+from scipy import special
 
 from attnscope.measure.documents import FEW, LEAST, interval, mean_by_document, units_of
 from attnscope.measure.offset_shares import pairs_of, profile_of, rows_of
@@ -229,7 +229,7 @@ def widest_interval(results: xr.Dataset) -> float:
     _, error, count = mean_by_document(values, units)
     if count < LEAST:
         return float("inf")
-    width = float(2 * stats.t.ppf(0.975, count - 1) * np.nanmax(error))
+    width = float(2 * special.stdtrit(count - 1, 0.975) * np.nanmax(error))
     if count >= FEW:
         return width
     low, high = interval(values, units)  # which is wider where documents are skewed

@@ -231,7 +231,9 @@ def observe_window(loaded: LoadedModel, window: Window, observe: Observer) -> No
 
 def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: int) -> Window:
     """The first window of the texts, with what a decoder reads beside it."""
-    corpus, other = texts_and_targets(texts, targets, by_line=targets is not None, blank_lines=targets is not None)
+    corpus, other = texts_and_targets(
+        texts, targets, by_line=targets is not None, blank_lines=targets is not None, with_inputs=True
+    )
     if texts is not None:
         _reject_several(corpus)
     if other is None or isinstance(corpus, EncodedTexts):

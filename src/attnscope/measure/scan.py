@@ -63,14 +63,19 @@ def scan(
     ----------
     model
         A folder, a hub id, or a loaded model (with its `tokenizer`, if none lies where it was loaded from), also inside
-        a TransformerLens bridge or nnsight's ``LanguageModel``, or as `attnscope.capture.load.load_model` gave it. The
+        a TransformerLens bridge, nnsight's ``LanguageModel``, a ``PeftModel`` or a ``SentenceTransformer``, or as
+        `attnscope.capture.load.load_model` gave it. An adapter's folder stands for its base with the adapter. The
         bundled one by default. For any other module: `attnscope.watch`.
     texts
         Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input); one of
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
-        (``"essay.txt"``) is refused; one that is a URL (``"s3://bucket/corpus/"``) names files that fsspec reads. Or
-        token ids, each row a window as it stands: what a tokenizer returns, a tensor, lists of whole numbers. By
-        default the bundled sample. A file must not change before the scan has ended.
+        (``"essay.txt"``) is refused; one that is a URL (``"s3://bucket/corpus/"``) names files that fsspec reads. A
+        table (a data set of ``datasets``, a frame of pandas, dicts) has its texts in the field `field`. Or token ids,
+        each row a window as it stands: what a tokenizer or ``generate`` returns, a tensor, lists of whole numbers.
+        Their ``token_type_ids``, ``position_ids`` and ``attention_mask`` (also 4-D) go into the forward pass. Packed
+        documents are measured apart: where positions restart, where the mask parts them or counts them, or as
+        ``seq_idx`` or ``document_ids`` name them. By default the bundled sample. A file must not change before the
+        scan has ended.
         For a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
         Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
         `attnscope.measure`. Of a video encoder, folders of frames, JSON Lines with ``video``, or arrays

@@ -93,6 +93,7 @@ def read_sides(
     chat: bool,
     chat_template: str | Path | None,
     by: str | None = None,
+    with_inputs: bool = False,
 ) -> tuple[Texts | Chats, Corpus | None]:
     """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
     paired = targets is not None
@@ -115,7 +116,7 @@ def read_sides(
     if by is not None and given is None:
         raise AttnscopeError("the bundled sample has no fields: name .jsonl files, or leave out by (--by)")
     corpus, target = texts_and_targets(
-        given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by
+        given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by, with_inputs=with_inputs
     )
     if target is not None and stride is not None:
         raise AttnscopeError("stride is of windows in running text; with targets every line is a window: leave it out")

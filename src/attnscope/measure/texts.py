@@ -91,6 +91,7 @@ class TextReader(Reader):
         self.numbers: list[int] = []  # of the windows of the batch, or the pool
         self.tokens = self.unknown = self.doubled = self.packed = 0
         self.is_chat = isinstance(corpus, ChatTexts)
+        self.notes |= corpus.notes if isinstance(corpus, EncodedTexts) else {}
         self._check()
 
     @property
@@ -368,6 +369,7 @@ def text_reader(model: Model, texts: Sources, asked: ScanSettings, *, show: bool
         chat=asked.chat,
         chat_template=asked.chat_template,
         by=asked.by,
+        with_inputs=True,
     )
     grouping = grouping_for(asked.groups, corpus)
     brought = {} if asked.offsets is None else OF_OFFSETS
@@ -475,7 +477,9 @@ def _cut(window: Window, length: int) -> Window:
     """The first tokens of a window, and of its target."""
     names = ("ids", "special", "spans", "tokens", "roles", "groups", "words")
     parts = {name: getattr(window, name)[:length] for name in names}
-    return replace(window, **parts, target=None if window.target is None else _cut(window.target, length))
+    inputs = {name: values[(slice(length),) * values.ndim] for name, values in window.inputs.items()}
+    target = None if window.target is None else _cut(window.target, length)
+    return replace(window, **parts, inputs=inputs, target=target)
 
 
 def _characters(window: Window) -> int:

@@ -7,8 +7,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import transformers
 from torch import nn
-from transformers import GenerationMixin, PreTrainedModel
 
 from attnscope.capture.forward import check_finite
 from attnscope.capture.functional import PassObserver, calls_inside
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
     from torch import Tensor
+    from transformers import PreTrainedModel
 
     from attnscope.capture.functional import CapturedCall, ModuleCalls
     from attnscope.capture.watch import Site
@@ -234,7 +235,9 @@ def _generating(
         return generate
 
     models = [
-        part for part in module.modules() if isinstance(part, PreTrainedModel) and isinstance(part, GenerationMixin)
+        part
+        for part in module.modules()
+        if isinstance(part, transformers.PreTrainedModel) and isinstance(part, transformers.GenerationMixin)
     ]
     before = {model: model.__dict__.get("generate") for model in models}
     try:

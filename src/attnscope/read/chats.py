@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from attnscope.read.columns import TABLES
 from attnscope.read.files import decode_utf8, inner_suffix, json_objects, read_blocks, read_bytes, unpacked
 from attnscope.read.messages import group_of_role, is_chat, messages_of
-from attnscope.read.sources import Text, as_list, chat_field, first_row, names_a_dataset
+from attnscope.read.sources import Text, as_list, first_row, names_a_dataset
 from attnscope.read.texts import Corpus
 from attnscope.read.urls import Url, is_url
 from attnscope.read.windows import Frame, Window, check_limit, cut_windows
@@ -136,6 +136,11 @@ class ChatWindows:
                 frame=_BARE,
             )
             for window in windows:
+                if not window.text:
+                    raise AttnscopeError(
+                        f"{name}: the characters behind its tokens are not known, and so not who says them: give a "
+                        "fast tokenizer (tokenizer.json), or the chat as a text"
+                    )
                 yield replace(window, roles=roles_of(window.spans, regions))
                 left = None if left is None else left - 1
             if left == 0:
@@ -151,10 +156,9 @@ def are_chats(given: object, field: str | None = None) -> bool:
         first = Url(first)
     if not isinstance(first, Path | Url):
         return is_chat(first)
-    if field is None and isinstance(first, Path) and names_a_dataset(first):
+    is_table = first.suffix.lower() in TABLES and (isinstance(first, Url) or first.is_file())
+    if field is None and (is_table or names_a_dataset(first)):
         return is_chat(first_row(first))
-    if field is None and first.suffix.lower() in TABLES and (isinstance(first, Url) or first.is_file()):
-        return chat_field(first) is not None
     if field is not None or inner_suffix(first) != ".jsonl" or (isinstance(first, Path) and not first.is_file()):
         return False
     _, value = next(json_objects(first, "text", unpacked(first, read_blocks(first))), (0, None))

@@ -1,10 +1,16 @@
-"""Texts that are token ids already, as a tokenizer or a data set gives them."""
+"""Texts that are token ids already, as a tokenizer, a packing collator or `generate` gives them."""
 
 import hashlib
+import json
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from numbers import Integral, Number
 from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Bool
 
 from attnscope.read.chats import ChatTexts, ChatWindows
 from attnscope.read.files import is_standard_input
@@ -18,56 +24,148 @@ from attnscope.support.errors import AttnscopeError
 #: the bundled sample; or token ids.
 Sources = object
 
-_BESIDE = frozenset(  # what else a tokenizer gives, and no forward pass takes
-    ["input_ids", "attention_mask", "special_tokens_mask", "offset_mapping", "length", "labels"]
-)
+_IGNORED = frozenset(["special_tokens_mask", "offset_mapping", "length", "labels"])  # which no forward pass takes
+_OF_TOKENS = ("token_type_ids", "position_ids")  # which a forward pass takes for each token
+_DOCUMENTS = ("document_ids", "seq_idx")  # names of the document of each token, the second one transformers'
+_READ = ("input_ids", "attention_mask", *_OF_TOKENS, *_DOCUMENTS)
+_MATRIX, _WITH_HEADS = 2, 3  # dimensions of the mask of one text
+_FORBIDS = -1e4  # what is added to a score where nothing may be attended to, at most
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One text of a batch, or one document of it."""
+
+    name: str
+    ids: tuple[int, ...]
+    # what else the forward pass takes: of each token, and as ``attention_mask`` which keys each query may attend to
+    inputs: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    masked: bool = False  # whether a mask says what is padding
+
+    def at(self, name: str, tokens: Sequence[int]) -> "_Row":
+        """Some of its tokens."""
+        inputs = {
+            key: values[np.ix_(*[tokens] * values.ndim)]  # a mask in both dimensions
+            for key, values in self.inputs.items()
+        }
+        return _Row(name, tuple(self.ids[token] for token in tokens), inputs, self.masked)
 
 
 class EncodedTexts:
-    """Texts that are token ids already: each row is one window as it stands."""
+    """Texts that are token ids already: each row is one window as it stands, or several packed documents."""
 
     def __init__(self, given: Any) -> None:
-        named: Mapping[str, Any] = given if isinstance(given, Mapping) else {"input_ids": given}
-        _check_beside(named)
-        self.rows = [_row(row, number) for number, row in enumerate(_rows(named["input_ids"]), start=1)]
-        masks = named.get("attention_mask")
-        self._masked = masks is not None
-        if masks is not None:
-            self.rows = _unpadded(self.rows, _rows(masks))
-        if not self.rows:
+        batches = cast("list[Any]", given if isinstance(given, list) else [given])
+        if not batches or not isinstance(batches[0], Mapping):
+            batches = [{"input_ids": given}]
+        self.notes: dict[str, str] = {}
+        self._rows: list[_Row] = []
+        for batch in batches:
+            if not isinstance(batch, Mapping):
+                raise AttnscopeError(f"the token ids are {kind(batch)}; expected a dict of them, as in the others")
+            self._add(cast("Mapping[str, Any]", batch))
+        if not self._rows:
             raise AttnscopeError("no text: found no token ids at all; expected at least one row of them")
+
+    @property
+    def rows(self) -> list[tuple[int, ...]]:
+        """The ids of each text or document."""
+        return [row.ids for row in self._rows]
+
+    @property
+    def inputs(self) -> list[str]:
+        """What its forward passes take beside token ids."""
+        return sorted({name for row in self._rows for name in row.inputs})
 
     def characters(self) -> int:
         """How long all texts are: without characters, in tokens."""
         return sum(map(len, self.rows))
 
     def sha256(self) -> str:
-        """Hash all ids: 64 hexadecimal digits."""
+        """Hash all ids, and what is given beside them: 64 hexadecimal digits."""
         digest = hashlib.sha256(b"token ids")
-        for row in self.rows:
-            digest.update(len(row).to_bytes(8, "big") + array("q", row).tobytes())
+        for row in self._rows:
+            digest.update(len(row.ids).to_bytes(8, "big") + array("q", row.ids).tobytes())
+            if row.inputs:
+                digest.update(json.dumps({name: value.tolist() for name, value in sorted(row.inputs.items())}).encode())
         return digest.hexdigest()
 
     def windows(self, tokenizer: Any, *, length: int, limit: int | None = None) -> list[Window]:
-        """Each row as a window."""
+        """Each text or document as a window; padding tokens at the ends of rows without a mask are left out."""
         check_limit(limit)
-        rows = self.rows[:limit]
-        for number, row in enumerate(rows, start=1):
-            _check_row(row, f"text {number}", tokenizer, length)
-            if not self._masked:
-                _check_padding(row, f"text {number}", tokenizer)
         names = IdNames(tokenizer)
         special = special_ids(tokenizer) | {token for token, around in zip(*probe(tokenizer), strict=True) if around}
-        return [
-            Window(
-                ids=row,
-                special=tuple(token in special for token in row),
-                spans=tuple((place, place + 1) for place in range(len(row))),
-                source=f"text {number}",
-                start=0,
-                tokens=names.of(row),
+        windows: list[Window] = []
+        for row in self._rows[:limit]:
+            if not row.masked:
+                row = row.at(row.name, range(len(row.ids))[_padding(row.ids, tokenizer)])  # noqa: PLW2901
+            _check_row(row, tokenizer, length)
+            windows.append(
+                Window(
+                    ids=row.ids,
+                    special=tuple(token in special for token in row.ids),
+                    spans=tuple((place, place + 1) for place in range(len(row.ids))),
+                    source=row.name,
+                    start=0,
+                    tokens=names.of(row.ids),
+                    inputs=row.inputs,
+                )
             )
-            for number, row in enumerate(rows, start=1)
+        return windows
+
+    def _add(self, batch: Mapping[str, Any]) -> None:
+        ids = batch.get("input_ids", batch.get("sequences"))
+        rows = [_ids(row, number) for number, row in enumerate(_rows(ids), start=len(self._rows) + 1)]
+        beside = {name: value for name, value in batch.items() if name not in _IGNORED and value is not None}
+        if "sequences" in batch:  # what `generate` returns; its scores and caches are of another pass
+            beside = {"input_ids": ids}
+        unknown = sorted(beside.keys() - {*_READ})
+        if unknown:
+            raise AttnscopeError(
+                f"found {unknown[0]!r} beside the token ids; only {', '.join(_READ)} are read: leave it out if the "
+                "numbers shall be those without it"
+            )
+        of_rows = {name: _of_rows(name, beside[name], rows) for name in _READ[1:] if name in beside}
+        first = len(self._rows) + 1
+        for at, row in enumerate(rows):
+            values = {name: of_row[at] for name, of_row in of_rows.items()}
+            self._rows += self._documents(_Row(f"text {first + at}", row), values)
+
+    def _documents(self, row: _Row, values: dict[str, np.ndarray]) -> list[_Row]:
+        """The documents packed in a row: named, or found where positions restart or where the mask parts them."""
+        mask = values.pop("attention_mask", None)
+        named = [values.pop(name) for name in _DOCUMENTS if name in values]
+        if "token_type_ids" in values and not values["token_type_ids"].any():
+            del values["token_type_ids"]  # models take zeros where none are given
+        real = np.arange(len(row.ids))
+        if mask is not None:
+            real = np.flatnonzero(mask.any(0) if mask.ndim == _MATRIX else mask)
+            if not len(real) or real[-1] - real[0] + 1 != len(real):
+                raise AttnscopeError(
+                    f"the attention_mask of {row.name} leaves out tokens between others, or all; expected it to leave "
+                    "out padding at the ends"
+                )
+            if mask.ndim == _MATRIX:
+                values["attention_mask"] = mask
+        row = _Row(row.name, row.ids, values, masked=mask is not None).at(row.name, real.tolist())
+        restarts = _changes(np.cumsum(np.diff(row.inputs.get("position_ids", real), prepend=0) <= 0))
+        borders = restarts
+        if mask is not None:
+            borders = _changes(mask[real]) if mask.ndim == 1 else _borders(row.inputs["attention_mask"])
+        wanted = _changes(named[0][real]) if named else restarts
+        if named and len(np.unique(named[0][real])) != len(wanted) + 1:
+            raise AttnscopeError(f"{row.name} has tokens of one document in two places; expected them side by side")
+        if wanted - borders:
+            self.notes["documents"] = (
+                "Rows hold several documents, and as they are given the model lets these attend to each other: each "
+                "document was measured by itself."
+            )
+        cuts = [0, *sorted(borders | wanted), len(real)]
+        if len(cuts) == 2:  # noqa: PLR2004 one document
+            return [row]
+        return [
+            row.at(f"{row.name}, document {number}", range(start, end))
+            for number, (start, end) in enumerate(pairwise(cuts), start=1)
         ]
 
 
@@ -75,27 +173,37 @@ class EncodedTexts:
 Texts = Corpus | EncodedTexts
 
 
-def texts_of(given: Sources, **options: Any) -> Texts:
-    """Take texts in whatever form they are given."""
+def texts_of(given: Sources, *, with_inputs: bool = False, **options: Any) -> Texts:
+    """Take texts in whatever form they are given; `with_inputs` where forward passes take more than token ids."""
     given = as_list(given)
     if not _are_token_ids(given):
         return Corpus.from_sources(given, **options)
     for name in ("field", "by"):
         if options.get(name) is not None:
             raise AttnscopeError(f"the texts are token ids, and have no field: leave it out (--{name})")
-    return EncodedTexts(given)
+    texts = EncodedTexts(given)
+    if texts.inputs and not with_inputs:
+        raise AttnscopeError(
+            f"found {texts.inputs[0]!r} beside the token ids, which scan and weights read: leave it out if "
+            "the numbers shall be those without it"
+        )
+    return texts
 
 
 def texts_and_targets(texts: Sources, targets: Sources, **options: Any) -> tuple[Texts, Corpus | None]:
-    """Take texts and, where there are some, their translations."""
+    """Take texts and, where there are some, their translations, which a dict may give by the code of its language."""
     read = texts_of(texts, **options)
     if targets is None:
         return read, None
     if texts is None:
         raise AttnscopeError("a target is given and no text that it translates: give the source text too")
+    language = None
+    if isinstance(targets, Mapping) and len(cast("Mapping[str, Any]", targets)) == 1 and not _are_token_ids(targets):
+        [(language, targets)] = cast("Mapping[str, Any]", targets).items()
     target = texts_of(targets, **options)
     if isinstance(read, EncodedTexts) or isinstance(target, EncodedTexts):
         raise AttnscopeError("found token ids beside a target; expected text on both sides: give strings or files")
+    target.language = language
     if all(any(map(is_standard_input, side.streams)) for side in (read, target)):
         raise AttnscopeError("standard input (-) can be the text or the target, not both: name a file for one")
     return read, target
@@ -117,10 +225,12 @@ def windows_of(
 def _are_token_ids(given: Any) -> bool:
     """Whether whole numbers are given, or rows that begin with a number; `given` is what `as_list` returns."""
     if isinstance(given, Mapping):
-        return "input_ids" in given
+        return "input_ids" in given or "sequences" in given
     if not isinstance(given, list) or not given:
         return False
     first: Any = _plain(cast("list[Any]", given)[0])
+    if isinstance(first, Mapping):
+        return "input_ids" in first
     if not isinstance(first, list | tuple):
         return isinstance(first, Integral)
     while isinstance(first, list | tuple) and first:
@@ -146,7 +256,7 @@ def _rows(given: Any) -> list[Sequence[Any]]:
     return rows
 
 
-def _row(items: Sequence[Any], number: int) -> tuple[int, ...]:
+def _ids(items: Sequence[Any], number: int) -> tuple[int, ...]:
     if not items:
         raise AttnscopeError(f"text {number} has no token: leave it out")
     row: list[Any] = [_plain(token) for token in items]
@@ -158,63 +268,71 @@ def _row(items: Sequence[Any], number: int) -> tuple[int, ...]:
     return tuple(map(int, row))
 
 
-def _check_beside(given: Mapping[str, Any]) -> None:
-    """Other inputs of a model would change what it does, and are not read."""
-    for name in given.keys() - _BESIDE:
-        zeros = name == "token_type_ids" and not any(_plain(token) for row in _rows(given[name]) for token in row)
-        if not zeros:
+def _of_rows(name: str, given: Any, rows: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """Whole numbers for each token of each row; of a mask also which pairs of tokens it allows."""
+    many = [np.asarray(_plain(values)) for values in given]
+    if len(rows) == 1 and len(many) > 1 and len({values.shape for values in many}) == 1:
+        many = [np.stack(many)]  # of one text alone
+    if len(many) != len(rows):
+        raise AttnscopeError(
+            f"found {len(rows)} texts and {len(many)} rows of {name}; expected as many: give what the tokenizer returns"
+        )
+    fitting: list[np.ndarray] = []
+    for number, (values, row) in enumerate(zip(many, rows, strict=True), start=1):
+        if name == "attention_mask" and values.ndim > 1:
+            pairs = _pairs(values[0] if values.ndim == _WITH_HEADS and len(values) == 1 else values)
+            fits = pairs is not None and pairs.shape == (len(row),) * _MATRIX
+            fitting += [pairs] if pairs is not None else []
+        else:
+            fits = values.shape == (len(row),) and np.array_equal(values, np.abs(values.astype(int)))
+            fitting.append(values.astype(int))
+        if not fits:
+            more = ", or a 0 or 1 for each query and key" * (name == "attention_mask")
             raise AttnscopeError(
-                f"found {name!r} beside the token ids; only input_ids and attention_mask are read: leave it out if "
-                "the numbers shall be those without it"
+                f"the {name} of text {number} does not fit; expected a whole number from 0 for each token{more}"
             )
+    return fitting
 
 
-def _unpadded(rows: list[tuple[int, ...]], masks: list[Sequence[Any]]) -> list[tuple[int, ...]]:
-    if len(masks) != len(rows):
-        raise AttnscopeError(
-            f"found {len(rows)} texts and {len(masks)} rows of attention_mask; expected as many: give what the "
-            "tokenizer returns"
-        )
-    numbered = enumerate(zip(rows, masks, strict=True), start=1)
-    return [_unmasked(row, mask, number) for number, (row, mask) in numbered]
+def _pairs(mask: np.ndarray) -> np.ndarray | None:
+    """Which keys each query may attend to, by a mask of truths or of numbers that are added to scores."""
+    numbers = mask.astype(float)
+    if mask.dtype == bool or np.isin(numbers, (0, 1)).all():
+        return mask.astype(bool)
+    return numbers == 0 if ((numbers == 0) | (numbers <= _FORBIDS)).all() else None
 
 
-def _unmasked(row: tuple[int, ...], items: Sequence[Any], number: int) -> tuple[int, ...]:
-    """The tokens that are no padding."""
-    mask = [_plain(item) for item in items]
-    ones = [place for place, item in enumerate(mask) if item == 1]
-    if len(mask) != len(row) or len(ones) + mask.count(0) != len(mask):
-        raise AttnscopeError(f"the attention_mask of text {number} does not fit; expected a 0 or 1 for each token")
-    if not ones or ones != list(range(ones[0], ones[-1] + 1)):
-        raise AttnscopeError(
-            f"the attention_mask of text {number} leaves out tokens between others, or all; expected it to leave out "
-            "padding at the ends"
-        )
-    return row[ones[0] : ones[-1] + 1]
+def _changes(values: np.ndarray) -> set[int]:
+    """Where another value begins."""
+    return {*(np.flatnonzero(np.diff(values)) + 1).tolist()}
 
 
-def _check_row(row: tuple[int, ...], name: str, tokenizer: Any, length: int) -> None:
-    if len(row) > length:
-        raise AttnscopeError(
-            f"{name} has {len(row)} tokens, and a window takes {length}: cut it, or give a larger window (--window) "
-            "where the model can take it"
-        )
-    if max(row) >= len(tokenizer):
-        raise AttnscopeError(
-            f"{name} has token id {max(row)}, but the tokenizer knows {len(tokenizer)} tokens: they do not belong "
-            "together"
-        )
+def _borders(pairs: Bool[np.ndarray, "query key"]) -> set[int]:
+    """Before which tokens no query attends to either side."""
+    joined = pairs | pairs.T | np.eye(len(pairs), dtype=bool)
+    reach = np.maximum.accumulate([int(np.flatnonzero(row)[-1]) for row in joined])
+    return {end + 1 for end, last in enumerate(reach[:-1].tolist()) if last == end}
 
 
-def _check_padding(row: tuple[int, ...], name: str, tokenizer: Any) -> None:
-    """Padding without a mask would be measured as text."""
-    pad = tokenizer.pad_token_id
-    if pad is None or pad == tokenizer.unk_token_id:
-        return
+def _padding(ids: Sequence[int], tokenizer: Any) -> slice:
+    """The tokens of a row without a mask that are no padding; one that also marks an end stays once."""
+    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id  # as `generate` pads
     ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id}
-    most = 1 if pad in ends else 0  # a token that also marks an end is there once
-    if any(len(end) > most and set(end) == {pad} for end in (row[: most + 1], row[-most - 1 :])):
+    real = [place for place, token in enumerate(ids) if token != pad]
+    if not real or (pad == tokenizer.unk_token_id and pad not in ends):
+        return slice(None)
+    most = 1 if pad in ends else 0
+    return slice(max(0, real[0] - most), real[-1] + 1 + most)
+
+
+def _check_row(row: _Row, tokenizer: Any, length: int) -> None:
+    if len(row.ids) > length:
         raise AttnscopeError(
-            f"{name} has padding tokens at an end, and no attention_mask that says so: give all that the tokenizer "
-            "returns, or rows without padding"
+            f"{row.name} has {len(row.ids)} tokens, and a window takes {length}: cut it, or give a larger window "
+            "(--window) where the model can take it"
+        )
+    if max(row.ids) >= len(tokenizer):
+        raise AttnscopeError(
+            f"{row.name} has token id {max(row.ids)}, but the tokenizer knows {len(tokenizer)} tokens: they do not "
+            "belong together"
         )

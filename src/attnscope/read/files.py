@@ -12,14 +12,13 @@ import stat
 import sys
 import unicodedata
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attnscope.read.urls import Url, reject_path_of_url, stamp
-from attnscope.read.urls import opened as opened_there
+from attnscope.read.urls import Url, fetched, reject_path_of_url
 from attnscope.support.errors import AttnscopeError
 
 BLOCK = 1 << 20  # bytes that are read at once
@@ -129,7 +128,7 @@ def _json_object(line: str, field: str, where: str) -> dict[str, Any]:
     return value
 
 
-def value_field(value: dict[str, Any], field: str, where: str) -> str:
+def value_field(value: Mapping[str, Any], field: str, where: str) -> str:
     """The word or number in one field of a JSON object, as a string."""
     content = value.get(field)
     if content is None or isinstance(content, (list, dict)) or str(content).strip() == "":
@@ -143,7 +142,7 @@ def value_field(value: dict[str, Any], field: str, where: str) -> str:
     return said
 
 
-def text_field(value: dict[str, Any], field: str, where: str) -> str:
+def text_field(value: Mapping[str, Any], field: str, where: str) -> str:
     """The string in one field of a JSON object."""
     if field not in value:
         keys = ", ".join(map(repr, value)) or "none"
@@ -223,7 +222,7 @@ def file_mode(path: Path) -> int:
 def opened(path: Path | Url) -> Generator[BinaryIO]:
     """Open a file, a pipe, a terminal, standard input or what a URL names to read bytes."""
     if isinstance(path, Url):
-        with opened_there(path) as file:
+        with fetched(path).open("rb") as file:
             yield file
         return
     if is_standard_input(path):
@@ -362,7 +361,6 @@ class Unchanged:
 
     def __init__(self, path: Path | Url) -> None:
         self.path = path
-        self._stamp: tuple[str, ...] | None = None
         self._digests: list[bytes] = []  # of the blocks, and at last of the nothing behind them
 
     def read(self) -> bytes:
@@ -374,7 +372,8 @@ class Unchanged:
         return self._blocks(BLOCK)
 
     def _blocks(self, size: int) -> Iterator[bytes]:
-        self._check()
+        if isinstance(self.path, Path) and self._digests and not self.path.is_file():
+            raise self._changed("is gone")
         with opened(self.path) as file:
             for number in count():
                 block = file.read(size)
@@ -386,17 +385,6 @@ class Unchanged:
                 if not block:
                     return
                 yield block
-
-    def _check(self) -> None:
-        """Refuse at once what is known to be another file."""
-        if isinstance(self.path, Path):
-            if self._digests and not self.path.is_file():
-                raise self._changed("is gone")
-            return
-        now = stamp(self.path)
-        if self._stamp not in {None, now}:
-            raise self._changed("changed")
-        self._stamp = now
 
     def _changed(self, what: str) -> AttnscopeError:
         return AttnscopeError(

@@ -82,15 +82,30 @@ class IdNames:
 
     def of(self, ids: Sequence[int]) -> tuple[str, ...]:
         """One string for each."""
-        shown: list[str] = []
-        while len(shown) < len(ids):
-            rest = ids[len(shown) :]
-            whole = (count for count in range(1, 1 + min(len(rest), BYTES)) if self._is_whole(rest[:count]))
-            shown += self._pieces(rest[: next(whole, 1)])
+        shown = [piece for whole in self.wholes(ids) for piece in self._pieces(whole)]
         return tuple(map(visible_start, shown))
 
+    def wholes(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
+        """The tokens, one at a time; those that are pieces of one character together."""
+        at = 0
+        while at < len(ids):
+            counts = range(1, 1 + min(len(ids) - at, BYTES))
+            count = next((count for count in counts if self._is_whole(ids[at : at + count])), 1)
+            yield ids[at : at + count]
+            at += count
+
+    def forms(self, ids: Sequence[int]) -> list[str]:
+        """What some tokens may have been in a text: decoded, or their name without marks."""
+        name = str(self._tokenizer.convert_ids_to_tokens(ids[0]))
+        bare = name.lstrip(MARKS).removeprefix("##").removesuffix("</w>").removesuffix("@@")
+        decoded = self._decoded(ids)
+        return [decoded, decoded.strip(), *([bare] if len(ids) == 1 and len(name) > 1 else [])]
+
     def _is_whole(self, ids: Sequence[int]) -> bool:
-        return ids[-1] in self._special or UNKNOWN not in self._decoded(ids)
+        if ids[-1] in self._special or self._decoded(ids) == "":
+            name = str(self._tokenizer.convert_ids_to_tokens(ids[-1]))
+            return ids[-1] in self._special or len(name) > 1 or name in SPACE_MARKS  # else it is a byte
+        return UNKNOWN not in self._decoded(ids)
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
         names: list[str] = self._tokenizer.convert_ids_to_tokens(list(ids))
@@ -149,6 +164,8 @@ MARGIN = 256  # characters read on both sides of a piece, so that its tokens are
 LONGEST = 1 << 18  # characters of a piece, at most: a line that is longer is cut between words, or anywhere
 CUT = re.compile(r"[\n\r](?=[^\S\n\r]{0,32}\S)")  # before a line with something on it
 GAP = re.compile(r"\s(?=\S)")
+_BLANK = re.compile(r"\s*")
+_UNKNOWN_WORD = re.compile(r"\s*(\w+|\S)")  # what an unknown token stands for
 
 
 class Token(NamedTuple):
@@ -159,10 +176,14 @@ class Token(NamedTuple):
     end: int
     shown: str
     special: bool
+    is_aligned: bool = True  # otherwise `start` counts tokens, as the characters of the text are not known
 
 
 def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
     """The tokens of a text, without special tokens around them, piece by piece."""
+    if not is_fast(tokenizer):
+        yield from _tokenize_in_python(tokenizer, text)
+        return
     begin = 0
     while begin < len(text):
         end = _end(text, begin)
@@ -171,6 +192,11 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
             if begin <= token.start < end or (token.start == end == len(text)):
                 yield token
         begin = end
+
+
+def is_fast(tokenizer: Any) -> bool:
+    """Whether a tokenizer gives character offsets."""
+    return getattr(tokenizer, "is_fast", False)
 
 
 def _end(text: str, begin: int) -> int:
@@ -202,6 +228,54 @@ def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
         yield Token(token, start + offset, end + offset, shown, token in special)
 
 
+def _tokenize_in_python(tokenizer: Any, text: str) -> Iterator[Token]:
+    """By a tokenizer that gives no character offsets: they are found where decoded tokens follow each other."""
+    with explaining("the tokenizer fails on a text", "Are its files whole, and the right ones?"):
+        ids = tokenizer(text, add_special_tokens=False, padding=False, truncation=False, verbose=False)["input_ids"]
+    names: list[str] = tokenizer.convert_ids_to_tokens(ids)
+    special, spans = special_ids(tokenizer), _aligned(tokenizer, text, ids)
+    if spans is None:
+        for place, (token, shown) in enumerate(zip(ids, IdNames(tokenizer).of(ids), strict=True)):
+            yield Token(token, place, place + 1, shown, token in special, is_aligned=False)
+        return
+    written = frozenset(tokenizer.all_special_tokens)
+    for token, (start, end), shown in zip(ids, spans, shown_tokens(text, names, spans, written), strict=True):
+        yield Token(token, start, end, shown, token in special)
+
+
+def _aligned(tokenizer: Any, text: str, ids: Sequence[int]) -> list[tuple[int, int]] | None:
+    """The characters of each token; None where tokens, decoded and folded, are not what the text reads."""
+    folded = [_folded(letter) for letter in text]
+    origin = [place for place, letters in enumerate(folded) for _ in letters]
+    plain, at = "".join(folded), 0
+    names = IdNames(tokenizer)
+    spans: list[tuple[int, int]] = []
+    for whole in names.wholes(ids):
+        if whole[0] == tokenizer.unk_token_id:
+            found = _UNKNOWN_WORD.match(plain, at)
+            start, end = found.span(1) if found else (0, 0)
+        else:
+            forms = [_folded(form) for form in names.forms(whole)]
+            skipped = _BLANK.match(plain, at).end()  # pyright: ignore[reportOptionalMemberAccess] it may be empty
+            fits = (
+                (place, form) for form in forms for place in (at, skipped) if form and plain.startswith(form, place)
+            )
+            start, form = next(fits, (at, ""))
+            if not form and any(forms):
+                return None
+            end = start + len(form)
+        if end > len(plain) or (end == 0 and whole[0] == tokenizer.unk_token_id):
+            return None
+        first = origin[start] if start < len(origin) else len(text)
+        spans += [(first, origin[end - 1] + 1 if end > start else first)] * len(whole)
+        at = end
+    return None if plain[at:].strip() else spans
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
 def special_ids(tokenizer: Any) -> set[int]:
     """Tokens that stand for no text; unknown and mask tokens stand for some."""
     names = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
@@ -213,8 +287,14 @@ def special_ids(tokenizer: Any) -> set[int]:
 
 def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Tokens of a short text, and of each a 1 where the tokenizer put it around the text."""
-    tried = tokenizer("a A 1", return_special_tokens_mask=True, padding=False, truncation=False)
-    return tried["input_ids"], tried["special_tokens_mask"]
+    text = "a A 1"
+    if is_fast(tokenizer):
+        tried = tokenizer(text, return_special_tokens_mask=True, padding=False, truncation=False)
+        return tried["input_ids"], tried["special_tokens_mask"]
+    whole, bare = (tokenizer(text, add_special_tokens=around)["input_ids"] for around in (True, False))
+    starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
+    inside = range(start := next(starts, 0), start + len(bare))
+    return whole, [int(place not in inside) for place in range(len(whole))]
 
 
 def without_added_spaces(text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,9 +1,10 @@
 """Windows: pieces of a text, as long as a model is to see them, with the characters behind every token."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -36,6 +37,8 @@ class Window:
     # the number of the word of each token, from 0, where tokens are merged to words; else empty
     words: tuple[int, ...] = ()
     by: str = ""  # value of the text: see `Text`
+    # what else the forward pass takes: of each token, and as ``attention_mask`` which keys each query may attend to
+    inputs: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], compare=False, repr=False)
 
     def __len__(self) -> int:
         """Number of tokens, those of the target not counted."""
@@ -58,12 +61,6 @@ def cut_windows(
     frame: "Frame | None" = None,
 ) -> "Windows":
     """Cut every text of a corpus into windows of `length` tokens."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise AttnscopeError(
-            f"found {type(tokenizer).__name__}, which does not tell the characters behind a token; expected "
-            "a fast tokenizer of transformers.\nLoad one with AutoTokenizer.from_pretrained from a folder "
-            "that holds a tokenizer.json"
-        )
     frame = Frame.of(tokenizer) if frame is None else frame
     content = length - len(frame.prefix) - len(frame.suffix)
     if content < 1:
@@ -166,7 +163,7 @@ class Frame:
                 *(token.shown for token in tokens),
                 *(self.names[i] for i in self.suffix),
             ),
-            text=text.content,
+            text=text.content if tokens[0].is_aligned else "",
             by=text.by,
         )
 
@@ -180,16 +177,24 @@ class Batch:
     special: Bool[Tensor, "batch position"]  # true on special tokens, False on padding
     # the number of the group of each token, -1 on padding; None where tokens are in no groups
     groups: Int[Tensor, "batch position"] | None = None
+    # what else the forward pass takes: of each token, and as ``attention_mask`` which keys each query may attend to
+    inputs: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
-    @property
-    def attention_mask(self) -> Int[Tensor, "batch position"] | None:
-        """What a model takes as ``attention_mask``; None where nothing is padded."""
-        return None if bool(self.valid.all()) else self.valid.long()
+    def arguments(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Arguments of the forward pass of a model of that type; no mask where nothing is padded or hidden."""
+        given = {"input_ids": self.input_ids, **self.inputs}
+        if "attention_mask" in given:  # as all kinds of attention take it
+            hidden = ~given["attention_mask"][:, None]
+            given["attention_mask"] = torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
+        elif not bool(self.valid.all()):
+            given["attention_mask"] = self.valid.long()
+        return given
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same on another device."""
         groups = None if self.groups is None else self.groups.to(device)
-        return Batch(self.input_ids.to(device), self.valid.to(device), self.special.to(device), groups)
+        inputs = {name: values.to(device) for name, values in self.inputs.items()}
+        return Batch(self.input_ids.to(device), self.valid.to(device), self.special.to(device), groups, inputs)
 
 
 def collate(windows: Sequence[Window], pad_id: int) -> Batch:
@@ -207,4 +212,11 @@ def collate(windows: Sequence[Window], pad_id: int) -> Batch:
         valid[row, : len(window)] = True
         if groups is not None:
             groups[row, : len(window)] = torch.tensor(window.groups)
-    return Batch(input_ids, valid, special, groups)
+    inputs = {name: _padded([window.inputs[name] for window in windows], longest) for name in windows[0].inputs}
+    return Batch(input_ids, valid, special, groups, inputs)
+
+
+def _padded(several: Sequence[np.ndarray], longest: int) -> Tensor:
+    """Arrays side by side, padded with zeros behind each dimension."""
+    padded = [np.pad(values, [(0, longest - len(values))] * values.ndim) for values in several]
+    return torch.from_numpy(np.stack(padded))

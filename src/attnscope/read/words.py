@@ -67,8 +67,8 @@ class WordedWindows:
     def _worded(self, window: Window, number: int) -> Window:
         if not window.text:
             raise AttnscopeError(
-                f"{window_name(window, number)} is of token ids, whose text is not known, so its words are not: give "
-                "texts, or leave out words (--words)"
+                f"{window_name(window, number)} has no words, as the characters behind its tokens are not known: "
+                "give texts instead of token ids, or a fast tokenizer (tokenizer.json), or leave out words (--words)"
             )
         if self._last[0] is not window.text:
             words = _checked(self.rule.spans(window.text), window)

@@ -155,6 +155,7 @@ class Report:
     notes: Sequence[str] = ()  # what is not as expected, and what could not be found out
     care: Mapping[str, str] = field(default_factory=dict[str, str])  # caveats: a claim, and why
     hint: str = ""  # a line below the finding, on the page
+    heads: Sequence[tuple[int, int]] | None = None  # heads that figures show one by one; by default those that lead
 
     @property
     def rows(self) -> Sequence[Row]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attnscope.support.errors import AttnscopeError
@@ -169,8 +171,18 @@ def short_hash(value: Any) -> str:
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
-    """SHA-256 of everything that a fast tokenizer does."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    """SHA-256 of everything that a tokenizer does; of one in Python, of its class, settings and files."""
+    if getattr(tokenizer, "is_fast", False):
+        return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    places = {"name_or_path", "vocab", *tokenizer.vocab_files_names}  # files, hashed below by what is in them
+    settings = {name: value for name, value in tokenizer.init_kwargs.items() if name not in places}
+    digest = hashlib.sha256(f"{type(tokenizer).__name__} {sorted(settings.items())}".encode())
+    digest.update(json.dumps(tokenizer.get_added_vocab(), sort_keys=True).encode())
+    with TemporaryDirectory() as folder:
+        tokenizer.save_vocabulary(folder)
+        for file in sorted(Path(folder).iterdir()):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _written(value: Any, *, short: bool) -> str:

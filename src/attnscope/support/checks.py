@@ -20,7 +20,7 @@ STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
 #: Parameters that are checked here and have no flag on the command line.
 WITHOUT_FLAG = {
     *("bins", "bound", "columns", "components", "curves", "draws", "each", "epsilon", "fraction", "fractions"),
-    *("intervention_texts", "longest", "masked", "near", "permutations", "predictions", "residual"),
+    *("intervention_texts", "masked", "near", "permutations", "predictions", "residual"),
     *("restarts", "shift", "tests", "tokens"),
 }
 FORMATS = ("svg", "pdf", "png")  # of figures

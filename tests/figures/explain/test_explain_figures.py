@@ -7,7 +7,7 @@ import xarray as xr
 from attnscope.explanation.arrays.waves import query_key_waves
 from attnscope.explanation.ranking import best_heads, rank_explanations
 from attnscope.explanation.words import summary
-from attnscope.results.figures.explain import explain_figures, position_content, shift_controls, write_explain_figures
+from attnscope.results.figures.explain import explain_figures, position_content, shift_controls
 from attnscope.results.figures.panels import interventions, scheme_effect
 from attnscope.results.figures.positions import position_components, position_correlations, position_spectrum
 from attnscope.results.figures.reading import NothingToShowError
@@ -15,7 +15,7 @@ from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_
 from attnscope.results.figures.verdict import offset_agreement, peak_agreement, verdict_grid
 from attnscope.results.figures.waves import spectra_by_layer, wave_columns, wave_counts, wave_curves
 from attnscope.support.errors import AttnscopeError
-from tests.report.planted_explanation import CHANGES, GRID, explanation, only, without
+from tests.report.planted_explanation import CHANGES, GRID, explanation, without
 
 OF_HEADS = {
     "waves": wave_columns,
@@ -356,11 +356,6 @@ def test_a_head_without_values_is_drawn_empty(tree, name):
         if {"layer", "head"} <= set(variable.dims) and variable.dtype.kind == "f":
             variable.loc[{"layer": 0, "head": 0}] = np.nan
     drawn(OF_HEADS[name](result, [(0, 0), (0, 1)]) if name in OF_HEADS else verdict_grid(result))
-
-
-def test_figures_are_files_by_their_names(tree, tmp_path):
-    written = write_explain_figures(only(tree, "verdict", "position_pca"), tmp_path / "new")
-    assert {path.stem for path in written} == {"verdict", "offset-agreement", "position-components"}
 
 
 def test_an_analysis_that_is_missing_has_none(tree):

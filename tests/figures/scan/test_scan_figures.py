@@ -20,7 +20,7 @@ from attnscope.results.figures import maps as pies_module
 from attnscope.results.figures import style as text_module
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, weight_maps
 from attnscope.results.figures.reading import can_be_drawn
-from attnscope.results.figures.scan import first_rows, group_maps, overview, profile_curves, write_scan_figures
+from attnscope.results.figures.scan import first_rows, group_maps, overview, profile_curves, scan_figures
 from attnscope.results.figures.style import cluster_colours, drawable, name_columns, save_figure, svg_of
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_result import HOSTILE, NAMES, planted, translated, with_bins, with_blocks, with_groups
@@ -388,15 +388,12 @@ def test_blocks_of_any_model_fit_and_a_missing_head_is_left_out(layers, heads, k
     assert not figure.axes[0].patches
 
 
-def test_blocks_alone_can_be_drawn(made, tmp_path):
+def test_blocks_alone_can_be_drawn(made):
     result = with_blocks(made.result)[["block_recall", "equal_block_recall"]]
     assert can_be_drawn(result)
     assert not can_be_drawn(result[["equal_block_recall"]])
     both = result.assign(map_block_recall=result.block_recall)
-    assert [path.name for path in write_scan_figures(both, None, tmp_path, ("svg",))] == [
-        "block-recall.svg",
-        "map-block-recall.svg",
-    ]
+    assert [name for name, _ in scan_figures(both, None)] == ["block-recall", "map-block-recall"]
     with pytest.raises(AttnscopeError, match="block_shares needs block_recall"):
         block_shares(made.result)
 
@@ -433,10 +430,10 @@ def test_shares_by_offset_of_any_model_fit(layers, heads, reach):
     assert [axes.get_title(loc="left") for axes in alone.axes[:-1]] == ["Each head"]
 
 
-def test_shares_by_offset_alone_can_be_drawn(made, tmp_path):
+def test_shares_by_offset_alone_can_be_drawn(made):
     result = with_bins(made.result)[["bin_sum", "length"]]
     assert can_be_drawn(result)
-    assert [path.name for path in write_scan_figures(result, None, tmp_path, ("svg",))] == ["offsets.svg"]
+    assert [name for name, _ in scan_figures(result, None)] == ["offsets"]
     assert not can_be_drawn(result[["length"]])
     with pytest.raises(AttnscopeError, match="offset_shares needs bin_sum, offset_sum or band_sum"):
         offset_shares(result[["length"]])
@@ -530,22 +527,3 @@ def test_font_fallback_is_the_first_installed(monkeypatch):
     manager = SimpleNamespace(get_font_names=lambda: names)
     monkeypatch.setattr(text_module.font_manager, "fontManager", manager)
     assert text_module.font_families() == ["DejaVu Sans", "IPAexGothic", "Noto Sans JP"]
-
-
-def test_forms_are_drawn_beside_full_attention():
-    import torch
-
-    from attnscope.measure.forms import compare_forms
-    from attnscope.results.figures.maps import form_comparison
-
-    x = torch.randn(3, 2, 3, 40, 4, generator=torch.Generator().manual_seed(0))
-    result = compare_forms(*x)
-    figure = form_comparison(result, heads=[2, 0])
-    profile, moved, *_ = figure.axes
-    for line, expected in zip(profile.lines, result["profile"].mean("window").isel(head=2).values, strict=False):
-        np.testing.assert_allclose(line.get_ydata(), expected)
-    shown = [bar.get_width() for bar in moved.patches]
-    np.testing.assert_allclose(shown, result["weight_moved"].mean("window").isel(head=2))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == result["form"].values.tolist()
-    with pytest.raises(AttnscopeError, match="heads go from 0 to 2"):
-        form_comparison(result, heads=[3])

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
-from attnscope.explanation.arrays.checks import labelled
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.explanation.arrays.checks import NotDefinedError, labelled
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.profiles import Collected, collect_profiles, stacked_profiles
+from attnscope.explanation.study import Analysis, Picture, Section, TextTable
 from attnscope.explanation.tables import PositionTable, position_table
-from attnscope.explanation.tokens import Windows, ids_of
+from attnscope.explanation.tokens import Windows, ids_of, read, token_ids
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
+from attnscope.measure.maps import weight_rows
 from attnscope.measure.windows import window_length
 from attnscope.read.encoded import Sources, Texts, texts_of, windows_of
 from attnscope.read.windows import Window
-from attnscope.reproduction.yamamoto2023.head_maps import head_maps
+from attnscope.store.files import explained
+from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
@@ -35,6 +44,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
+    from attnscope.explanation.study import Study
 
 FEWEST_TOKENS = 4  # real tokens of a window, the special ones among them
 LOGGED = 50  # points of the loss curve, at most
@@ -50,79 +60,103 @@ def relearn_positions(
     texts: Sources = None,
     *,
     tokenizer: Tokenizer = None,
-    spacers: int = 3,
-    window: int | None = None,
-    limit: int | None = None,
-    steps: int = 1000,
-    batch_size: int = 16,
-    learning_rate: float = 3e-3,
-    masked: float = 0.15,
-    deviation: float = 0.02,
-    seed: int = 0,
-    field: str | None = None,
-    by_line: bool = False,
-    band: int = 10,
     device: str | None = None,
-    progress: Tell | None = None,
+    band: int = 10,
+    progress: Tell = no_progress,
+    **settings: Any,
 ) -> tuple[PreTrainedModel, xr.Dataset]:
     """Draw a masked language model's position table anew and train it alone, on texts with unknown tokens between."""
     loaded = load_model(MODEL if model is None else model, tokenizer=tokenizer, device=device)
-    corpus = texts_of(texts, field=field, by_line=by_line)
-    relearning = Relearning(
-        loaded, corpus, spacers=spacers, window=window, limit=limit, steps=steps, batch_size=batch_size,
-        learning_rate=learning_rate, masked=masked, deviation=deviation, seed=seed,
-    )  # fmt: skip
-    return relearning.run(band=band, progress=progress)
+    return Relearning(loaded, texts_of(texts), **settings).run(band=band, progress=progress)
 
 
+@dataclass(eq=False)
 class Relearning:
     """What `relearn_positions` is about to do: all is checked and the inputs are cut before anything is trained."""
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        corpus: Texts,
-        *,
-        spacers: int = 3,
-        window: int | None = None,
-        limit: int | None = None,
-        steps: int = 1000,
-        batch_size: int = 16,
-        learning_rate: float = 3e-3,
-        masked: float = 0.15,
-        deviation: float = 0.02,
-        seed: int = 0,
-    ) -> None:
-        _check(spacers, steps, batch_size, learning_rate, masked, deviation)
-        self.loaded, self.spacers, self.masked, self.deviation, self.seed = (
-            loaded, spacers, masked, deviation, seed,
-        )  # fmt: skip
-        self.settings = {"max_steps": steps, "per_device_train_batch_size": batch_size, "learning_rate": learning_rate}
-        self.table = _learned_table(loaded)
-        self.unknown = _token(loaded, "unk")
-        _token(loaded, "mask")
-        self.windows = _windows(corpus, loaded, window_length(loaded, window), spacers, limit)
+    loaded: LoadedModel
+    corpus: Texts
+    _: KW_ONLY
+    spacers: int = 3  # unknown tokens after each token
+    window: int | None = None
+    limit: int | None = None
+    steps: int = 1000
+    batch_size: int = 16
+    learning_rate: float = 3e-3
+    masked: float = 0.15  # share of the tokens that are masked
+    deviation: float = 0.02  # of the drawn table
+    seed: int = 0
 
-    def run(self, *, band: int = 10, progress: Tell | None = None) -> tuple[PreTrainedModel, xr.Dataset]:
+    def __post_init__(self) -> None:
+        _check(self.spacers, self.steps, self.batch_size, self.learning_rate, self.masked, self.deviation)
+        self.table = _learned_table(self.loaded)
+        self.unknown = _token(self.loaded, "unk")
+        _token(self.loaded, "mask")
+        self.windows = _windows(
+            self.corpus, self.loaded, window_length(self.loaded, self.window), self.spacers, self.limit
+        )
+
+    def run(self, *, band: int = 10, progress: Tell = no_progress) -> tuple[PreTrainedModel, xr.Dataset]:
         """Train, and compare what the heads do before and after: see `relearn_positions`."""
         samples = [_sample(window, self.spacers, self.unknown) for window in self.windows]
         changed = self._with_drawn_table()
-        loss = _train(
-            changed, self.loaded.tokenizer, samples, self.settings,
-            masked=self.masked, seed=self.seed, tell=progress or no_progress,
-        )  # fmt: skip
+        loss = self._train(changed, samples, progress)
         changed.requires_grad_(True).eval()
         used = len(samples[0]["input_ids"])
         learned = _dataset(self.table.rows[:used], position_table(changed).rows[:used], loss)
         profiles = self._profiles(changed, band)
         maps = self._maps(changed, profiles)
         return changed, learned.merge(profiles, combine_attrs="override").merge(maps).assign_attrs(
-            model=self.loaded.name,
-            spacers=self.spacers,
-            steps=self.settings["max_steps"],
-            samples=len(samples),
-            seed=self.seed,
+            model=self.loaded.name, spacers=self.spacers, steps=self.steps, samples=len(samples), seed=self.seed
         )
+
+    def _train(self, model: PreTrainedModel, samples: list[Sample], tell: Tell) -> dict[int, float]:
+        """Train what needs a gradient; the loss by step."""
+        from transformers import (
+            DataCollatorForLanguageModeling,
+            PrinterCallback,
+            Trainer,
+            TrainerCallback,
+            TrainingArguments,
+        )
+
+        steps = self.steps
+
+        class Reporting(TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+                done = state.global_step
+                tell(Progress("positions learned anew", done / steps, {"steps": done}))
+
+        with own_random_numbers(), tempfile.TemporaryDirectory() as folder:
+            arguments = TrainingArguments(
+                output_dir=folder,
+                max_steps=steps,
+                per_device_train_batch_size=self.batch_size,
+                learning_rate=self.learning_rate,
+                weight_decay=0.0,  # rows that no input reads stay as they are
+                seed=self.seed,
+                data_seed=self.seed,
+                save_strategy="no",
+                logging_strategy="steps",
+                logging_steps=max(1, steps // LOGGED),
+                report_to="none",
+                disable_tqdm=True,
+                use_cpu=model.device.type == "cpu",
+                dataloader_pin_memory=False,
+            )
+            collate = DataCollatorForLanguageModeling(
+                self.loaded.tokenizer, mlm_probability=self.masked, seed=self.seed
+            )
+            trainer = Trainer(
+                model=model,
+                args=arguments,
+                train_dataset=cast("Any", samples),
+                data_collator=collate,
+                callbacks=[Reporting()],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+        return {int(entry["step"]): float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry}
 
     def save(self, model: PreTrainedModel, folder: Path) -> None:
         """Keep the model and its tokenizer in a folder, as transformers loads them."""
@@ -187,8 +221,6 @@ def _check(spacers: int, steps: int, batch_size: int, learning_rate: float, mask
             f"learning_rate is {learning_rate}, masked {masked} and deviation {deviation}; expected a rate above 0, "
             "a share in (0, 1] and a deviation of 0 or more"
         )
-    if importlib.util.find_spec("accelerate") is None:
-        raise AttnscopeError("training needs the package accelerate: pip install accelerate")
 
 
 def _learned_table(loaded: LoadedModel) -> PositionTable:
@@ -248,54 +280,6 @@ def _sample(window: Window, spacers: int, unknown: int) -> Sample:
     }
 
 
-def _train(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    samples: list[Sample],
-    settings: dict[str, Any],
-    *,
-    masked: float,
-    seed: int,
-    tell: Tell,
-) -> dict[int, float]:
-    """Train what needs a gradient; the loss by step."""
-    from transformers import (
-        DataCollatorForLanguageModeling,
-        PrinterCallback,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-    )
-
-    class Told(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            done = state.global_step
-            tell(Progress("positions learned anew", done / settings["max_steps"], {"steps": done}))
-
-    with own_random_numbers(), tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            **settings,
-            weight_decay=0.0,  # rows that no input reads stay as they are
-            seed=seed,
-            data_seed=seed,
-            save_strategy="no",
-            logging_strategy="steps",
-            logging_steps=max(1, settings["max_steps"] // LOGGED),
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=model.device.type == "cpu",
-            dataloader_pin_memory=False,
-        )
-        collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=masked, seed=seed)
-        trainer = Trainer(
-            model=model, args=arguments, train_dataset=cast("Any", samples), data_collator=collate, callbacks=[Told()]
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    return {int(entry["step"]): float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry}
-
-
 def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> xr.Dataset:
     spectra: Iterable[xr.Dataset] = (amplitude_spectrum(rows) for rows in (before, after))
     tables = xr.concat(
@@ -306,3 +290,133 @@ def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> x
         rows=labelled("table position column", np.stack([before, after]), "position table"),
         loss=labelled("step", np.array(list(loss.values())), "masked-language-model loss", "nats per masked token"),
     )
+
+
+@torch.no_grad()
+def head_maps(
+    model: PreTrainedModel, ids: Sequence[int], tokens: Sequence[str], heads: Sequence[tuple[int, int]], *, rows: int
+) -> xr.Dataset:
+    """All weights in the first rows of each head (call, head), over ``shown``: what `weight_maps` draws."""
+    rows = min(rows, len(ids))
+    weights: dict[tuple[int, int], np.ndarray] = {}
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        for layer, head in heads:
+            if layer == site.index:
+                weights[layer, head] = torch.cat(list(weight_rows(call, head, rows))).cpu().numpy()
+        return output_of(call)
+
+    with watching(model, observe):
+        read(model, token_ids([ids]))
+    weight = np.stack([weights[head] for head in heads])
+    dims = ("shown", "query", "rank")
+    return xr.Dataset(
+        {"key": (dims, np.broadcast_to(np.arange(weight.shape[-1]), weight.shape)), "weight": (dims, weight)},
+        coords={
+            "token": ("query", np.array(tokens[:rows], dtype=object)),
+            "layer": ("shown", [layer for layer, _ in heads]),
+            "head": ("shown", [head for _, head in heads]),
+        },
+    )
+
+
+ANEW = Section(
+    "relearned",
+    "Positions learned anew",
+    "Every token is followed by unknown ones; the position table is drawn at random and trained alone. A head that "
+    "finds its neighbour by position then looks for it at the new distance. After few steps it does not yet: the "
+    "loss tells how far the learning has come.",
+)
+
+
+def relearned(steps: int | str) -> Analysis:
+    """Positions learned anew for so many steps, for ``attnscope.explain(analyses=...)``: see `relearn_positions`."""
+    if isinstance(steps, str):
+        if not steps.isdecimal():
+            raise AttnscopeError(f"--analyses is relearned={steps}; expected a number of steps, as in relearned=2500")
+        steps = int(steps)
+    check_whole(1, relearn=steps)
+    return replace(
+        RELEARNED,
+        compute=partial(_relearn, steps=steps),
+        check=partial(_relearning, steps=steps),
+        settings={"relearn": steps},
+    )
+
+
+def _relearning(study: Study, steps: int) -> Relearning:
+    """What is about to be trained, checked and cut once."""
+    made = study.shared.get("relearning")
+    if not isinstance(made, Relearning):
+        if study.loaded is None or study.corpus is None:
+            raise NotDefinedError("it wants a tokenizer and texts: call attnscope.explain")
+        made = Relearning(study.loaded, study.corpus, steps=steps, seed=study.seed)
+        study.shared["relearning"] = made
+    return made
+
+
+def _relearn(study: Study, steps: int) -> xr.Dataset:
+    def tell(at: Progress) -> None:
+        study.tell(replace(at, share=study.share))
+
+    relearning, run = _relearning(study, steps), study.stored.run
+    model, relearned = relearning.run(band=study.band, progress=tell)
+    if run is not None:
+        advice = "Free some room and give the same command again"
+        with explained("write the relearned model", advice), run.replacing("relearned/") as new:
+            relearning.save(model, new / "relearned")
+    return relearned
+
+
+def loss_lines(relearned: xr.Dataset) -> list[tuple[str, ...]]:
+    """The loss of the first and the last steps."""
+    ends = ((int(relearned["step"][at]), float(relearned["loss"][at])) for at in (0, -1))
+    return [(str(step), f"loss {loss:.3f}") for step, loss in ends]
+
+
+RELEARNED = Analysis(
+    "relearned",
+    "Positions learned anew",
+    "The papers' numbers",
+    partial(_relearn, steps=1000),
+    section=Section(
+        "relearned",
+        "Positions learned anew",
+        "Every token is followed by unknown ones; the position table is drawn at random and trained alone. A head that "
+        "finds its neighbour by position then looks for it at the new distance. After few steps it does not yet: the "
+        "loss tells how far the learning has come.",
+    ),
+    pictures=(
+        Picture(
+            "relearned-table",
+            "The table before and after",
+            "Where the blue line stands above the dashed one, learning has made waves. A peak at the spacing says "
+            "that rows of tokens and rows of unknown tokens differ: only the former are asked for anything.",
+            draw="attnscope_yamamoto2023.drawing:relearned_table",
+        ),
+        Picture(
+            "relearned-profiles",
+            "Where the sharpest heads look",
+            "Black is plain text. With unknown tokens between, the head still looks at the next place and finds an "
+            "unknown token; with positions learned anew, the peak should stand where the neighbour is now. Means "
+            "over tokens, not over unknown ones.",
+            draw="attnscope_yamamoto2023.drawing:relearned_profiles",
+        ),
+        Picture(
+            "relearned-maps",
+            "Weights with positions learned anew",
+            "A spaced text; dots are unknown tokens, ␣ is a space. Stripes beside the diagonal go from token to token.",
+            draw="attnscope_yamamoto2023.drawing:relearned_maps",
+            with_tokens=True,
+        ),
+    ),
+    table=TextTable(
+        "Loss while learning",
+        "Mean nats per masked token. The model is in the run's folder, relearned/.",
+        ("step", "loss"),
+        loss_lines,
+    ),
+    units="nats",
+    configured=relearned,
+)
+ANALYSES = (RELEARNED,)

@@ -15,14 +15,13 @@ from attnscope import AttnscopeError, explain
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.explanation import explain as _explain
-from attnscope.explanation.catalogue import known_analyses
+from attnscope.explanation.catalogue import known_analyses, requested_analyses
 from attnscope.explanation.study import Study
 from attnscope.measure.labels import direction
-from attnscope.reproduction.yamamoto2023 import rows as paper_figures
-from attnscope.reproduction.yamamoto2023.analyses import analyses
-from attnscope.reproduction.yamamoto2023.models import SHAPES, SHARP, Subject, is_shaped_like, published_name
-from attnscope.reproduction.yamamoto2023.rows import ROWS, offset_of_weights, other_side, paper_lines, paper_table
-from attnscope.reproduction.yamamoto2023.rows import TABLE_COLUMNS as COLUMNS
+from attnscope_yamamoto2023 import rows as paper_figures
+from attnscope_yamamoto2023.models import SHAPES, SHARP, Subject, is_shaped_like, published_name
+from attnscope_yamamoto2023.rows import ROWS, offset_of_weights, other_side, paper_lines, paper_table
+from attnscope_yamamoto2023.rows import TABLE_COLUMNS as COLUMNS
 from tests.families import tiny
 from tests.mechanism.planted_roberta import (
     FULL,
@@ -35,7 +34,7 @@ from tests.mechanism.planted_roberta import (
     random_ids,
 )
 
-REACTIONS = Path(__file__).parents[3] / "examples" / "reactions.txt"
+REACTIONS = Path(__file__).parents[2] / "examples" / "reactions.txt"
 VERDICTS = {"agrees", "differs", "descriptive", "same shape, other weights", "not comparable", "not run"}
 SETUP = (3, 7, 14, 17, 19, 24)
 NOT_RUN = (20, 21, 22, 23, 25, 26)
@@ -193,8 +192,8 @@ def test_only_the_hub_or_the_user_knows_whose_weights_they_are():
     assert published_name("FacebookAI/roberta-base", {"revision": "e2da8e2f"}) == "roberta-base"
     assert published_name("roberta-base", {"sha256": "e2da8e2f"}) is None  # a folder of that name
     assert published_name("someone/roberta-base", {"revision": "e2da8e2f"}) is None
-    with pytest.raises(AttnscopeError, match=r"published_as .* is 'bert': expected roberta-base or gpt2"):
-        analyses(published_as="bert")
+    with pytest.raises(AttnscopeError, match="--analyses is yamamoto2023='bert': expected roberta-base or gpt2"):
+        requested_analyses(["yamamoto2023=bert"])
 
 
 def test_a_soft_head_is_not_the_sharp_one_and_a_slight_lean_is_none(small):
@@ -275,7 +274,11 @@ def run(tmp_path_factory):
     """The papers' part of a run on the bundled model, kept in a folder."""
     place = tmp_path_factory.mktemp("paper") / "run"
     names = []
-    return (place, explain(limit=4, more=analyses(), out=place, progress=lambda step: names.append(step.name)), names)
+    return (
+        place,
+        explain(limit=4, analyses=["yamamoto2023"], out=place, progress=lambda step: names.append(step.name)),
+        names,
+    )
 
 
 def test_explain_keeps_the_papers_figures_and_table(run):
@@ -284,7 +287,7 @@ def test_explain_keeps_the_papers_figures_and_table(run):
     assert {"waves", "paper", *figures} <= set(tree.children)
     assert {"figure 6", "paper", "done"} <= set(names)
     assert {path.name for path in place.iterdir()} >= {f"{name}.npz" for name in (*figures, "paper")}
-    again = explain(limit=4, more=analyses(), out=place)
+    again = explain(limit=4, analyses=["yamamoto2023"], out=place)
     xr.testing.assert_identical(again["paper"].to_dataset(), tree["paper"].to_dataset())
     assert again.attrs["skipped"] == tree.attrs["skipped"]
 
@@ -313,7 +316,7 @@ def test_maps_hold_all_weights_of_their_rows(run):
 
 
 def test_longer_windows_are_cut_to_the_papers():
-    tree = explain(limit=2, longest=32)
+    tree = explain(limit=2, analyses=[replace(known_analyses()["forms"], name="short", longest=32)])
     assert json.loads(tree.attrs["signature"])["settings"]["window"] == 32
 
 
@@ -349,7 +352,7 @@ def test_lines_to_print(planted):
 
 def test_chemistry_albert(models):
     with threadpool_limits(1):
-        tree = explain(models / "rxnmapper-albert", REACTIONS, window=96, limit=4, more=analyses())
+        tree = explain(models / "rxnmapper-albert", REACTIONS, window=96, limit=4, analyses=["yamamoto2023"])
     found = tree["paper"].to_dataset()
     assert tree["figure_6"].sizes["shown"] == 4
     assert found.ours.sel(row=1).item() == "50.03%"

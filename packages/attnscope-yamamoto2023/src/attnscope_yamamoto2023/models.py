@@ -95,7 +95,7 @@ def published_name(hub_name: str, identity: Mapping[str, str]) -> str | None:
 def check_published(name: str | None) -> None:
     """Refuse names of models that nothing was published of."""
     if name is not None and name not in SHAPES:
-        raise AttnscopeError(f"published_as (--published-as) is {shortly(name)}: expected {' or '.join(SHAPES)}")
+        raise AttnscopeError(f"--analyses is yamamoto2023={shortly(name)}: expected {' or '.join(SHAPES)}")
 
 
 PAPER_LENGTH = 512  # tokens; frequencies of the papers are cycles per so many
@@ -126,6 +126,16 @@ class ShownHead:
     def place(self) -> tuple[int, int]:
         """Attention call and head, from 0."""
         return self.layer.site.index, self.head
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found: in words, as a number, whether the published value holds (None: nothing to hold), remarks."""
+
+    text: str
+    number: float | int = float("nan")
+    holds: bool | None = None
+    note: str = ""
 
 
 class Subject:

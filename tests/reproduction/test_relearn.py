@@ -15,10 +15,8 @@ from attnscope.explanation.catalogue import known_analyses
 from attnscope.explanation.profiles import Collected, collect_profiles
 from attnscope.explanation.tables import position_table
 from attnscope.read.texts import Corpus
-from attnscope.reproduction.yamamoto2023 import relearn
-from attnscope.reproduction.yamamoto2023.head_maps import head_maps
-from attnscope.reproduction.yamamoto2023.relearn import Relearning, relearn_positions, space_out
-from attnscope.reproduction.yamamoto2023.relearned_analysis import relearned as relearned_analysis
+from attnscope_yamamoto2023.relearn import Relearning, head_maps, relearn_positions, space_out
+from attnscope_yamamoto2023.relearn import relearned as relearned_analysis
 from tests.families import tiny
 
 FEW = {"steps": 24, "batch_size": 8, "limit": 24, "learning_rate": 1e-2}
@@ -91,7 +89,7 @@ def test_maps_show_the_heads_that_were_sharpest(relearned):
 
 def test_explain_keeps_the_model_and_what_was_learned(tmp_path, monkeypatch):
     monkeypatch.setattr(_explain, "ANALYSES", [known_analyses()["forms"]])
-    tree = explain(limit=2, window=32, more=[relearned_analysis(2)], out=tmp_path / "run")
+    tree = explain(limit=2, window=32, analyses=[relearned_analysis(2)], out=tmp_path / "run")
     kept = load_model(tmp_path / "run" / "relearned")
     table = position_table(kept.model).rows
     found = tree["relearned"].to_dataset()
@@ -107,7 +105,7 @@ def test_explain_refuses_before_it_reads_the_texts(tmp_path):
     model = load_model(MODEL, device="cpu")
     model.tokenizer.mask_token = None
     with pytest.raises(AttnscopeError, match="mask"):
-        explain(model.model, tokenizer=model.tokenizer, limit=2, more=[relearned_analysis(2)], out=tmp_path / "run")
+        explain(model.model, tokenizer=model.tokenizer, limit=2, analyses=[relearned_analysis(2)], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -199,9 +197,3 @@ def test_a_tokenizer_without_mask_is_refused():
     tokenizer.mask_token = None
     with pytest.raises(AttnscopeError, match="has no mask token"):
         relearn_positions(load_model(MODEL).model, tokenizer=tokenizer)
-
-
-def test_without_accelerate(monkeypatch):
-    monkeypatch.setattr(relearn.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(AttnscopeError, match="pip install accelerate"):
-        relearn_positions()

@@ -1,4 +1,4 @@
-"""The papers' figures and numbers as analyses: `analyses` gives them to `attnscope.explain`."""
+"""The papers' figures and numbers as analyses: ``attnscope explain --analyses yamamoto2023``."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING
 
 from attnscope.explanation.study import Analysis, Picture, Requirement, Section, TextTable
 from attnscope.explanation.tables import position_table
-from attnscope.reproduction.yamamoto2023 import rows as single
-from attnscope.reproduction.yamamoto2023.drawing import left_out
-from attnscope.reproduction.yamamoto2023.models import PAPER_LENGTH, Subject, check_published, published_name
-from attnscope.reproduction.yamamoto2023.relearned_analysis import RELEARNED
-from attnscope.reproduction.yamamoto2023.rows import KEY, paper_lines, table_of
-from attnscope.reproduction.yamamoto2023.rows import TABLE_COLUMNS as COLUMNS
 from attnscope.support.errors import AttnscopeError
+from attnscope_yamamoto2023 import rows as single
+from attnscope_yamamoto2023.drawing import left_out
+from attnscope_yamamoto2023.models import PAPER_LENGTH, Subject, check_published, published_name
+from attnscope_yamamoto2023.rows import KEY, paper_lines, table_of
+from attnscope_yamamoto2023.rows import TABLE_COLUMNS as COLUMNS
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.explanation.study import Study
-    from attnscope.reproduction.yamamoto2023.models import ShownHead
-
-LONGEST = PAPER_LENGTH  # tokens of a window
+    from attnscope_yamamoto2023.models import ShownHead
 
 PAPER = Section(
     "paper",
@@ -32,29 +29,11 @@ PAPER = Section(
 )
 
 
-def analyses(*, published_as: str | None = None) -> tuple[Analysis, ...]:
-    """The papers' figures and the table of their numbers, for ``attnscope.explain(more=...)``.
-
-    Parameters
-    ----------
-    published_as
-        Name of the published model whose weights these are, ``roberta-base`` or ``gpt2``, where a folder cannot tell.
-        By default what the hub says. Published numbers are held against that model alone.
-
-    Raises
-    ------
-    AttnscopeError
-        If nothing was published of that model.
-
-    Examples
-    --------
-    >>> [analysis.name for analysis in analyses()]
-    ['figure_1', 'figure_2', 'figure_4', 'figure_6', 'figure_7', 'figure_14', 'figure_15', 'paper']
-    """
+def table_as(published_as: str) -> Analysis:
+    """The table of published numbers, for a model that holds the weights of a published one."""
     check_published(published_as)
-    settings = {} if published_as is None else {"published_as": published_as}
-    table = replace(PAPER_TABLE, compute=partial(_table, published_as=published_as), settings=settings)
-    return (*FIGURES, table)
+    settings = {"published_as": published_as}
+    return replace(PAPER_TABLE, compute=partial(_table, published_as=published_as), settings=settings)
 
 
 def _subject(study: Study) -> Subject:
@@ -91,8 +70,8 @@ def _check(study: Study) -> None:
     """The papers are about models with a position table that read one text."""
     if study.with_targets:
         raise AttnscopeError(
-            "the papers' figures and numbers are of models that read one text: leave out either paper (--paper) or the "
-            "target (--target)"
+            "the papers' figures and numbers are of models that read one text: leave out either yamamoto2023 "
+            "(--analyses) or the target (--target)"
         )
     position_table(study.model)  # or an error that says what the model has instead
 
@@ -133,7 +112,7 @@ FIGURE_2 = Analysis(
             "paper_figure_2",
             "Figure 2: weights among the first 15 tokens",
             "Rows look at columns. Left of the red diagonal are earlier tokens. ␣ is a space.",
-            draw="attnscope.reproduction.yamamoto2023.drawing:maps_of_heads",
+            draw="attnscope_yamamoto2023.drawing:maps_of_heads",
             with_tokens=True,
         ),
     ),
@@ -151,7 +130,7 @@ FIGURE_4 = Analysis(
             "Figure 4: waves in queries and keys",
             "The leading columns of one head along the text. Where both are waves of one period, keys run ahead or "
             "behind.",
-            draw="attnscope.reproduction.yamamoto2023.drawing:waves_of_head",
+            draw="attnscope_yamamoto2023.drawing:waves_of_head",
         ),
     ),
 )
@@ -168,12 +147,10 @@ FIGURE_6 = Analysis(
             "Figure 6: the rotation from queries to keys",
             "Dark spots along a blue line are a shift by that many tokens. The rotation is completed as the papers "
             "did (LAPACK); paper_figure_6_minimal in the folder of figures shows the one nearest to the identity.",
-            draw="attnscope.reproduction.yamamoto2023.drawing:phases_as_published",
+            draw="attnscope_yamamoto2023.drawing:phases_as_published",
         ),
         Picture(
-            "paper_figure_6_minimal",
-            draw="attnscope.reproduction.yamamoto2023.drawing:phases_completed_minimally",
-            on_page=False,
+            "paper_figure_6_minimal", draw="attnscope_yamamoto2023.drawing:phases_completed_minimally", on_page=False
         ),
     ),
 )
@@ -190,7 +167,7 @@ FIGURE_7 = Analysis(
             "Figure 7: cross-correlations",
             "Above, the leading 20 columns; below, their sum weighted by singular values, with its peak within 10 "
             "tokens.",
-            draw="attnscope.reproduction.yamamoto2023.drawing:correlations_of_heads",
+            draw="attnscope_yamamoto2023.drawing:correlations_of_heads",
         ),
     ),
 )
@@ -206,7 +183,7 @@ FIGURE_14 = Analysis(
             "emnlp_figure_14",
             "EMNLP figure 14: scores of causal heads",
             "Stripes along the diagonal are scores that go by offset. Right of the diagonal a mask hides them.",
-            draw="attnscope.reproduction.yamamoto2023.drawing:score_maps",
+            draw="attnscope_yamamoto2023.drawing:score_maps",
         ),
     ),
 )
@@ -241,5 +218,7 @@ PAPER_TABLE = Analysis(
         Picture("paper_figure_9", "Figure 9", same_as="position-components"),
     ),
     table=TextTable("Published numbers beside this model's", KEY, COLUMNS, paper_lines, left_out),
+    configured=table_as,
+    longest=PAPER_LENGTH,
 )
-ANALYSES = (RELEARNED, *FIGURES, PAPER_TABLE)
+ANALYSES = (*FIGURES, PAPER_TABLE)

@@ -30,8 +30,8 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.independence import RARE
 from attnscope.measure.labels import PEAK_SHARE, direction
-from attnscope.reproduction.yamamoto2023.head_maps import head_maps
-from attnscope.reproduction.yamamoto2023.models import (
+from attnscope.support.errors import AttnscopeError
+from attnscope_yamamoto2023.models import (
     ABOVE_NULL,
     ABOVE_NULL_LISTED,
     FASTEST_PERIOD,
@@ -48,14 +48,14 @@ from attnscope.reproduction.yamamoto2023.models import (
     SHAPES,
     SHARP,
     SLOW_PERIOD,
+    Finding,
     ShownHead,
     Subject,
     check_published,
     in_periods,
     is_shaped_like,
 )
-from attnscope.reproduction.yamamoto2023.relearned_analysis import Finding
-from attnscope.support.errors import AttnscopeError
+from attnscope_yamamoto2023.relearn import head_maps
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -211,9 +211,9 @@ def score_clusters(subject: Subject) -> Finding:
 
 def relearned(subject: Subject) -> Finding:
     """Only where positions were learned anew in the same run."""
-    relearned = subject.study.results.get("relearned")
+    relearned = subject.study.result("relearned")
     if relearned is None:
-        raise AttnscopeError("needs training: --relearn does it")
+        raise AttnscopeError("needs training: --analyses relearned=2500 does it")
     loss = relearned.loss.values
     samples, spacers, steps = (relearned.attrs[name] for name in ("samples", "spacers", "steps"))
     made = f"{samples:,} samples, {spacers} unknown tokens, {steps:,} steps"

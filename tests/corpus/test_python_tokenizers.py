@@ -1,0 +1,177 @@
+"""Tokenizers that are written in Python, and give no character offsets: their texts are measured all the same."""
+
+import json
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+import transformers
+from transformers import AutoTokenizer
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.read.pairs import LinePairs
+from attnscope.read.shown import tokenize
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import cut_windows
+
+TEXTS = ["The tide comes in twice a day.", "Bread rises because yeast breathes out."]
+
+
+def pieces(folder, size=40):
+    """A SentencePiece model of the texts, and its vocabulary."""
+    prefix = str(folder / "spm")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_prefix=prefix, vocab_size=size, hard_vocab_limit=False, minloglevel=9
+    )
+    model = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
+    return f"{prefix}.model", [model.id_to_piece(number) for number in range(len(model))]
+
+
+def vocabulary(folder, words):
+    path = folder / "vocab.json"
+    path.write_text(json.dumps({word: number for number, word in enumerate(dict.fromkeys(words))}))
+    return path
+
+
+def marian(folder):
+    model, names = pieces(folder)
+    vocab = vocabulary(folder, ["</s>", "<unk>", *names, "<pad>"])
+    return transformers.MarianTokenizer(source_spm=model, target_spm=model, vocab=str(vocab), model_max_length=64)
+
+
+def m2m_100(folder):
+    model, names = pieces(folder)
+    vocab = vocabulary(folder, ["<s>", "<pad>", "</s>", "<unk>", *names])
+    return transformers.M2M100Tokenizer(str(vocab), model, src_lang="en", tgt_lang="de")
+
+
+def esm(folder):
+    (folder / "vocab.txt").write_text(
+        "\n".join(["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWC", "<mask>"])
+    )
+    return transformers.EsmTokenizer(folder / "vocab.txt")
+
+
+def biogpt(folder):
+    letters = sorted({letter for text in TEXTS for letter in text if not letter.isspace()})
+    words = [f"{letter}{end}" for letter in letters for end in ("", "</w>")]
+    vocab = vocabulary(folder, ["<s>", "<pad>", "</s>", "<unk>", *words, "th", "the</w>"])
+    (folder / "merges.txt").write_text("#version: 0.2\nt h 1\nth e</w> 1\n")
+    return transformers.BioGptTokenizer(str(vocab), str(folder / "merges.txt"))
+
+
+def bert_japanese(folder):
+    letters = sorted({letter for text in TEXTS for letter in text.lower() if not letter.isspace()})
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    (folder / "vocab.txt").write_text("\n".join([*words, "tide", "##mes"]))
+    return transformers.BertJapaneseTokenizer(
+        str(folder / "vocab.txt"), word_tokenizer_type="basic", subword_tokenizer_type="wordpiece", do_lower_case=True
+    )
+
+
+BUILD = {
+    "byt5": lambda _: transformers.ByT5Tokenizer(),
+    "canine": lambda _: transformers.CanineTokenizer(),
+    "esm": esm,
+    "marian": marian,
+    "m2m_100": m2m_100,
+    "biogpt": biogpt,
+    "bert-japanese": bert_japanese,
+}  # fmt: skip
+
+
+@pytest.fixture(params=BUILD)
+def tokenizer(request, tmp_path):
+    built = BUILD[request.param](tmp_path)
+    assert not built.is_fast
+    return built
+
+
+def test_tokens_are_those_of_the_tokenizer_and_cover_the_text(tokenizer):
+    text = "MKT AYI" if isinstance(tokenizer, transformers.EsmTokenizer) else " ".join(TEXTS)
+    tokens = list(tokenize(tokenizer, text))
+    assert [token.id for token in tokens] == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert all(token.is_aligned for token in tokens)
+    joined = "".join(text[start:end] for start, end in dict.fromkeys((token.start, token.end) for token in tokens))
+    assert joined.replace(" ", "") == text.replace(" ", "")
+    (window,) = cut_windows(Corpus.from_sources([text]), tokenizer, length=400)
+    assert list(window.ids) == tokenizer(text)["input_ids"]
+    assert sum(window.special) == len(window) - len(tokens)
+
+
+def test_a_folder_of_marian_is_scanned_as_eager_attention_has_it(tmp_path):
+    tokenizer = marian(tmp_path)
+    torch.manual_seed(0)
+    size = len(tokenizer)
+    config = transformers.MarianConfig(
+        vocab_size=size, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64,
+        pad_token_id=size - 1, decoder_start_token_id=size - 1, eos_token_id=0, forced_eos_token_id=0,
+    )  # fmt: skip
+    model = transformers.MarianMTModel(config).eval()
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    text, target = TEXTS
+    read, said = tokenizer(text, return_tensors="pt"), tokenizer(text_target=target, return_tensors="pt").input_ids
+    model.set_attn_implementation("eager")
+    start = torch.full((1, 1), size - 1)
+    eager = model(**read, decoder_input_ids=torch.cat([start, said[:, :-1]], 1), output_attentions=True)
+    own = [*eager.encoder_attentions, *eager.decoder_attentions, *eager.cross_attentions]
+    for layer, weights in enumerate(own):
+        found = attnscope.weights(folder, text, targets=target, layer=layer, device="cpu")
+        np.testing.assert_allclose(found, weights[0].detach(), atol=1e-6)
+    assert AutoTokenizer.from_pretrained(folder).is_fast is False
+    by_words = attnscope.scan(folder, TEXTS, words="space", device="cpu")
+    assert by_words.length.values.tolist() == [len(text.split()) + 1 for text in TEXTS]
+
+
+def test_words_are_rejected_where_no_character_is_known(tmp_path):
+    tokenizer = biogpt(tmp_path)
+    text = "The tide & the day."  # Moses writes the sign as an entity, which is cut into letters
+    assert not any(token.is_aligned for token in tokenize(tokenizer, text))
+    config = transformers.BioGptConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    model = transformers.BioGptModel(config)
+    found = attnscope.scan(model, [text], tokenizer=tokenizer)
+    as_ids = attnscope.scan(model, [tokenizer(text)["input_ids"]], tokenizer=tokenizer)
+    np.testing.assert_array_equal(found.band_sum, as_ids.band_sum)
+    with pytest.raises(AttnscopeError, match="characters behind its tokens are not known"):
+        attnscope.scan(model, [text], tokenizer=tokenizer, words="space")
+
+
+@pytest.mark.parametrize("given", ["dict", "tokenizer", "forced"])
+def test_a_target_begins_with_its_language(tmp_path, given):
+    tokenizer = m2m_100(tmp_path)
+    torch.manual_seed(0)
+    config = transformers.M2M100Config(
+        vocab_size=200, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, pad_token_id=1, decoder_start_token_id=2,
+    )  # fmt: skip
+    model = transformers.M2M100ForConditionalGeneration(config).eval()
+    text, target = TEXTS
+    targets = {"fr": target} if given == "dict" else target
+    tokenizer.tgt_lang = "fr" if given == "tokenizer" else None if given == "forced" else "de"
+    model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("fr") if given == "forced" else None
+    found = attnscope.weights(model, text, targets=targets, layer=1, tokenizer=tokenizer)
+    said = tokenizer(text, return_tensors="pt")
+    read = torch.tensor([[2, tokenizer.get_lang_id("fr"), *tokenizer(target, add_special_tokens=False).input_ids]])
+    model.set_attn_implementation("eager")
+    eager = model(**said, decoder_input_ids=read, output_attentions=True).decoder_attentions[0]
+    np.testing.assert_allclose(found, eager[0].detach(), atol=1e-6)
+
+
+def test_a_language_that_is_not_known_is_named(tmp_path):
+    tokenizer = m2m_100(tmp_path)
+    tokenizer.tgt_lang = None
+    texts = Corpus.from_sources(TEXTS)
+    with pytest.raises(AttnscopeError, match="begins a translation with its language: name it by targets="):
+        list(LinePairs(texts, texts, tokenizer, lambda _: 2, length=64))
+    texts.language = "klingon"
+    with pytest.raises(AttnscopeError, match="cannot translate into 'klingon'"):
+        list(LinePairs(texts, texts, tokenizer, lambda _: 2, length=64))
+    with pytest.raises(AttnscopeError, match="has no languages"):
+        list(LinePairs(texts, texts, transformers.ByT5Tokenizer(), lambda _: 2, length=64))
