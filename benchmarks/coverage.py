@@ -33,9 +33,17 @@ from attnscope.explanation.analyses.wave_removal import _fits
 from attnscope.intervention.per_head import heads_of, order_agreement
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope.lineage.score import _intervals, _value
-from attnscope.measure.documents import DRAWS, FEW, LEAST, interval, jackknife_interval, without_each
+from attnscope.measure.documents import (
+    DRAWS,
+    FEW,
+    LEAST,
+    above_zero,
+    by_document,
+    interval,
+    jackknife_interval,
+    without_each,
+)
 from attnscope.measure.independence import independence
-from attnscope.measure.intervals import above_zero, by_document
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)

@@ -42,9 +42,9 @@ from attnscope.intervention.inputs import InterventionInput
 from attnscope.intervention.predictions import ABLATIONS, PredictionSession, Questions
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import attend_in_full, measure
-from attnscope.measure.intervals import by_document
-from attnscope.measure.observer import WindowBatch, reduce_call
-from attnscope.measure.rows import indicator_columns
+from attnscope.measure.documents import by_document
+from attnscope.measure.passes import WindowBatch
+from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.windows import Batch, Window
 from attnscope.testing.catalogue import Zoo, names, zoo
 from attnscope.testing.zoo import PlantedModel

@@ -15,11 +15,10 @@ from attnscope.kernels import sampled as _sampled
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import RowMeasures
 from attnscope.kernels.masks import RowMask
-from attnscope.measure.observer import WindowBatch, reduce_call
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.row_samples import RowSample
-from attnscope.measure.rows import indicator_columns
+from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.windows import Batch
 from tests.attention.oracle import from_weights
 

@@ -8,11 +8,10 @@ import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.measure import raw as _raw
-from attnscope.measure import received_text as _received_text
 from attnscope.support.errors import AttnscopeError
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again."
-READ = {"weights": _raw, "received": _received_text}
+READ = {"weights": _raw, "received": _raw}
 
 
 @pytest.mark.parametrize("verb", READ)

@@ -12,16 +12,14 @@ import attnscope
 from attnscope.bundled import MODEL, TEXT
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import measure
-from attnscope.measure.forms import equal_rows
-from attnscope.measure.observer import named_clusters, plan, reduce_call
-from attnscope.measure.passes import dimensions
-from attnscope.measure.places import over_texts, places_of, with_rows
+from attnscope.measure.documents import queries
+from attnscope.measure.kinds import named_clusters, over_texts, places_of, summarize, with_rows
+from attnscope.measure.passes import bin_coordinates, dimensions, plan
 from attnscope.measure.quantities import DEFAULT, STATISTICS
-from attnscope.measure.questions import majority_names
-from attnscope.measure.ranking import queries, rank_heads
-from attnscope.measure.rows import bin_coordinates, indicator_columns
+from attnscope.measure.ranking import majority_names, rank_heads
+from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.measure.stored import notes_of
-from attnscope.measure.summary import summarize
+from attnscope.measure.uniform import equal_rows
 from tests.families import tiny
 
 N, BAND = 320, 10

@@ -63,7 +63,7 @@ def scans(corpus, tmp_path_factory):
         run = tmp_path_factory.mktemp(name) / "run"
         pools = attnscope.scan(model, texts, pool=SIZE, out=run, **given)
         ends = np.cumsum(pools.window_count.values)
-        numbers = np.split(open_run(run, part="windows").window.values, ends[:-1])
+        numbers = np.split(open_run(run, part="windows").pooled_window.values, ends[:-1])
         return attnscope.scan(model, texts, **given), pools, numbers
 
     return both

@@ -13,7 +13,7 @@ from attnscope.comparison.diff import LEVEL, describe_repeated, repeated_statist
 from attnscope.measure.documents import LEAST, mean_by_document
 from attnscope.measure.pools import VARIANCE
 from attnscope.measure.quantities import without_end
-from attnscope.measure.visible import with_each
+from attnscope.measure.ranking import with_each
 from attnscope.results.schema import Row, rows_of
 from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_kind, check_real

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.measure.documents import FEW
-from attnscope.measure.intervals import above_zero, by_document
+from attnscope.measure.documents import FEW, above_zero, by_document
 from attnscope.measure.stored import notes_of
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table
 from attnscope.support.arguments import reads

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.measure.documents import FEW, LEAST, units_in
-from attnscope.measure.intervals import above_zero, by_document
+from attnscope.measure.documents import FEW, LEAST, above_zero, by_document, units_in
 from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:

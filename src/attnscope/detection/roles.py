@@ -43,9 +43,9 @@ from attnscope.detection.probes import (
 from attnscope.detection.role import ROLES, choose_controls, choose_roles
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import interval, units_of
-from attnscope.measure.observer import WindowBatch
+from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
-from attnscope.measure.windows import beyond_note, window_length
+from attnscope.measure.texts import beyond_note, window_length
 from attnscope.read.encoded import Sources, texts_of, windows_of
 from attnscope.read.windows import Window
 from attnscope.store.arrays import padded_heads

@@ -15,8 +15,7 @@ from attnscope.intervention.arrays import random_sets, sparse_effects
 from attnscope.intervention.gradients import HeadGradients, attribution, gates_towards, importance
 from attnscope.intervention.predictions import most_variants
 from attnscope.intervention.stack import replacing, replacing_sets, stacked_passes
-from attnscope.measure.documents import units_of
-from attnscope.measure.intervals import by_document
+from attnscope.measure.documents import by_document, units_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError

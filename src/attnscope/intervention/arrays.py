@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Literal
 
-import networkx as nx
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 from scipy.optimize import linprog, nnls
 from scipy.special import rel_entr
 from scipy.stats import kendalltau
-from sklearn.linear_model import Lasso, LassoCV
-from sklearn.model_selection import GroupKFold
 
 from attnscope.explanation.arrays.checks import labelled
 from attnscope.support.checks import agree, check_real, finite
@@ -371,6 +368,8 @@ def attention_flow(
             "give a shorter text, or take rollout"
         )
     capacities = residual * np.eye(tokens) + (1 - residual) * weights
+    import networkx as nx
+
     graph = nx.DiGraph()
     graph.add_nodes_from((layer, token) for layer in range(layers + 1) for token in range(tokens))
     for layer, matrix in enumerate(capacities):
@@ -419,6 +418,9 @@ def sparse_effects(
     groups: Sequence[Hashable] | None = None,
 ) -> Float[np.ndarray, " head"]:
     r"""Effect of each head, from the changes that sets of heads cause."""
+    from sklearn.linear_model import Lasso, LassoCV
+    from sklearn.model_selection import GroupKFold
+
     design = sets.astype(float)
     if not np.ptp(changes):
         return np.zeros(sets.shape[1])

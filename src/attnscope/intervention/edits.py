@@ -25,8 +25,7 @@ from attnscope.intervention.weight_tests import same_size
 from attnscope.kernels.engines import attend_in_full, output_of
 from attnscope.lineage.score import score
 from attnscope.lineage.translate import translate_lines
-from attnscope.measure.documents import units_of
-from attnscope.measure.intervals import by_document
+from attnscope.measure.documents import by_document, units_of
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole, shortly
 from attnscope.support.errors import AttnscopeError

@@ -15,7 +15,7 @@ from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
 from attnscope.explanation.study import FEW_TEXTS
 from attnscope.explanation.tokens import ids_of
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import LinePairs
 from attnscope.read.windows import Window, window_name

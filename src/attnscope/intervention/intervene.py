@@ -30,7 +30,7 @@ from attnscope.intervention.per_head import (
 )
 from attnscope.intervention.predictions import ABLATIONS, Ablation, prediction_session
 from attnscope.intervention.stored import StoredParts, load_intervention, tree_in_folder
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_out

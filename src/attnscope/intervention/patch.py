@@ -37,8 +37,8 @@ from attnscope.intervention.per_head import order_agreement
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.intervention.stack import replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
 from attnscope.intervention.stored import StoredParts, stored_tree, tree_in_folder
-from attnscope.measure.intervals import by_document
-from attnscope.measure.windows import window_length
+from attnscope.measure.documents import by_document
+from attnscope.measure.texts import window_length
 from attnscope.store.arrays import in_a_row, padded_heads
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder

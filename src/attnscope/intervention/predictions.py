@@ -20,7 +20,7 @@ from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.intervention.calls import unread_sites
 from attnscope.intervention.stack import same_without_what_is_skipped, stacked_passes, variants_at_once
-from attnscope.measure.observer import WindowBatch
+from attnscope.measure.passes import WindowBatch
 from attnscope.models.loss import IGNORED
 from attnscope.read.encoded import EncodedTexts, Texts, windows_of
 from attnscope.read.pairs import LinePairs

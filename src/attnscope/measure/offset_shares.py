@@ -1,4 +1,4 @@
-"""Models that add to their scores by distance alone, as ALiBi and T5 do: that by itself can make heads local."""
+"""Shares of the weight by offset, and models that add to their scores by distance alone, as ALiBi and T5 do."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.forms import text_mean
+from attnscope.measure.documents import queries, text_mean
 from attnscope.measure.quantities import EQUAL, wording
-from attnscope.measure.ranking import queries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +24,16 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from transformers import PreTrainedModel
 
+
 _ENOUGH = 64  # tokens
+
+
 _OF_TOKENS = 2  # dimensions: text, token
+
+
 _ROUNDING, _ALIKE = 1e-6, 1e-2  # of a bias in 32 or in 16 bits
+
+
 _SAID = (
     "The model adds to scores by distance (as ALiBi and T5 do), which by itself can make heads local: that a head is "
     "named so does not say that it learned it."
@@ -69,6 +75,7 @@ def _is_of_distance(bias: Tensor) -> bool:
 
 
 _NONE = 1e-9  # a share that is rounding alone
+
 
 #: What has shares by offset, by the name of its sums: bins that double, the band, every offset.
 SUMS = {"bins": "bin_sum", "band": "band_sum", "every": "offset_sum"}

@@ -1,4 +1,4 @@
-"""What can be asked of a head: each statistic as what it needs of a pass, what it makes of the rows, and its words."""
+"""What is measured of a head: each statistic as what it needs of a pass, what it makes of the rows, and its words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from attnscope.measure.long_maps import effective, top
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -17,12 +16,40 @@ if TYPE_CHECKING:
 
     from attnscope.measure.rows import Rows
 
+
+def top(received: Tensor, count: int) -> Tensor:
+    """Share of all weight on the keys that receive most, so many of them: ``(batch, head)``; NaN if there is none."""
+    return _received_shares(received).topk(min(count, received.shape[-1])).values.sum(-1)
+
+
+def effective(received: Tensor) -> Tensor:
+    """Effective number of keys, exp of the entropy of what they receive: ``(batch, head)``."""
+    shares = _received_shares(received)
+    return shares.xlogy(shares).sum(-1).neg().exp()
+
+
+def _received_shares(received: Tensor) -> Tensor:
+    return received / received.sum(-1, keepdim=True)
+
+
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
+
+
 ERROR = "_error"  # ends the name of the standard error of what is estimated from some rows
+
+
 FREEDOM = "_freedom"  # ends the name of the degrees of freedom of that standard error
+
+
 SKEWNESS = "_skewness"  # ends the name of the skewness of such an estimate
+
+
 EFFECTIVE = "_effective_rows"  # ends the name of the number of rows that such an estimate rests on
+
+
 OF_ESTIMATES = (ERROR, FREEDOM, SKEWNESS, EFFECTIVE)
+
+
 BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
 
 
@@ -90,17 +117,11 @@ class Statistic:
         """Whether it is had of the rows of one pass, and what equal weights give too."""
         return not SECOND_PASS & {*self.needs, *self.needs_of_equal}
 
-    def asks(self, *, equal: bool = False) -> tuple[str, ...]:
-        """What has to be measured for it, of the head or of equal weights."""
-        return self.needs if self.of_equal is None or not equal else self.needs_of_equal
-
-    def of(self, rows: Rows, *, equal: bool = False) -> Tensor:
-        """Its number of a head's rows, or of those of equal weights."""
-        return (self.reduce if self.of_equal is None or not equal else self.of_equal)(rows)
-
 
 #: What `needs` may name beside fields of `Need`: sums over queries, which take a second pass over the scores.
 SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
+
+
 #: And the weights at offsets that were chosen, which follow from the log-sum-exp of each row.
 CHOSEN = "chosen"
 
@@ -170,10 +191,17 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
 
 
 _EACH_SHARE = "5, 10, 25%"  # of the blocks, all three in one variable
+
+
 _EACH_OFFSET = "each chosen offset"
+
+
 #: By the last dimension of what is several numbers of a head: what its name says of all, and of one.
 _OF_EACH = {"kept": (_EACH_SHARE, "{}%"), "chosen_offset": (_EACH_OFFSET, "offset {}")}
+
+
 SEVERAL = tuple(_OF_EACH)
+
 
 STATISTICS: dict[str, Statistic] = {
     "band_sum": Statistic(
@@ -332,7 +360,10 @@ STATISTICS: dict[str, Statistic] = {
         by_default=False,
     ),
 }
+
+
 DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
+
 
 #: What is measured where the tokens are in groups, beside what is chosen by name.
 OF_GROUPS: dict[str, Statistic] = {
@@ -350,6 +381,8 @@ OF_GROUPS: dict[str, Statistic] = {
         along=("group_query", "group_key"),
     ),
 }
+
+
 #: What is measured where offsets are chosen, beside what is chosen by name.
 OF_OFFSETS: dict[str, Statistic] = {
     "weight_at": Statistic(
@@ -365,14 +398,26 @@ OF_OFFSETS: dict[str, Statistic] = {
         has_equal=True,
     )
 }
+
+
 GROUP_ROWS = "group_rows"
+
+
 #: What is measured beside these where windows come in pools: what a mean over windows is weighted by.
 OF_POOLED_GROUPS: dict[str, Statistic] = {
     GROUP_ROWS: Statistic(
         Wording("Queries of each group", "tokens"), lambda rows: rows.group_rows, along=("group_query",), has_equal=True
     )
 }
+
+
 KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
+
+
+def needs_of(names: Sequence[str], *, equal: bool = False) -> set[str]:
+    """What has to be measured for these statistics, of heads or of equal weights."""
+    each = [KNOWN[name] for name in names]
+    return {need for one in each for need in (one.needs_of_equal if equal and one.of_equal else one.needs)}
 
 
 def by_group(names: Sequence[str]) -> list[str]:
@@ -411,8 +456,11 @@ PATCH_STATISTICS = {
         signed=True,
     ),
 }
+
+
 #: Statistics of `STATISTICS` that know nothing of an order of tokens.
 OF_ANY_TOKENS = ("entropy", "max_weight", "gini_simpson", "learned_sink")
+
 
 #: What `summarize` adds to a scan; "cluster, centroid" are two variables of one sentence.
 SUMMARIES = {
@@ -482,6 +530,8 @@ _ENDS = {
 
 
 _FOUND_BESIDE = {name for names in SUMMARIES for name in names.split(", ")}
+
+
 _DEFAULT = "default"  # among names: all that are measured where nothing was chosen
 
 

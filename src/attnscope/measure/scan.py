@@ -16,14 +16,14 @@ from attnscope.capture.load import Loading
 from attnscope.capture.modalities import modality_of
 from attnscope.capture.placement import Placement
 from attnscope.capture.reading import ScanReading
-from attnscope.measure.image_text import ImageTextReader
-from attnscope.measure.images import ImageReader
-from attnscope.measure.observer import OBSERVATION
-from attnscope.measure.questions import ScanSettings
-from attnscope.measure.reader import Reader
+from attnscope.measure.images import ImageReader, kinds_of_images
+from attnscope.measure.kinds import kinds_of
+from attnscope.measure.passes import OBSERVATION
+from attnscope.measure.reader import Reader, ScanSettings, end
 from attnscope.measure.sounds import SoundReader
+from attnscope.measure.stored import load_scan
 from attnscope.measure.texts import text_reader
-from attnscope.measure.videos import VideoReader
+from attnscope.measure.vision import ImageTextReader, VideoReader
 from attnscope.read.encoded import Sources
 from attnscope.read.image_text import PicturedTexts
 from attnscope.read.images import Images
@@ -37,6 +37,7 @@ from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
+    from attnscope.store.runs import RunFolder
 
 
 @validated
@@ -191,6 +192,8 @@ READERS: dict[type, Callable[[Any, Any, ScanSettings], Reader]] = {
     Sounds: SoundReader,
     PicturedTexts: ImageTextReader,
 }
+
+
 _OF_TEXTS = (
     *("batch_size", "pool", "until", "rows", "ray", "targets", "window", "stride", "field", "by_line"),
     *("clusters", "groups", "chat", "chat_template", "words", "by", "offsets"),
@@ -228,3 +231,16 @@ def _reject_of_texts(reader: Any, asked: ScanSettings) -> None:
         if name not in reader.accepts and value is not None and value is not False:
             flag = "target" if name == "targets" else name.replace("_", "-")
             raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {reader.reads}: leave it out")
+
+
+_KINDS: dict[str, Callable[[Mapping[str, Any]], Callable[[xr.Dataset], xr.Dataset] | None]] = {
+    "images": kinds_of_images
+}
+
+
+def finish_scan(run: RunFolder, attributes: dict[str, str]) -> xr.Dataset:
+    """Name the kinds of heads, and mark the run as complete; the attention that its page shows needs the model."""
+    if not run.complete:
+        kinds = _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {})
+        end(run, kinds, attributes)
+    return load_scan(run)

@@ -1,4 +1,4 @@
-"""A scan as its run folder holds it."""
+"""A scan as its run folder holds it, and its notes in words."""
 
 from __future__ import annotations
 
@@ -6,27 +6,123 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
 
 from attnscope.capture.notes import numbering_note
-from attnscope.measure.documents import called_in
-from attnscope.measure.forms import text_mean
-from attnscope.measure.observer import LEAST_SHARE, LOCAL, SHARED_ODDS, notes_of_masked_offsets
+from attnscope.measure.documents import called_in, intervals_note, text_mean
+from attnscope.measure.kinds import LEAST_SHARE, LOCAL, NEEDED, SHARED_ODDS
 from attnscope.measure.offset_shares import with_profile
-from attnscope.measure.places import NEEDED
-from attnscope.measure.quantities import BY_GROUP, EQUAL
-from attnscope.measure.sides import notes_of_short
+from attnscope.measure.passes import _AT
+from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN
 from attnscope.store.files import read_as
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    import xarray as xr
+    from attnscope.measure.ranking import RankedHead
 
-    from attnscope.measure.questions import RankedHead
+
+def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
+    """Why the weight at some of the chosen offsets is not there, in some windows or layers or in all; else nothing."""
+    if _AT not in results or "window" not in results[_AT].dims:
+        return {}
+    sizes = results.window_length if "window_length" in results else results.length
+    known = results[_AT].notnull().any("head").transpose("chosen_offset", "window", "layer").values
+    said = [
+        (int(offset), _why(known[row], abs(int(offset)), sizes.values, results, unit))
+        for row, offset in enumerate(results.chosen_offset.values)
+    ]
+    told = " ".join(f"{_AT}_{offset}: {why}." for offset, why in said if why)
+    return {"offsets": told} if told else {}
+
+
+def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Dataset, unit: str) -> str:
+    """Of one offset, known ``(window, layer)``."""
+    each = "pools" if "window_count" in results else called_in(results.attrs)["windows"]
+    if not known.any():
+        if sizes.max() <= distance:
+            return f"none, for the longest window has {int(sizes.max())} {unit}"
+        return "none, for the mask lets no query look there"
+    reasons: list[str] = []
+    layers = results["layer"].values[~known.any(0)].tolist()
+    if layers:
+        reasons.append(f"none in layers {', '.join(map(str, layers))}, where the mask lets no query look there")
+    missing = int((~known.any(1)).sum())
+    if missing:
+        reasons.append(
+            f"the mean is over {len(known) - missing} of {len(known)} {each}; the others have no query for it"
+        )
+    return "; ".join(reasons)
+
+
+def observation_note(names: Sequence[str], observation: int, length: int) -> dict[str, str]:
+    """What a reader has to know where no window can have more queries than its observation window."""
+    recent = _of_recent(names)
+    if not recent or length > observation:
+        return {}
+    return {
+        "observation": f"Windows have {length} tokens at most, and the last {observation} queries of each were asked "
+        f"for (--observation): {', '.join(recent)} are over all queries."
+    }
+
+
+def notes_of_short(results: xr.Dataset, notes: dict[str, str]) -> dict[str, str]:
+    """Notes of a scan, with how many of its windows are as short as that."""
+    told = dict(notes)
+    settings = _settings_of(results)
+    if "observation" in settings and "observation" not in notes:
+        last = settings["observation"]
+        short, windows = _as_short_as(results, last)
+        if short:
+            told["observation"] = (
+                f"{_said(short, windows, results)} no more queries than the last {last} (--observation): there "
+                f"{', '.join(_of_recent(settings['statistics']))} are over all queries."
+            )
+    if "rows" in notes:
+        short, windows = _as_short_as(results, settings.get("rows", 0))
+        if short and short == windows:
+            told["rows"] = (
+                f"{_said(short, windows, results)} no more than {settings['rows']} queries (--rows): all were "
+                "measured, and nothing is estimated."
+            )
+        else:
+            whole = f" {_said(short, windows, results)} no more: there all queries were measured."
+            told["rows"] += (whole if short else "") + intervals_note(results)
+    return told
+
+
+def _settings_of(results: xr.Dataset) -> dict[str, Any]:
+    """What the signature says was asked for; nothing of results whose signature is their maker's own."""
+    try:
+        return json.loads(results.attrs["signature"])["settings"] or {}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def _of_recent(names: Sequence[str]) -> list[str]:
+    return [name for name in names if "recent" in KNOWN[name].needs]
+
+
+def _as_short_as(results: xr.Dataset, queries: int) -> tuple[int, int]:
+    """How many windows have no more queries than that, and how many there are; of pools it is not known."""
+    if "window_count" in results or "window" not in results.dims or "length" not in results:
+        return 0, 0
+    lengths = results["length"].values
+    if "target_length" in results:  # no layer has more
+        lengths = np.maximum(lengths, results["target_length"].values)
+    return int((lengths <= queries).sum()), lengths.size
+
+
+def _said(short: int, windows: int, results: xr.Dataset) -> str:
+    called = called_in(results.attrs)["windows"]
+    return f"{short:,} of {windows:,} {called if windows > 1 else called[:-1]} {'have' if short > 1 else 'has'}"
+
 
 NOTES = (
     "way",
@@ -56,7 +152,10 @@ NOTES = (
     "rows",
     "left_out",
 )  # attributes that tell a reader what is not as expected
+
+
 SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
+
 
 _LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
 
@@ -164,13 +263,21 @@ def with_local_heads(notes: dict[str, str], kinds: str) -> dict[str, str]:
 
 
 WEIGHTS_NOTE = "A weight is a mixing coefficient, not an explanation."
+
+
 _RANKED_BY = {
     "positional": ("share of all weight at one offset", "at one offset other than 0"),
     "local": ("weight inside the band of offsets", "inside the band"),
     "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
 }
+
+
 _SINKS = "sink-like"
+
+
 _NO_TEST = " (a ranking, no test: heads of random weights may do so too)"
+
+
 _RANKED_BY_OF_IMAGES = {
     "positional": ("share of a patch's weight on one neighbour", "on one other patch at an offset"),
     "local": ("weight of a patch within 1 patch of it", "within 1 patch"),

@@ -7,7 +7,7 @@ import torch
 from attnscope.intervention.gradients import HeadGradients, attribution, gates_towards, importance
 from attnscope.intervention.predictions import Questions
 from attnscope.intervention.stack import stacked_passes
-from attnscope.measure.observer import WindowBatch
+from attnscope.measure.passes import WindowBatch
 from attnscope.read.windows import Batch
 from tests.faithfulness.models import build, inputs_of
 

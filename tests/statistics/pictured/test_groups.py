@@ -3,7 +3,7 @@
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.measure.image_text import grouping_of_pictured
+from attnscope.measure.vision import grouping_of_pictured
 from attnscope.read.groups import grouping_of
 from attnscope.read.image_text import picture_groups
 from attnscope.read.windows import Window

@@ -13,7 +13,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import load_pictured_model
-from attnscope.measure.raw import measure_weights
+from attnscope.measure.watched import measure_weights
 from attnscope.read.image_text import pictured_of
 from attnscope.store.arrays import unpacked
 from tests.pictured import FAMILIES, blue_at, picture, save_looking_llava, save_pictured_model, write_pictured

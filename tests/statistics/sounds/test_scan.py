@@ -13,7 +13,7 @@ from transformers import AutoFeatureExtractor, AutoModel, AutoTokenizer, Whisper
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.measure.summary import summarize
+from attnscope.measure.kinds import summarize
 from tests.sounds import RATES, SAID, save_wav2vec2, save_whisper, write_sounds
 
 FRAMES = [25, 40, 60]  # of 20 ms, in sounds of 0.5, 0.8 and 1.2 seconds

@@ -12,8 +12,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnscope.comparison.groups import MeanGroupWeights, group_pairs
-from attnscope.measure.grid import patch_shares
 from attnscope.measure.offset_shares import shares_by_offset
+from attnscope.measure.ranking import patch_shares
 from attnscope.measure.stored import unit_of
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
 from attnscope.results.figures.panels import SIGNED, colour_bar, heat, write_cells

@@ -1,4 +1,4 @@
-"""Texts with images and videos: through the decoder of a model of vision and language, statistics of each text."""
+"""Videos through a video encoder; texts with images and videos through the decoder of a vision-language model."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+import torch
 
 from attnscope.capture.families import configured_length
 from attnscope.capture.functional import sees_ahead
-from attnscope.capture.modalities import load_pictured_model
+from attnscope.capture.modalities import load_pictured_model, load_video_model
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.placement import device_of
-from attnscope.measure.grid import jpeg, jpeg_of
-from attnscope.measure.observer import WindowBatch
+from attnscope.measure.geometry import Frames, Tile, Tiles, jpeg, jpeg_of, pixels_of, tubelets_of
+from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import OF_GROUPS, choose
 from attnscope.measure.reader import Read, Reader
-from attnscope.measure.tiles import Frames, Tile, Tiles, pixels_of
 from attnscope.read.files import decode_utf8, read_bytes
 from attnscope.read.groups import ROLES, GroupedWindows, Grouping, check_names, grouping_of
 from attnscope.read.image_text import picture_groups, pictured_window
 from attnscope.read.picture_parts import IMAGE, VIDEO
+from attnscope.read.videos import Video
+from attnscope.read.windows import Window
 from attnscope.store.signature import short_hash, tokenizer_sha256
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.questions import ScanSettings
+    from attnscope.measure.reader import ScanSettings
     from attnscope.read.image_text import PicturedText, PicturedTexts
-    from attnscope.read.windows import Window
+    from attnscope.read.videos import Clip, Videos
 
 
 class ImageTextReader(Reader):
@@ -331,3 +333,127 @@ def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:
     steps = sum((other.kind, other.image) == (VIDEO, tile.image) for other in placed.tiles)
     together = -(-len(frames) // steps)
     return frames[min(len(frames) - 1, (tile.number - 1) * together)]
+
+
+class VideoReader(Reader):
+    """Videos of a video encoder: each is read by itself, and all have the same tubelets."""
+
+    reads = called = "videos"
+    packages = ("pillow",)
+
+    def __init__(self, model: Model, videos: Videos, asked: ScanSettings) -> None:
+        names = (*choose(asked.statistics), *OF_GROUPS)
+        self.filmed = load_video_model(
+            model, processor=asked.processor, need_processor=not videos.is_processed, loading=asked.loading
+        )
+        super().__init__(self.filmed.loaded, self.filmed.model, videos, asked, names)
+        processing = self.filmed.processing()
+        self.reader = None if processing is None else {"sha256": processing}
+        self.clips = list(islice(videos, asked.limit))
+        self.count = len(self.clips)
+        first = self.clips[0]
+        given = self.filmed.given(first)
+        self.shape = tuple(given[self.filmed.key].shape)
+        self._check(first, given)
+        self.grouping = Grouping("frames", tuple(self.tubelets.groups()), lambda window: window.roles)
+        self.groups = self.grouping.names
+        self.reach = self.tubelets.tokens - 1
+        self.band = asked.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
+        self.notes["videos"] = self._said()
+
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on beside the model and the videos."""
+        return super().settings() | {"groups": self.grouping.signature}
+
+    @torch.no_grad()
+    def _check(self, first: Clip, given: dict[str, Any]) -> None:
+        """Find the tubelets; reject a model that cannot be measured, on the first video."""
+        name, whole = type(self.model).__name__, self.loaded.model
+        with explaining(
+            f"{name} cannot read {first.name}",
+            f"It reads {self.filmed.frames} frames, and was given {self.shape[1]}: are number and size as it "
+            "takes them?",
+        ):
+            self.model(**given)
+        nothing = Window((), (), (), first.name, 0, ())
+        self.verify(Read(WindowBatch.given_as(given, [nothing]), [nothing]))
+        tubelets = tubelets_of(self.model, given, self.filmed.key)
+        if isinstance(tubelets, str):
+            raise AttnscopeError(
+                f"{name} is not measured by frames: {tubelets}. Watch its layers with "
+                "attnscope.capture.watching.watching"
+            )
+        self.tubelets = tubelets
+
+        def problem(_: Site, call: AttentionCall) -> str | None:
+            parts, queries, keys = call.query.shape[0], call.query.shape[2], call.key.shape[2]
+            if (parts, queries, keys) == (1, tubelets.tokens, tubelets.tokens):
+                return None
+            return (
+                f"in {parts} parts from {queries} places to {keys}, and the video has {tubelets.tokens} tokens: its "
+                "frames are not known. Watch its layers with attnscope.capture.watching.watching"
+            )
+
+        self.reject_other_positions(Read(WindowBatch.given_as(given, [nothing]), [nothing]), problem)
+        if self.filmed.leaves_out:
+            self.notes["tower"] = (
+                f"What is measured is the encoder of {type(whole).__name__}; its predictor does not run."
+            )
+        elif whole is not self.model:
+            self.notes["tower"] = (
+                f"What is measured is the encoder of {type(whole).__name__} ({name}), without its head."
+            )
+
+    def _said(self) -> str:
+        """What a token is, what an offset counts, and which frames were read."""
+        tubelets = self.tubelets
+        frames = "1 frame" if tubelets.together == 1 else f"{tubelets.together} frames"
+        down, right, later = (tubelets.strides[axis] for axis in (1, 2, 0))
+        said = (
+            f"Tokens are tubelets of {frames}: {tubelets.steps} steps in time, {tubelets.rows} x {tubelets.columns} "
+            f"in each (found by changing pixels place by place). Offsets count tokens: {right:+d} is the patch to the "
+            f"right, {down:+d} the one below, {later:+d} the same patch one step later; at the end of a row and of a "
+            "frame they run on into the next."
+        )
+        counts = [len(clip.video.frames) if isinstance(clip.video, Video) else len(clip.video) for clip in self.clips]
+        if max(counts) > self.shape[1]:
+            said += f" Of longer videos {self.shape[1]} frames were read, at even steps."
+        return said
+
+    def items(self) -> Sequence[Clip]:
+        """The videos."""
+        return self.clips
+
+    def read(self, items: Sequence[Clip], numbers: Sequence[int]) -> Read:  # noqa: ARG002
+        """One video."""
+        (clip,) = items
+        given = self.filmed.given(clip)
+        shape = tuple(given[self.filmed.key].shape)
+        if shape != self.shape:
+            frames, _, rows, columns = shape[1:]
+            raise AttnscopeError(
+                f"{clip.name} is read as {frames} frames of {rows} x {columns} pixels, and the first video as "
+                f"{self.shape[1]} of {self.shape[3]} x {self.shape[4]}: give videos that are read alike, or scan them "
+                "apart"
+            )
+        windows = list(GroupedWindows([self.tubelets.window(clip.name)], self.grouping))
+        return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
+
+    def sizes(self, items: Sequence[Clip], numbers: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002
+        """Steps, rows and columns of tubelets."""
+        sizes = {
+            "video_frames": ("steps of tubelets in time", self.tubelets.steps),
+            "video_rows": ("rows of tubelets in each", self.tubelets.rows),
+            "video_columns": ("columns of tubelets in each", self.tubelets.columns),
+        }
+        return {
+            name: ("window", np.array([size]), {"long_name": words, "units": ""})
+            for name, (words, size) in sizes.items()
+        }
+
+    def illustrated(self, sample: xr.Dataset, items: Sequence[Clip], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
+        """The sample with the first frame of each step."""
+        tiles = self.tubelets.as_tiles(self.filmed.key)
+        placed = [Placed(read.windows[0], [], [], tiles) for read in reads]
+        given = [read.batch.inputs(self.model) for read in reads]
+        return with_views(sample, placed, [], given, {VIDEO: self.filmed.processor})

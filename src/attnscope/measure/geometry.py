@@ -1,25 +1,169 @@
-"""Which rows and columns of an image its tokens are: by what the processor says, or by the model's own numbers."""
+"""Which tokens are patches, tiles or tubelets, in which rows, columns and frames: by processor or by changed pixels."""
 
 from __future__ import annotations
 
+import base64
+import io
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
-from attnscope.capture.families import merged_side
-from attnscope.measure.grid import NOTHING
+from attnscope.capture.families import has_class_token, merged_side, patch_size_of, tubelet_of
+from attnscope.capture.processors import Processor
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
 from attnscope.read.picture_parts import IMAGE, VIDEO
+from attnscope.read.windows import Window
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
+    from transformers import PreTrainedModel
 
     from attnscope.capture.modalities import PicturedModel
+    from attnscope.capture.watch import Site
     from attnscope.read.image_text import Expanded
 
+
+NOTHING = 1e-3  # of the largest change: what a token that another patch or frame makes may change by, through rounding
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tokens of one image."""
+
+    rows: int  # rows and columns of patches
+    columns: int
+    start: int  # the token of the first patch; the others follow row by row
+    tokens: int  # all tokens, also those that are no patches
+    class_token: int | None  # number of the class token; None without one
+
+    @property
+    def patches(self) -> slice:
+        """The tokens that are patches."""
+        return slice(self.start, self.start + self.rows * self.columns)
+
+    @property
+    def registers(self) -> list[int]:
+        """The tokens that are neither patches nor the class token."""
+        patches = range(self.tokens)[self.patches]
+        return [token for token in range(self.tokens) if token not in patches and token != self.class_token]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each token is called: ``[class]``, ``[register 1]``, ``r0c0`` for the patch in row 0, column 0."""
+        named = {token: f"[register {number}]" for number, token in enumerate(self.registers, start=1)}
+        if self.class_token is not None:
+            named[self.class_token] = "[class]"
+        return tuple(
+            named.get(token) or "r{}c{}".format(*divmod(token - self.start, self.columns))
+            for token in range(self.tokens)
+        )
+
+
+@torch.no_grad()
+def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"]) -> Grid | str:
+    """Find the patches: which token of the first layer changes when the pixels of one patch do."""
+    size = patch_size_of(model.config)
+    if size is None:
+        return "its config tells no patch_size"
+    rows, columns = pixels.shape[2] // size[0], pixels.shape[3] // size[1]
+    if not rows or not columns:
+        return f"its patch_size {size[0]} x {size[1]} is larger than the image"
+    places = [(0, 0), (0, min(1, columns - 1)), (min(1, rows - 1), 0), (rows - 1, columns - 1)]
+    probes = pixels.repeat(1 + len(places), 1, 1, 1)
+    for probe, (row, column) in zip(probes[1:], places, strict=True):
+        probe[:, row * size[0] : (row + 1) * size[0], column * size[1] : (column + 1) * size[1]] += pattern(size, probe)
+    seen = first_states(model, {"pixel_values": probes})
+    if seen is None:
+        return "its weights alone can be seen, which do not tell which token is which patch"
+    if seen.shape[0] != len(probes):
+        return f"its first layer attends in {seen.shape[0] / len(probes):g} windows of an image"
+    changes = (seen[1:] - seen[:1]).abs().amax(-1)
+    places_of = [
+        (change > NOTHING * change.amax()).nonzero()[:, 0].tolist() if change.amax() > 0 else [] for change in changes
+    ]
+    first = places_of[0][0] if places_of[0] else 0
+    if places_of != [[first + row * columns + column] for row, column in places]:
+        return "in its first layer a patch is not one token, or patches do not stand row by row"
+    is_class = first > 0 and any(has_class_token(module) for module in model.modules())
+    return Grid(rows, columns, first, seen.shape[1], 0 if is_class else None)
+
+
+def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
+    """What is added to a patch: the same each time, and not even, as a model may take off the mean."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(like.shape[0], *size, generator=generator, dtype=torch.float32).to(like)
+
+
+def first_states(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor | None:
+    """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen."""
+    states: list[Tensor] = []
+
+    def look(site: Site, call: AttentionCall) -> Tensor:
+        if site.index == 0 and call.key.shape[-1]:
+            both = torch.cat([call.key, call.value], -1)
+            states.append(both.transpose(1, 2).flatten(2).double())
+        return output_of(call) if call.key.shape[-1] else call.query
+
+    with watching(model, look, weights_suffice=True):
+        model(**given)
+    return states[0] if states else None
+
+
+_PIXELS = 448  # on the longer side
+
+
+def jpeg(pixels: Tensor, processor: Processor) -> str:
+    """What a model reads of an image, base64 of a small JPEG; "" without Pillow."""
+    try:
+        from PIL import Image as pillow  # noqa: N813
+    except ImportError:
+        return ""
+    values = pixels.float().cpu()
+    mean, spread = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
+    if getattr(processor, "do_normalize", False) and mean is not None and len(mean) == len(values):
+        values = values * values.new_tensor(spread)[:, None, None] + values.new_tensor(mean)[:, None, None]
+    elif processor is None:
+        values = (values - values.amin()) / (values.amax() - values.amin()).clamp_min(1e-9)
+    bytes_ = (values.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    return _packed(pillow.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_[..., :3]).convert("RGB"))
+
+
+def jpeg_of(pixels: np.ndarray, shape: float) -> str:
+    """An image that was given, ``(row, column, 3)`` of 8 bits, drawn to so many columns for a row; "" without
+    Pillow.
+    """
+    try:
+        from PIL import Image as pillow  # noqa: N813
+    except ImportError:
+        return ""
+    longer = max(1.0, shape), max(1.0, 1 / shape)
+    size = (round(_PIXELS * longer[0] / max(longer)), round(_PIXELS * longer[1] / max(longer)))
+    return _packed(pillow.fromarray(pixels).resize(size))
+
+
+def _packed(image: Any) -> str:
+    image.thumbnail((_PIXELS, _PIXELS))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=85)
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
 PIXELS, OF_VIDEOS = "pixel_values", "pixel_values_videos"
+
+
 _IMAGES, _TILED = 4, 5  # dimensions of pixels: (image, channel, row, column), or tiles of images
+
+
 _PLACES = 5  # that are changed one after another: the corners and the middle
+
+
 _RIGHT = 4  # of these that must be told by the token that changes most
 
 
@@ -134,8 +278,9 @@ class Tiles:
         places = {(0, 0), (0, columns), (rows, 0), (rows, columns), (rows // 2, columns // 2)}
         before = self._states(given, tile)
         right = 0
+        pixels = pixels_of(given, tile.key)
         for row, column in sorted(places):
-            changed = {**given, tile.key: _changed(given[tile.key], tile, row, column, pixels_of(given, tile.key))}
+            changed = {**given, tile.key: _changed_pixels(given[tile.key], tile, row, column, pixels)}
             moved = (self._states(changed, tile) - before).norm(dim=-1)
             right += int(moved.argmax()) == row * tile.columns + column
         return right >= min(_RIGHT, len(places))
@@ -176,7 +321,7 @@ def pixels_of(given: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
     return [image[:, :height, :width] for image, (height, width) in zip(flat, shapes, strict=True)] if fit else flat
 
 
-def _changed(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Tensor] | None) -> Tensor:
+def _changed_pixels(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Tensor] | None) -> Tensor:
     """The same pixels with others at one place of a tile."""
     changed = values.clone()
     image = changed.flatten(0, values.ndim - _IMAGES)[tile.source]  # a view
@@ -282,3 +427,146 @@ class Frames:
     def _unknown(self, reason: str) -> tuple[list[list[list[int]]], list[Tile]]:
         self.unknown = self.unknown or reason
         return [], []
+
+
+_MOST = 8  # groups of frames
+
+
+_BESIDE = "special"
+
+
+@dataclass(frozen=True)
+class TubeletStep(Tile):
+    """The tubelets of the same frames, as tokens in rows and columns."""
+
+    together: int = 1  # how many frames are read as one
+
+    @property
+    def name(self) -> str:
+        """Which frames they are, of those that the model reads, from 1."""
+        return _frames((self.number - 1) * self.together + 1, self.number * self.together)
+
+
+@dataclass(frozen=True)
+class Tubelets:
+    """The tokens of one video."""
+
+    steps: int  # how many tubelets there are in time, and in each frame
+    rows: int
+    columns: int
+    together: int  # frames in one tubelet
+    first: int  # the token of the first tubelet
+    strides: tuple[int, int, int]  # how many tokens further the next one is in time, a row below, a column to the right
+    tokens: int  # all tokens, also those that are no tubelets
+
+    def places(self) -> np.ndarray:
+        """The token of each tubelet, ``(step, row, column)``."""
+        grid = np.indices((self.steps, self.rows, self.columns))
+        return self.first + np.tensordot(self.strides, grid, axes=1)
+
+    def as_tiles(self, key: str) -> tuple[TubeletStep, ...]:
+        """The steps, each over the first of its frames; `key` is the argument that holds the frames."""
+        return tuple(
+            TubeletStep(
+                1,
+                number + 1,
+                self.rows,
+                self.columns,
+                tuple(own.reshape(-1).tolist()),
+                number * self.together,
+                VIDEO,
+                key,
+                self.together,
+            )
+            for number, own in enumerate(self.places())
+        )
+
+    def groups(self) -> list[str]:
+        """Names of the groups of frames, at most 8, and of what is no tubelet where there is such."""
+        beside = self.tokens > self.steps * self.rows * self.columns
+        return [*dict.fromkeys(map(self._group, range(self.steps))), *[_BESIDE] * beside]
+
+    def _group(self, step: int) -> str:
+        """Of as many steps each as make 8 groups at most."""
+        share = -(-self.steps // _MOST)
+        first = step // share * share
+        return _frames(first * self.together + 1, min(self.steps, first + share) * self.together)
+
+    def window(self, name: str) -> Window:
+        """The video as the windows of a page are; `roles` says in which group of frames each token is."""
+        tiles = self.as_tiles("")
+        names = {token: shown for tile in tiles for token, shown in tile.names.items()}
+        roles = {token: self._group(tile.number - 1) for tile in tiles for token in tile.tokens}
+        special = tuple(token not in names for token in range(self.tokens))
+        return Window(
+            (0,) * self.tokens,
+            special,
+            ((0, 0),) * self.tokens,
+            name,
+            0,
+            tuple(names.get(token, "[class]" if token == 0 else "[special]") for token in range(self.tokens)),
+            roles=tuple(roles.get(token, _BESIDE) for token in range(self.tokens)),
+        )
+
+
+@torch.no_grad()
+def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tubelets | str:
+    """Find the tubelets: which token changes before any attention when the pixels of one do."""
+    size = tubelet_of(model.config)
+    if size is None:
+        return "its config tells no patch_size and tubelet_size"
+    video: Tensor = given[key]
+    counts = [video.shape[1] // size[0], video.shape[3] // size[1], video.shape[4] // size[2]]
+    if not all(counts):
+        return f"one of its tubelets ({' x '.join(map(str, size))}) is larger than the video"
+    before = _states(model, given)
+    if before is None:
+        return "neither its keys nor its embeddings are seen, which tell which token is which tubelet"
+    if len(before) != 1:
+        return f"its first layer attends in {len(before)} parts, each by itself, and not over the whole video"
+    corners = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), tuple(count - 1 for count in counts)]
+    corners = [tuple(min(place) for place in zip(corner, (c - 1 for c in counts), strict=True)) for corner in corners]
+    tokens = [_changed(model, given, key, before, size, corner) for corner in corners]
+    if any(token is None for token in tokens):
+        return "in its first layer a tubelet is not one token"
+    first, *nexts, last = (token for token in tokens if token is not None)
+    strides = (nexts[0] - first, nexts[1] - first, nexts[2] - first)
+    tubelets = Tubelets(counts[0], counts[1], counts[2], size[0], first, strides, before.shape[1])
+    places = tubelets.places()
+    inside = places.min() >= 0 and places.max() < tubelets.tokens and len(np.unique(places)) == places.size
+    if not inside or places[-1, -1, -1] != last:
+        return "its tubelets do not stand in rows, columns and steps"
+    return tubelets
+
+
+def _states(model: PreTrainedModel, given: dict[str, Tensor]) -> Tensor | None:
+    """What tells tokens apart before any attention, ``(part, token, width)``: keys, or else what is embedded."""
+    seen = first_states(model, given)
+    if seen is not None:
+        return seen
+    states: Any = getattr(model(**given, output_hidden_states=True), "hidden_states", None)
+    return states[0].double() if states else None
+
+
+def _changed(
+    model: PreTrainedModel,
+    given: dict[str, Any],
+    key: str,
+    before: Tensor,
+    size: tuple[int, int, int],
+    place: tuple[int, ...],
+) -> int | None:
+    """The token that changes with the pixels of one tubelet; None where it is not one."""
+    video = given[key].clone()
+    frames, rows, columns = (slice(at * side, (at + 1) * side) for at, side in zip(place, size, strict=True))
+    video[0, frames, :, rows, columns] += pattern(size[1:], video[0, 0])
+    seen = _states(model, {**given, key: video})
+    if seen is None:
+        return None
+    change = (seen[0] - before[0]).abs().amax(-1)
+    tokens = (change > NOTHING * change.amax()).nonzero()[:, 0].tolist()
+    return tokens[0] if len(tokens) == 1 else None
+
+
+def _frames(first: int, last: int) -> str:
+    return f"frame {first}" if first == last else f"frames {first}-{last}"
