@@ -28,6 +28,7 @@ from attnscope.explanation.tokens import Windows
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import TargetTokenizer, shifted
+from attnscope.read.texts import Corpus
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
@@ -36,7 +37,6 @@ from attnscope.support.progress import Progress, no_progress
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.read.encoded import Sources, Texts
-    from attnscope.read.texts import Corpus
     from attnscope.read.windows import Window
     from attnscope.support.progress import Tell
 
