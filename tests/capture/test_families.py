@@ -281,9 +281,3 @@ def test_dropout_is_refused():
     model = tiny("bert").train()
     with watching(model, lambda site, call: call.query), pytest.raises(AttnscopeError, match="eval"):
         model(input_ids=torch.tensor([[3, 4]]))
-
-
-def test_every_statistic_says_what_it_is():
-    for statistic in STATISTICS.values():
-        assert statistic.words.long_name
-        assert statistic.words.units

@@ -85,13 +85,6 @@ def load_model(
         If there is no such model, its weights are pickled, lie outside the folder, change meanwhile, are corrupt, not
         finite or lack a tensor of the trunk, its config is broken or another model's, it wants to run code of its own,
         there is no tokenizer, or a model that was given lies elsewhere or is of another type.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> loaded = load_model(MODEL, device="cpu")
-    >>> type(loaded.model).__name__
-    'EncoderForMaskedLM'
     """
     if isinstance(source, LoadedModel):
         return source

@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy import special
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -413,7 +412,7 @@ def baselines(
     (rate, part), (of_diagonal, part_of_diagonal) = _by_pair(aligned, gold), _by_pair(diagonal, gold)
     lower, upper = _interval_of_rate(rate, part) if chosen_of == 1 else (math.nan, math.nan)
     above, below = _interval(rate - of_diagonal, part - part_of_diagonal, _OUTSIDE / chosen_of)
-    best = mean + float(norm.ppf((1 - _BELOW) ** (1 / chosen_of))) * math.sqrt(variance)
+    best = mean + float(special.ndtri((1 - _BELOW) ** (1 / chosen_of))) * math.sqrt(variance)
     chance, level = ((1 - right / whole) if whole else math.nan for right in (mean, best))
     return Baselines(of_diagonal, chance, level, chosen_of, lower, upper, above, below)
 
@@ -435,7 +434,7 @@ def _interval(estimate: float, parts: Float[np.ndarray, " pair"], outside: float
     if count < LEAST or math.isnan(estimate):
         return math.nan, math.nan
     error = math.sqrt(count / (count - 1) * np.square(parts).sum())
-    reach = float(student.ppf(1 - outside / 2, count - 1)) * error
+    reach = float(special.stdtrit(count - 1, 1 - outside / 2)) * error
     return estimate - reach, estimate + reach
 
 
@@ -450,7 +449,7 @@ def _interval_of_rate(rate: float, parts: Float[np.ndarray, " pair"]) -> tuple[f
     skewness = third / variance**1.5 if variance else 0.0
     if lower > 0 and upper < 1 and abs(skewness) <= _SKEWED:
         return lower, upper
-    quantile = float(student.ppf(1 - _OUTSIDE / 2, count - 1))
+    quantile = float(special.stdtrit(count - 1, 1 - _OUTSIDE / 2))
     share = quantile**2 * variance / (rate * (1 - rate)) if variance else quantile**2 / count
     middle, half = ((rate + share / 2) / (1 + share), math.sqrt(share * rate * (1 - rate) + share**2 / 4) / (1 + share))
     low, high = (

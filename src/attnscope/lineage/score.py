@@ -11,9 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from scipy.stats import t as student
+from scipy import special
 
 from attnscope.lineage.parallel_text import Lines, check_parallel, gives_entries, is_unsegmented, lines_of_text
 from attnscope.measure.documents import FEW, LEAST, SKEWED, long_tail, outside, reach
@@ -120,6 +118,8 @@ def score(
     language = None if language is None else re.split("[-_]", language.lower())[0]  # ja-JP is Japanese
     tokenizer: str = tokenize or _tokenizer_for(language, references)
     language = language or "en"
+    from sacrebleu.metrics.chrf import CHRF
+
     metrics = {"BLEU": _bleu(tokenizer, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
     prepared = {"BLEU": _moses(language) if tokenizer == "moses" else None, "chrF": None}
     signatures: dict[str, str] = {}
@@ -221,7 +221,9 @@ def _tokenizer_for(language: str | None, references: list[list[str]]) -> str:
     return "13a"
 
 
-def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
+def _bleu(tokenize: str, *, lowercase: bool) -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+
     try:
         # force: text that is tokenised is the user's decision, which the signature records
         return BLEU(tokenize="none" if tokenize == "moses" else tokenize, lowercase=lowercase, force=True)
@@ -284,7 +286,7 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     skewness = unbiased * np.divide(third, spread, out=np.zeros_like(third), where=np.ptp(drawn, axis=1) > _ROUNDING)
     score = out["score"][:, column]
     low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
-    error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
+    error, quantile = drawn.std(1) * stretch, special.stdtrit(sentences - 1, 0.975)
     left, right = (error * long_tail(quantile, np.maximum(sign * skewness, 0)) for sign in (-1, 1))
     if sentences >= FEW:  # that of fewer holds too seldom if their quality is very skewed
         left, right = np.fmin(low, score - left), np.fmax(high, score + right)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import networkx as nx
 import numpy as np
 from jaxtyping import Float
 
@@ -72,6 +71,8 @@ def attention_flow(
             "give a shorter text, or take rollout"
         )
     capacities = residual * np.eye(tokens) + (1 - residual) * weights
+    import networkx as nx
+
     graph = nx.DiGraph()
     graph.add_nodes_from((layer, token) for layer in range(layers + 1) for token in range(tokens))
     for layer, matrix in enumerate(capacities):

@@ -6,8 +6,6 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
-from sklearn.linear_model import Lasso, LassoCV
-from sklearn.model_selection import GroupKFold
 
 _FOLDS = 5
 
@@ -44,6 +42,9 @@ def sparse_effects(
     folds = min(_FOLDS, len(np.unique(labels)))
     if folds < 2:  # noqa: PLR2004 one document: measurements stand for themselves
         labels, folds = np.arange(len(sets)), min(_FOLDS, len(sets))
+    from sklearn.linear_model import Lasso, LassoCV
+    from sklearn.model_selection import GroupKFold
+
     splits = list(GroupKFold(folds).split(design, changes, labels))
     chosen = LassoCV(fit_intercept=False, cv=splits, alphas=50, max_iter=20_000).fit(design, changes)
     return np.asarray(Lasso(alpha=chosen.alpha_, fit_intercept=False, max_iter=20_000).fit(design, changes).coef_)
